@@ -79,8 +79,8 @@ def stamped(run: PutRun, epoch: int, ts: int) -> RunHeader:
     return replace(run.header, epoch=epoch, ts=ts)
 
 
-def waiting(front: Journal) -> set[tuple[str, int, int]]:
-    found = front.load(1000).core.incoming
+def waiting(journal: Journal) -> set[tuple[str, int, int]]:
+    found = journal.load(1000).core.incoming
     return {(r.header.origin, r.header.incarnation, r.header.seq) for r in found}
 
 
@@ -88,15 +88,15 @@ def waiting(front: Journal) -> set[tuple[str, int, int]]:
 
 
 def test_votes_and_views_come_back_exactly(bench: Bench) -> None:
-    state = bench.front.load(10)
+    state = bench.journal.load(10)
     assert (state.core.view, state.core.ballot, state.incarnation) == (None, None, 1)
     ballot = BallotState(
         epoch=2,
         promised=Ballot(number=7, node="b"),
         accepted=Vote(ballot=Ballot(number=6, node="a"), view=view_of(3)),
     )
-    bench.front.write([PutBallot(state=BallotState(epoch=2)), put_view(view_of(), incarnation=4)])
-    bench.front.write([PutBallot(state=ballot)])
+    bench.journal.write([PutBallot(state=BallotState(epoch=2)), put_view(view_of(), incarnation=4)])
+    bench.journal.write([PutBallot(state=ballot)])
     state = bench.reopen().load(10)
     assert state.core.view == view_of()
     assert state.core.ballot == ballot
@@ -111,43 +111,43 @@ def test_a_view_drops_what_others_stamped_and_is_not_in_the_queue(bench: Bench) 
     ordered, own = run_of(origin="b", seq=1, n=3), run_of(seq=1, n=2)
     late, long = run_of(origin="b", seq=4, n=2), run_of(origin="c", seq=1, n=100)
     old_self = run_of(seq=1, n=1, incarnation=2, ids=ids_of(77, 1))
-    bench.front.write([ordered, own, late, long, replace(old_self)])
-    bench.front.write([AppendQueue(entries=entries_of([ordered]), ordered_at=1)])
-    bench.front.write([put_view(view_of())])
+    bench.journal.write([ordered, own, late, long, replace(old_self)])
+    bench.journal.write([AppendQueue(entries=entries_of([ordered]), ordered_at=1)])
+    bench.journal.write([put_view(view_of())])
 
-    assert waiting(bench.front) == {("a", 1, 1)}
-    assert bench.front.read_payload("b", 1, 1) == ordered.payload
-    assert bench.front.read_payload("a", 1, 1) == own.payload
+    assert waiting(bench.journal) == {("a", 1, 1)}
+    assert bench.journal.read_payload("b", 1, 1) == ordered.payload
+    assert bench.journal.read_payload("a", 1, 1) == own.payload
     for gone in (late, long, old_self):
         header = gone.header
-        assert bench.front.read_payload(header.origin, header.incarnation, header.seq) is None
-        assert bench.front.find_transaction(ids_in(gone)[:16]) is None
-    assert bench.front.find_transaction(ids_in(own)[16:]) == (own.header, 1)
+        assert bench.journal.read_payload(header.origin, header.incarnation, header.seq) is None
+        assert bench.journal.find_transaction(ids_in(gone)[:16]) is None
+    assert bench.journal.find_transaction(ids_in(own)[16:]) == (own.header, 1)
     assert waiting(bench.reopen()) == {("a", 1, 1)}
-    assert bench.front.load(10).core.watermarks == {"b": 3}
+    assert bench.journal.load(10).core.watermarks == {"b": 3}
 
 
 def test_a_higher_incarnation_leaves_own_runs_of_before_behind(bench: Bench) -> None:
     before, now = run_of(seq=1, n=1), run_of(seq=2, n=1, incarnation=2)
-    bench.front.write([before, now, put_view(view_of(), incarnation=2)])
-    assert waiting(bench.front) == {("a", 2, 2)}
+    bench.journal.write([before, now, put_view(view_of(), incarnation=2)])
+    assert waiting(bench.journal) == {("a", 2, 2)}
 
 
 def test_a_dropped_run_may_come_again_in_the_same_write(bench: Bench) -> None:
     run = run_of(origin="b", seq=1, n=2)
     again = PutRun(header=stamped(run, 2, 99), payload=run.payload)
-    bench.front.write([run, put_view(view_of()), again])
-    assert bench.front.find_transaction(ids_in(run)[:16]) == (again.header, 0)
+    bench.journal.write([run, put_view(view_of()), again])
+    assert bench.journal.find_transaction(ids_in(run)[:16]) == (again.header, 0)
     assert [r.header for r in bench.reopen().load(10).core.incoming] == [again.header]
-    assert bench.front.find_transaction(ids_in(run)[:16]) == (again.header, 0)
+    assert bench.journal.find_transaction(ids_in(run)[:16]) == (again.header, 0)
 
 
 def test_a_write_that_fails_leaves_the_epoch_as_it_was(bench: Bench) -> None:
     foreign, own = run_of(origin="b", seq=1), run_of(seq=1)
-    bench.front.write([foreign, own])
+    bench.journal.write([foreign, own])
     missing = PutRestamp(header=stamped(run_of(seq=9), 2, 5))
     with pytest.raises(InvariantViolation):
-        bench.front.write(
+        bench.journal.write(
             [
                 PutBallot(state=BallotState(epoch=1)),
                 PutRestamp(header=stamped(own, 2, 50)),
@@ -155,12 +155,12 @@ def test_a_write_that_fails_leaves_the_epoch_as_it_was(bench: Bench) -> None:
                 missing,
             ]
         )
-    state = bench.front.load(10)
+    state = bench.journal.load(10)
     assert (state.core.view, state.core.ballot, state.incarnation) == (None, None, 1)
-    assert waiting(bench.front) == {("a", 1, 1), ("b", 1, 1)}
-    assert bench.front.find_transaction(ids_in(foreign)) == (foreign.header, 0)
-    assert bench.front.find_transaction(ids_in(own)) == (own.header, 0)
-    assert bench.front.read_payload("b", 1, 1) == foreign.payload
+    assert waiting(bench.journal) == {("a", 1, 1), ("b", 1, 1)}
+    assert bench.journal.find_transaction(ids_in(foreign)) == (foreign.header, 0)
+    assert bench.journal.find_transaction(ids_in(own)) == (own.header, 0)
+    assert bench.journal.read_payload("b", 1, 1) == foreign.payload
 
 
 # -- new stamps ------------------------------------------------------------------------------------
@@ -170,41 +170,41 @@ def test_a_write_that_fails_leaves_the_epoch_as_it_was(bench: Bench) -> None:
 def test_a_new_stamp_is_seen_everywhere(bench: Bench, n: int) -> None:
     run = run_of(seq=1, n=n)
     header = stamped(run, 3, 12_345)
-    bench.front.write([run])
-    bench.front.write([put_view(view_of(3)), PutRestamp(header=header)])
-    assert bench.front.find_transaction(ids_in(run)[-16:]) == (header, n - 1)
+    bench.journal.write([run])
+    bench.journal.write([put_view(view_of(3)), PutRestamp(header=header)])
+    assert bench.journal.find_transaction(ids_in(run)[-16:]) == (header, n - 1)
     (waits,) = bench.reopen().load(10).core.incoming
     assert waits.header == header
     assert waits.facts.ids == ids_in(run)
-    assert bench.front.find_transaction(ids_in(run)[-16:]) == (header, n - 1)
+    assert bench.journal.find_transaction(ids_in(run)[-16:]) == (header, n - 1)
     # It enters the queue under its new stamp.
     (entry,) = entries_of([PutRun(header=header, payload=run.payload)])
-    bench.front.write([AppendQueue(entries=(entry,), ordered_at=1)])
-    assert bench.front.load(10).core.base_key == (3, 12_345, "a", 1)
-    assert bench.front.read_queue(0, 9, payloads=True)[0].payload == run.payload
-    assert bench.front.find_transaction(ids_in(run)[-16:]) is None
+    bench.journal.write([AppendQueue(entries=(entry,), ordered_at=1)])
+    assert bench.journal.load(10).core.base_key == (3, 12_345, "a", 1)
+    assert bench.journal.read_queue(0, 9, payloads=True)[0].payload == run.payload
+    assert bench.journal.find_transaction(ids_in(run)[-16:]) is None
 
 
 def test_only_a_waiting_run_of_the_same_content_is_stamped_anew(bench: Bench) -> None:
     run = run_of(seq=1)
-    bench.front.write([run])
+    bench.journal.write([run])
     other = replace(stamped(run, 2, 50), digest=bytes(32))
     for header in (other, replace(run.header, seq=2), replace(run.header, incarnation=2)):
         with pytest.raises(InvariantViolation):
-            bench.front.write([PutRestamp(header=header)])
-    bench.front.write([AppendQueue(entries=entries_of([run]), ordered_at=1)])
+            bench.journal.write([PutRestamp(header=header)])
+    bench.journal.write([AppendQueue(entries=entries_of([run]), ordered_at=1)])
     with pytest.raises(InvariantViolation):
-        bench.front.write([PutRestamp(header=stamped(run, 2, 50))])
-    assert bench.front.load(10).core.base_key == run.header.key
+        bench.journal.write([PutRestamp(header=stamped(run, 2, 50))])
+    assert bench.journal.load(10).core.base_key == run.header.key
 
 
 def test_a_run_that_its_origin_stamped_anew_is_the_later_one(bench: Bench) -> None:
     run = run_of(origin="b", seq=1, n=2)
     later = PutRun(header=stamped(run, 2, 99), payload=run.payload)
-    bench.front.write([run, later])
-    bench.front.write([run])
+    bench.journal.write([run, later])
+    bench.journal.write([run])
     assert [r.header for r in bench.reopen().load(10).core.incoming] == [later.header]
-    assert bench.front.find_transaction(ids_in(run)[:16]) == (later.header, 0)
+    assert bench.journal.find_transaction(ids_in(run)[:16]) == (later.header, 0)
 
 
 # -- own runs of a former incarnation --------------------------------------------------------------
@@ -214,68 +214,68 @@ def test_a_node_that_lost_its_disk_takes_in_its_own_former_runs(bench: Bench) ->
     """They come by tails; its sequence numbers go on behind them, under its new incarnation."""
     former = [run_of(seq=1, n=2), run_of(seq=3, n=1)]
     other, new = run_of(origin="b", seq=1, n=1), run_of(seq=4, n=2, incarnation=2)
-    bench.front.write([put_view(view_of(), incarnation=2), *former, other])
+    bench.journal.write([put_view(view_of(), incarnation=2), *former, other])
     entries = entries_of([former[0], other, former[1], new])
-    bench.front.write([AppendQueue(entries=entries[:3], ordered_at=1), new])
+    bench.journal.write([AppendQueue(entries=entries[:3], ordered_at=1), new])
     assert bench.reopen().load(10).core.watermarks == {"a": 3, "b": 1}
-    bench.front.write([AppendQueue(entries=entries[3:], ordered_at=2)])
+    bench.journal.write([AppendQueue(entries=entries[3:], ordered_at=2)])
     state = bench.reopen().load(10)
     assert state.core.watermarks == {"a": 5, "b": 1}
     assert state.incarnation == 2
-    payloads = [item.payload for item in bench.front.read_queue(0, 9, payloads=True)]
+    payloads = [item.payload for item in bench.journal.read_queue(0, 9, payloads=True)]
     assert payloads == [former[0].payload, other.payload, former[1].payload, new.payload]
-    assert bench.front.read_payload("a", 1, 3) == former[1].payload
-    assert bench.front.read_payload("a", 2, 4) == new.payload
-    assert bench.front.read_payload("a", 1, 4) is None
+    assert bench.journal.read_payload("a", 1, 3) == former[1].payload
+    assert bench.journal.read_payload("a", 2, 4) == new.payload
+    assert bench.journal.read_payload("a", 1, 4) is None
 
 
 # -- payloads for nodes that are behind ------------------------------------------------------------
 
 
-def sized(front: Journal, count: int, padding: int = 10_000) -> list[PutRun]:
+def sized(journal: Journal, count: int, padding: int = 10_000) -> list[PutRun]:
     """Order and publish `count` runs of one transaction and about `padding` bytes each."""
     runs = [run_of(seq=1 + i, padding=padding) for i in range(count)]
-    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
-    front.write([published(1, count)])
+    journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    journal.write([published(1, count)])
     return runs
 
 
-def held(front: Journal, count: int) -> list[int]:
-    return [i for i in range(1, count + 1) if front.read_payload("a", 1, i) is not None]
+def held(journal: Journal, count: int) -> list[int]:
+    return [i for i in range(1, count + 1) if journal.read_payload("a", 1, i) is not None]
 
 
 def test_payloads_are_spared_for_a_node_that_is_behind(bench: Bench) -> None:
-    bench.front.load(1_000)
-    sized(bench.front, 10)
+    bench.journal.load(1_000)
+    sized(bench.journal, 10)
     spare = ForgetPayloads(position=9, spare_after=4, spare_bytes=1 << 30)
-    bench.front.write([spare])
-    assert held(bench.front, 10) == [5, 6, 7, 8, 9, 10]
-    bench.front.write([replace(spare, spare_after=6)])
+    bench.journal.write([spare])
+    assert held(bench.journal, 10) == [5, 6, 7, 8, 9, 10]
+    bench.journal.write([replace(spare, spare_after=6)])
     assert held(bench.reopen(), 10) == [7, 8, 9, 10]
     # Nobody is behind any more.
-    bench.front.write([ForgetPayloads(position=9)])
-    assert held(bench.front, 10) == [10]
+    bench.journal.write([ForgetPayloads(position=9)])
+    assert held(bench.journal, 10) == [10]
 
 
 def test_beyond_the_bound_the_oldest_go_first(bench: Bench) -> None:
-    bench.front.load(1_000)
-    sized(bench.front, 10)
+    bench.journal.load(1_000)
+    sized(bench.journal, 10)
     bench.reopen()
     spare = ForgetPayloads(position=9, spare_after=2, spare_bytes=35_000)
-    bench.front.write([spare])
+    bench.journal.write([spare])
     # Three runs of about 10,800 bytes fit; what members need is not forgotten for it.
-    assert held(bench.front, 10) == [8, 9, 10]
-    bench.front.write([replace(spare, spare_bytes=0)])
-    assert held(bench.front, 10) == [10]
+    assert held(bench.journal, 10) == [8, 9, 10]
+    bench.journal.write([replace(spare, spare_bytes=0)])
+    assert held(bench.journal, 10) == [10]
 
 
 def test_what_is_spared_can_be_read_by_a_node_that_returns(bench: Bench) -> None:
-    bench.front.load(2)
-    runs = sized(bench.front, 8, padding=0)
-    bench.front.write([ForgetPayloads(position=8, spare_after=3, spare_bytes=1 << 20)])
-    stored = bench.front.read_queue(3, 100, payloads=True)
+    bench.journal.load(2)
+    runs = sized(bench.journal, 8, padding=0)
+    bench.journal.write([ForgetPayloads(position=8, spare_after=3, spare_bytes=1 << 20)])
+    stored = bench.journal.read_queue(3, 100, payloads=True)
     assert [item.payload for item in stored] == [run.payload for run in runs[3:]]
-    assert bench.front.read_hash_at(3) is not None
+    assert bench.journal.read_hash_at(3) is not None
 
 
 # -- snapshots -------------------------------------------------------------------------------------
@@ -292,15 +292,15 @@ def history(count: int = 12) -> tuple[list[PutRun], tuple[QueueEntry, ...]]:
     return runs, entries_of(runs)
 
 
-def filled(front: Journal, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> Journal:
+def filled(journal: Journal, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> Journal:
     """Order runs; the table `orders` comes into being with the second one."""
     tables = ((entries[1].end, ORDERS),)
-    front.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=7, tables=tables)])
-    return front
+    journal.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=7, tables=tables)])
+    return journal
 
 
-def publish_upto(front: Journal, entry: QueueEntry) -> None:
-    front.write([published(1, entry.end)])
+def publish_upto(journal: Journal, entry: QueueEntry) -> None:
+    journal.write([published(1, entry.end)])
 
 
 def core_of(state: RecoveredState) -> dict[str, object]:
@@ -338,21 +338,21 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     assert joined(snapshot) == joined(giver.read_snapshot())
 
     whole = filled(TemporaryJournal(), runs[:upto], entries[:upto])
-    bench.front.write([PutReservation(counter=5), PutValue(name="x", value=b"1")])
-    bench.front.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
+    bench.journal.write([PutReservation(counter=5), PutValue(name="x", value=b"1")])
+    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
     state = bench.reopen().load(15)
     assert core_of(state.core) == core_of(whole.load(15).core)
     position = snapshot.position
     assert (state.published, state.kept_after, state.published_version) == (position, position, -1)
     assert state.core.reserved == 5
     assert state.values == {"x": b"1"}
-    assert bench.front.read_hash_at(position) == entries[upto - 1].chain_hash
-    assert bench.front.read_queue(position, 9, payloads=True) == []
-    assert bench.front.read_segments(position, 9) == []
+    assert bench.journal.read_hash_at(position) == entries[upto - 1].chain_hash
+    assert bench.journal.read_queue(position, 9, payloads=True) == []
+    assert bench.journal.read_segments(position, 9) == []
     with pytest.raises(ExpiredError):
-        bench.front.read_queue(position - 1, 9, payloads=False)
+        bench.journal.read_queue(position - 1, 9, payloads=False)
     # A snapshot of a snapshot is the same again, and the core starts from it.
-    assert joined(bench.front.read_snapshot()) == joined(snapshot)
+    assert joined(bench.journal.read_snapshot()) == joined(snapshot)
     config = MasterConfig(
         node_id=NodeId("d"), members=(A, NodeId("d")), quorum=1, lineage="x", id_window=15
     )
@@ -364,12 +364,12 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
 
 def test_a_snapshot_has_the_view_and_all_ids_on_disk() -> None:
     runs, entries = history()
-    front = TemporaryJournal()
-    front.load(8)
-    filled(front, runs, entries)
-    publish_upto(front, entries[8])
-    front.write([put_view(view_of()), ForgetPayloads(position=entries[8].end)])
-    snapshot = joined(front.read_snapshot())
+    journal = TemporaryJournal()
+    journal.load(8)
+    filled(journal, runs, entries)
+    publish_upto(journal, entries[8])
+    journal.write([put_view(view_of()), ForgetPayloads(position=entries[8].end)])
+    snapshot = joined(journal.read_snapshot())
     assert snapshot.view == view_of()
     # Ids that are older than the window, too.
     assert snapshot.recent_ids[0][1] == b"".join(ids_in(run) for run in runs[:8])
@@ -377,11 +377,11 @@ def test_a_snapshot_has_the_view_and_all_ids_on_disk() -> None:
 
 def test_the_window_before_a_snapshot_is_whole_while_publishing_lags(bench: Bench) -> None:
     runs, entries = history()
-    bench.front.load(6)
-    filled(bench.front, runs, entries)
-    publish_upto(bench.front, entries[5])
-    bench.front.write([ForgetPayloads(position=entries[-1].end)])
-    snapshot = bench.front.read_snapshot()
+    bench.journal.load(6)
+    filled(bench.journal, runs, entries)
+    publish_upto(bench.journal, entries[5])
+    bench.journal.write([ForgetPayloads(position=entries[-1].end)])
+    snapshot = bench.journal.read_snapshot()
     first = snapshot.recent_ids[0][0]
     assert first <= snapshot.position - 6 + 1
     assert snapshot.watermarks == {
@@ -396,21 +396,21 @@ def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
     giver = filled(TemporaryJournal(), runs, entries)
     giver.load(9)
     publish_upto(giver, entries[6])
-    bench.front.load(9)
-    bench.front.write([ResetJournal(snapshot=giver.read_snapshot(), node_id=NodeId("d"))])
-    bench.front.write([*runs[7:], AppendQueue(entries=entries[7:], ordered_at=7)])
+    bench.journal.load(9)
+    bench.journal.write([ResetJournal(snapshot=giver.read_snapshot(), node_id=NodeId("d"))])
+    bench.journal.write([*runs[7:], AppendQueue(entries=entries[7:], ordered_at=7)])
     assert core_of(bench.reopen().load(15).core) == core_of(giver.load(15).core) | {
-        "ids": core_of(bench.front.load(15).core)["ids"]
+        "ids": core_of(bench.journal.load(15).core)["ids"]
     }
     end = entries[-1].end
-    bench.front.write([published(entries[7].position, end), ForgetPayloads(position=end)])
+    bench.journal.write([published(entries[7].position, end), ForgetPayloads(position=end)])
     after = entries[6].end
-    assert [s.last for s in bench.front.read_segments(after, 9)] == [end]
-    bench.front.load(1)
-    bench.front.write([ForgetPayloads(position=end)])
+    assert [s.last for s in bench.journal.read_segments(after, 9)] == [end]
+    bench.journal.load(1)
+    bench.journal.write([ForgetPayloads(position=end)])
     # What the snapshot brought has left the window by now.
-    assert bench.front.load(1_000).core.recent_ids[0][0] == entries[-1].position
-    extent = bench.front.read_extent()
+    assert bench.journal.load(1_000).core.recent_ids[0][0] == entries[-1].position
+    extent = bench.journal.read_extent()
     assert (extent.kept_after, extent.resets) == (after, 1)
 
 
@@ -421,59 +421,61 @@ def test_a_reset_keeps_own_waiting_runs_and_nothing_else(bench: Bench) -> None:
     publish_upto(giver, entries[-1])
     snapshot = giver.read_snapshot()
     mark = snapshot.watermarks["a"]
-    bench.front.load(100)
-    filled(bench.front, runs[:2], entries[:2])
-    bench.front.write([published(1, entries[1].end)])
+    bench.journal.load(100)
+    filled(bench.journal, runs[:2], entries[:2])
+    bench.journal.write([published(1, entries[1].end)])
     done, own = run_of(seq=mark, ids=ids_of(500, 1)), run_of(seq=mark + 1, ids=ids_of(501, 1))
     foreign = run_of(origin="b", seq=90, ids=ids_of(502, 1))
     late = run_of(seq=999, ids=ids_of(503, 1))
     announced = PutAnnouncement(ticket=1, digest=late.header.digest, payload=late.payload)
     ballot = PutBallot(state=BallotState(epoch=4))
-    bench.front.write([done, own, foreign, announced, ballot])
-    bench.front.write([ResetJournal(snapshot=snapshot, node_id=A)])
+    bench.journal.write([done, own, foreign, announced, ballot])
+    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A)])
     assert waiting(bench.reopen()) == {("a", 1, mark + 1)}
-    assert bench.front.read_payload("a", 1, mark + 1) == own.payload
-    assert bench.front.find_transaction(ids_in(own)) == (own.header, 0)
+    assert bench.journal.read_payload("a", 1, mark + 1) == own.payload
+    assert bench.journal.find_transaction(ids_in(own)) == (own.header, 0)
     for gone in (done, foreign, runs[0]):
         header = gone.header
-        assert bench.front.read_payload(header.origin, header.incarnation, header.seq) is None
-    assert bench.front.find_transaction(ids_in(foreign)) is None
-    state = bench.front.load(100)
+        assert bench.journal.read_payload(header.origin, header.incarnation, header.seq) is None
+    assert bench.journal.find_transaction(ids_in(foreign)) is None
+    state = bench.journal.load(100)
     assert [item.ticket for item in state.core.announcements] == [1]
     assert state.core.ballot == ballot.state
-    assert bench.front.read_extent().files_bytes == 0
-    assert bench.front.read_announced(late.header.digest) == late.payload
+    assert bench.journal.read_extent().files_bytes == 0
+    assert bench.journal.read_announced(late.header.digest) == late.payload
 
 
 def test_a_node_without_its_disk_begins_under_a_new_incarnation(bench: Bench) -> None:
     """At position 0, to fetch the whole queue as a tail."""
-    bench.front.write([run_of(seq=1)])
-    bench.front.write([ResetJournal(snapshot=QueueSnapshot(), node_id=A, incarnation=2)])
+    bench.journal.write([run_of(seq=1)])
+    bench.journal.write([ResetJournal(snapshot=QueueSnapshot(), node_id=A, incarnation=2)])
     state = bench.reopen().load(10)
     assert state.incarnation == 2
     assert state.core.base == MergeBase()
     assert list(state.core.incoming) == []
-    assert bench.front.read_extent().resets == 1
+    assert bench.journal.read_extent().resets == 1
     run = run_of(seq=1, ids=ids_of(9, 1))
-    bench.front.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1), published(1, 1)])
+    bench.journal.write(
+        [run, AppendQueue(entries=entries_of([run]), ordered_at=1), published(1, 1)]
+    )
 
 
 def test_own_numbers_are_never_given_twice(bench: Bench) -> None:
     runs, entries = history()
-    bench.front.load(100)
-    filled(bench.front, runs, entries)
+    bench.journal.load(100)
+    filled(bench.journal, runs, entries)
     giver = filled(TemporaryJournal(), runs[:4], entries[:4])
     giver.load(100)
     publish_upto(giver, entries[2])
     snapshot = giver.read_snapshot()
     with pytest.raises(InvariantViolation) as caught:
-        bench.front.write([ResetJournal(snapshot=snapshot, node_id=A)])
+        bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A)])
     assert "higher incarnation" in caught.value.hint
-    assert bench.front.load(100).core.base.position == entries[-1].end
-    bench.front.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=2)])
-    assert bench.front.load(100).core.base.position == entries[2].end
+    assert bench.journal.load(100).core.base.position == entries[-1].end
+    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=2)])
+    assert bench.journal.load(100).core.base.position == entries[2].end
     with pytest.raises(InvariantViolation):
-        bench.front.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=1)])
+        bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=1)])
 
 
 def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> None:
@@ -497,9 +499,9 @@ def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> Non
     ]
     for snapshot in broken:
         with pytest.raises(InvariantViolation):
-            bench.front.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
-    assert bench.front.load(10).core.base == MergeBase()
-    assert bench.front.read_extent().resets == 0
+            bench.journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
+    assert bench.journal.load(10).core.base == MergeBase()
+    assert bench.journal.read_extent().resets == 0
 
 
 @pytest.mark.parametrize(
@@ -519,7 +521,7 @@ def test_the_newer_view_counts(
 ) -> None:
     before: list[Write] = [] if own is None else [put_view(own)]
     reset = ResetJournal(snapshot=QueueSnapshot(view=told), node_id=A)
-    bench.front.write([*before, reset])
+    bench.journal.write([*before, reset])
     state = bench.reopen().load(10)
     assert state.core.view == kept
     assert state.incarnation == 1
@@ -533,19 +535,19 @@ def test_what_is_void_stands_in_the_place_of_the_lost_run(bench: Bench) -> None:
     block = Block(table="orders", kind=OperationKind.APPEND, txs=(0,), files=(file,))
     lost, behind = run_of(seq=1, n=2, blocks=[block]), run_of(seq=3)
     voided = voided_run(lost.header, read_manifest(lost.payload))
-    bench.front.write([lost, behind])
+    bench.journal.write([lost, behind])
     void = PutRun(header=voided.header, payload=void_payload(voided))
     for _ in range(2):  # also again
-        bench.front.write([void])
+        bench.journal.write([void])
         runs = {run.header.seq: run for run in bench.reopen().load(10).core.incoming}
         assert runs.keys() == {1, 3}
         assert (runs[1].header, runs[1].facts) == (voided.header, voided.facts)
-    assert bench.front.read_payload("a", 1, 1) == void.payload
-    assert bench.front.find_transaction(ids_in(lost)[16:]) == (voided.header, 1)
+    assert bench.journal.read_payload("a", 1, 1) == void.payload
+    assert bench.journal.find_transaction(ids_in(lost)[16:]) == (voided.header, 1)
     with pytest.raises(InvariantViolation):
-        bench.front.write([lost])  # it does not come back
-    bench.front.write([AppendQueue(entries=entries_of([void]), ordered_at=1)])
-    (stored,) = bench.front.read_queue(0, 10, payloads=True)
+        bench.journal.write([lost])  # it does not come back
+    bench.journal.write([AppendQueue(entries=entries_of([void]), ordered_at=1)])
+    (stored,) = bench.journal.read_queue(0, 10, payloads=True)
     assert (stored.entry.header, stored.payload, stored.ids) == (
         voided.header,
         void.payload,
@@ -559,7 +561,7 @@ def test_what_is_void_comes_back_with_votes_and_views(bench: Bench) -> None:
     voided = replace(voided_run(header, read_manifest(lost.payload)), without=(C,))
     view = view_of(tail=(voided.header,), voided=(voided,))
     vote = Vote(ballot=Ballot(number=6, node="a"), view=view)
-    bench.front.write([put_view(view), PutBallot(state=BallotState(epoch=2, accepted=vote))])
+    bench.journal.write([put_view(view), PutBallot(state=BallotState(epoch=2, accepted=vote))])
     core = bench.reopen().load(10).core
     assert core.view == view
     assert core.ballot is not None

@@ -1,9 +1,9 @@
 """A node process that kills itself while it shortens the log: `killed_pruning.py CONFIG POINT`.
 
-Points, in the order of work: `expired` the front says what is gone and every file still stands,
-`files` of the expired segments are removed and the front still lists them, `dropped` the front has
-forgotten them, `commit` the queue table's commit removed the rows and no file is vacuumed,
-`vacuumed` its files are gone, `shrunk` the front's file was shortened.
+Points, in the order of work: `expired` the journal says what is gone and every file still stands,
+`files` of the expired segments are removed and the journal still lists them, `dropped` the journal
+forgot them, `commit` the queue table's commit removed the rows and no file is vacuumed,
+`vacuumed` its files are gone, `shrunk` the journal's file was shortened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def dying_after(function: Callable[..., Any], when: Callable[..., bool]) -> Call
 
 
 def writes_a(kind: type) -> Callable[..., bool]:
-    """Return whether the front is told such a write."""
+    """Return whether the journal is told such a write."""
 
     def told(_: Journal, writes: Sequence[Any]) -> bool:
         return any(isinstance(write, kind) for write in writes)

@@ -329,9 +329,9 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     two.stop()
     # B was told that it is too far behind, and then A lost what B has.
     told_to = JoinOrder(lineage=ended["lineage"], incarnation=1, behind=True, log=log)
-    front = Journal(b.directory / "B")
-    front.write([keep_order(told_to)])
-    front.close()
+    journal = Journal(b.directory / "B")
+    journal.write([keep_order(told_to)])
+    journal.close()
     put_image_back(a)
     a.start()
     a.wait_ready()

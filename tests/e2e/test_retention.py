@@ -259,7 +259,7 @@ def test_beyond_the_hard_cap_a_laggard_needs_a_copy(cluster: Cluster) -> None:
     assert node.log_text().count("worker needs a copy") == 1
     needing = {r["node_id"]: (r["needs_copy"], r["position"]) for r in node.status()["replicas"]}
     assert needing == {"A": (True, 0), "B": (False, position), "C": (False, position)}
-    # Of the absent worker nothing but the front knows after a restart.
+    # Of the absent worker nothing but the journal knows after a restart.
     node.stop()
     node.start()
     node.wait_ready()

@@ -32,7 +32,7 @@ from sparktxlog.model.receipt import Receipt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-#: Tables of the front in which a master keeps the log and its data.
+#: Tables of the journal in which a master keeps the log and its data.
 LOG_TABLES = ("incoming", "payloads", "queue", "announcements", "segments", "catalog", "recent_ids")
 #: Stands in rows that the masters take.
 MARK = "a-row-that-no-witness-sees"
@@ -119,9 +119,9 @@ def holds_mark(directory: Path) -> list[str]:
     return [str(path) for path in files if MARK.encode() in path.read_bytes()]
 
 
-def counted(front: Path) -> dict[str, int]:
-    """Return how many rows a stopped node's front has in each table of the log."""
-    with closing(sqlite3.connect(front)) as opened:
+def counted(journal: Path) -> dict[str, int]:
+    """Return how many rows a stopped node's journal has in each table of the log."""
+    with closing(sqlite3.connect(journal)) as opened:
         return {
             name: opened.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
             for name in LOG_TABLES

@@ -165,14 +165,14 @@ def joined(pieces: Sequence[tuple[int, bytes]], window: int, end: int) -> tuple[
     return end, ids
 
 
-def seen(front: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
-    """Return everything that a node can learn from a front."""
-    state = front.load(window)
+def seen(journal: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
+    """Return everything that a node can learn from a journal."""
+    state = journal.load(window)
     core = state.core
     keys = [(r.header.origin, r.header.incarnation, r.header.seq) for r in runs]
     snapshot: Any
     try:
-        snapshot = front.read_snapshot()
+        snapshot = journal.read_snapshot()
         last = 0 if snapshot.last is None else snapshot.last.entry.header.n
         snapshot = replace(
             snapshot, recent_ids=(joined(snapshot.recent_ids, window - last, snapshot.position),)
@@ -188,12 +188,12 @@ def seen(front: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any]:
             repeats=tuple(core.repeats),
             older_ids=NoOlderIds,
         ),
-        "payloads": [front.read_payload(*key) for key in keys],
-        "found": [front.find_transaction(ids_in(run)[-16:]) for run in runs],
+        "payloads": [journal.read_payload(*key) for key in keys],
+        "found": [journal.find_transaction(ids_in(run)[-16:]) for run in runs],
         "snapshot": snapshot,
-        "resets": front.read_extent().resets,
-        "segments": front.read_segments(state.kept_after, 1_000),
-        "queue": front.read_queue(core.base.position, 10, payloads=True),
+        "resets": journal.read_extent().resets,
+        "segments": journal.read_segments(state.kept_after, 1_000),
+        "queue": journal.read_queue(core.base.position, 10, payloads=True),
     }
 
 
@@ -206,9 +206,9 @@ def test_a_start_changes_nothing_through_any_history(tmp_path: Path, seed: int) 
     for number in range(120):
         writes = history.step(steady.read_snapshot())
         wrong = any(isinstance(w, PutBallot) and w.state.epoch == 77 for w in writes)
-        for front in (started, steady):
+        for journal in (started, steady):
             with pytest.raises(InvariantViolation) if wrong else nullcontext():
-                front.write(writes)
+                journal.write(writes)
         if number % 7 == 0:
             started.close()
             started = Journal(tmp_path, id_window=window)

@@ -144,7 +144,7 @@ def test_every_role_at_every_route(
 def greeting_of_b(directory: Path, port: int) -> wire.Hello:
     """Return how the peer B greets A: as one that has the same configuration."""
     node = build_node(config_of(directory, "B", {"A": port, "B": 1}))
-    node.base.front.close()
+    node.base.journal.close()
     return node.membership.greeter.own
 
 
@@ -205,7 +205,7 @@ def built(directory: Path, name: str) -> Node:
                 {},
             )
         )
-    node.base.front.close()
+    node.base.journal.close()
     return node
 
 

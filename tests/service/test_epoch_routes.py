@@ -258,7 +258,7 @@ def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Pat
                     return client.append("t", [{"id": 1}]).outcome
 
             assert await asyncio.to_thread(commit) == "committed"
-            assert RunTimeSettings(a.config, a.base.front.load(1_000).values).in_force.paused
+            assert RunTimeSettings(a.config, a.base.journal.load(1_000).values).in_force.paused
             await pause(a, False)
             again = await a.submit(delete(), level=Level.ORDERED, timeout=60)
             assert again.run is not None and again.run.origin == "A"

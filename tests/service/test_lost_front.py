@@ -1,4 +1,4 @@
-"""A front that was lost, or is older than what was published: positions are not given again."""
+"""A journal that was lost, or is older than what was published: positions are not given again."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_front_of_another_history_does_not_start(tmp_path: Path) -> None:
 
 
 def test_an_older_table_is_written_again(tmp_path: Path) -> None:
-    """The front is what counts: a table that went back is no reason to stop."""
+    """The journal is what counts: a table that went back is no reason to stop."""
     older = shutil.copytree(run_alone(tmp_path, 2) / "log", tmp_path / "older")
     data = run_alone(tmp_path, 2)
     shutil.rmtree(data / "log")
@@ -239,8 +239,8 @@ def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
         async with members(tmp_path, ports) as nodes:
             b = nodes["B"]
             assert b.membership.joining.only_joins and not b.membership.joining.proven
-            (front,) = [check for check in b.ready() if check[0] == "front"]
-            assert not front[1] and "whose log it can join" in front[2]
+            (journal,) = [check for check in b.ready() if check[0] == "front"]
+            assert not journal[1] and "whose log it can join" in journal[2]
             with pytest.raises(NotMemberError):
                 await b.submit(create(), level=Level.ACCEPTED, timeout=5)
             # It is told whom to join, and starts again: `serve` does that in one process.

@@ -181,18 +181,18 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
             for number, name in enumerate("AB"):
                 config = made.configs[name]
                 config.data_dir.mkdir(parents=True)
-                front = Journal(config.data_dir)
+                journal = Journal(config.data_dir)
                 view = replace(decided(made.ports, name), lineage=config.lineage)
-                front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
-                front.close()
+                journal.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
+                journal.close()
                 if number == 0 and later:  # one of them went on since: it remembers
                     await made.start(name)
                     await until(lambda: made.nodes["A"].membership.epochs.history.latest(1))
                     await made.stop(name)
-                    front = Journal(config.data_dir)
+                    journal = Journal(config.data_dir)
                     view = replace(view, epoch=3)
-                    front.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
-                    front.close()
+                    journal.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
+                    journal.close()
             await made.start("A", "B")
             stopped = ["A"] if later else ["A", "B"]
             await until(lambda: set(made.halted()) >= set(stopped))
@@ -288,9 +288,9 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
             epochs = made.nodes["A"].membership.epochs
             if when == "it was told to join":
                 order = JoinOrder(lineage=made.configs["A"].lineage, incarnation=2)
-                front = Journal(made.configs["B"].data_dir)
-                front.write([keep_order(order)])
-                front.close()
+                journal = Journal(made.configs["B"].data_dir)
+                journal.write([keep_order(order)])
+                journal.close()
             elif when == "it asks to join":
                 await made.start("B")
                 await until(lambda: made.nodes["B"].base.master.incarnation == 2)

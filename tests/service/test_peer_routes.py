@@ -328,7 +328,7 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
                 lineage=a.config.lineage,
                 epoch=1,
                 position=2,
-                chain_hash=a.base.front.read_hash_at(2).hex(),
+                chain_hash=a.base.journal.read_hash_at(2).hex(),
                 tables={"t": TableState(version=0, signature=TableSignature(), schema="s")},
             )
             assert a.accept_report(base)["plan"] == "up-to-date"
@@ -362,7 +362,7 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
                 await a.submit(transaction, level=Level.ORDERED, timeout=20)
             await until(lambda: b.base.ordered.value == a.base.ordered.value == 3)
             link = b.base.links["A"]
-            stored = a.base.front.read_queue(0, 10, payloads=False)
+            stored = a.base.journal.read_queue(0, 10, payloads=False)
             for item in stored:
                 tail = await link.get_run_behind(item.entry.position - 1)
                 assert tail.entries == (item.entry,)
@@ -370,7 +370,7 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
             # Behind the end there is nothing; of what is pruned nothing is known any more.
             for position in (3, 10**17):
                 assert (await link.get_run_behind(position)).entries == ()
-            a.base.front.read_entry_at = lambda position: None  # type: ignore[method-assign]
+            a.base.journal.read_entry_at = lambda position: None  # type: ignore[method-assign]
             with pytest.raises(TransportError) as caught:
                 await link.get_run_behind(1)
             assert caught.value.fields["status"] == ExpiredError.http_status

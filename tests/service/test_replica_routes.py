@@ -318,10 +318,10 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
                 client.submit_many, "t", rows, run_transactions=10, level="ordered"
             )
             await until(lambda: b.base.published.value == 3_001)
-            await until(lambda: b.base.front.read_entry_at(1) is None)
+            await until(lambda: b.base.journal.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays KNOWN.
             assert (await b.fleet.copies.ticket(DECISION, ["A"])).grants[0].position == 1
-            kept = b.base.front.read_segments(1, 100)
+            kept = b.base.journal.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
                 report_of(b.status(), 0, "far back"), position=inside, chain_hash="ab" * 32
@@ -610,7 +610,7 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
 
 
 class _FailingReads:
-    """A reader's connection to the front whose disk gives EIO for what was published."""
+    """A reader's connection to the journal whose disk gives EIO for what was published."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.close, self._connection = connection.close, connection
@@ -629,11 +629,11 @@ def test_a_disk_that_cannot_read_the_queue_is_asked_again(tmp_path: Path) -> Non
             a = nodes["A"]
             await create(a)
             await until(lambda: a.base.published.value == 1)
-            front: Any = a.base.front
-            with front._reading() as connection:
+            journal: Any = a.base.journal
+            with journal._reading() as connection:
                 pass
-            front._readers = Queue()
-            front._readers.put(_FailingReads(connection))
+            journal._readers = Queue()
+            journal._readers.put(_FailingReads(connection))
             with closing(HttpLogSource(a.config.master_url)) as source:
 
                 def segments() -> Any:

@@ -1,4 +1,4 @@
-"""A real node whose front was replaced by a peer's snapshot starts, follows and takes writes."""
+"""A real node whose journal was replaced by a peer's snapshot starts, follows and takes writes."""
 
 from __future__ import annotations
 
@@ -98,15 +98,15 @@ def test_a_reset_node_goes_on(tmp_path: Path) -> None:
     snapshot = giver.read_snapshot()
     giver.close()
     assert snapshot.position == end
-    front = Journal(tmp_path / "B")
-    front.load(1_000_000)
-    front.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
-    front.close()
+    journal = Journal(tmp_path / "B")
+    journal.load(1_000_000)
+    journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
+    journal.close()
 
     later = asyncio.run(run_both(tmp_path, ports, range(20, 30)))
     assert later == end + 10
-    front = Journal(tmp_path / "B")
-    assert front.read_segments(end, 100)[-1].last == later
-    assert front.load(1_000_000).kept_after == end
-    front.close()
+    journal = Journal(tmp_path / "B")
+    assert journal.read_segments(end, 100)[-1].last == later
+    assert journal.load(1_000_000).kept_after == end
+    journal.close()
     assert (tmp_path / "B" / "set-aside" / "synchronized_queue-1").is_dir()

@@ -1,7 +1,7 @@
 """A node process that kills itself at a named point: `killed_node.py CONFIG POINT`.
 
 Publishing: `files` written and not yet referred to, `rows` committed to the queue table and not yet
-known to the front, `mark` known to the front.  Acquiring: `verified` a peer's payload and nothing
+known to the journal, `mark` known to the journal.  Acquiring: `verified` a peer's payload, nothing
 kept of it, `received` a staged file, `before` and `after` a peer's run becomes durable.
 """
 
@@ -41,7 +41,7 @@ def dying_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dying_write(own: str, point: str) -> Callable[[Journal, Sequence[Any]], None]:
-    """Return a front's `write` that dies beside the writes of its point."""
+    """Return a journal's `write` that dies beside the writes of its point."""
     write = Journal.write
 
     def call(self: Journal, writes: Sequence[Any]) -> None:

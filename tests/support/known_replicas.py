@@ -35,7 +35,7 @@ def base_of(
         ordered=SimpleNamespace(value=position),
         published=SimpleNamespace(value=position),
         kept_after=SimpleNamespace(value=0),
-        front=SimpleNamespace(read_hash_at=hash_at),
+        journal=SimpleNamespace(read_hash_at=hash_at),
         state=SimpleNamespace(values=saved or {}),
         links=_AllSites() if links is None else links,
     )

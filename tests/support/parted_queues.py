@@ -141,11 +141,11 @@ class Node:
         self.payloads = LocalPayloadStore(self.config.payload_dir)
 
     def write(self, *writes: Any) -> None:
-        front = Journal(self.data_dir, id_window=self.config.id_window)
+        journal = Journal(self.data_dir, id_window=self.config.id_window)
         try:
-            front.write(list(writes))
+            journal.write(list(writes))
         finally:
-            front.close()
+            journal.close()
 
     def order(
         self,
@@ -175,19 +175,19 @@ class Node:
 
     def publish(self) -> None:
         """Publish the whole queue."""
-        front = Journal(self.data_dir, id_window=self.config.id_window)
+        journal = Journal(self.data_dir, id_window=self.config.id_window)
         try:
             marks = publish(
-                front.read_queue(0, 1_000, payloads=True),
+                journal.read_queue(0, 1_000, payloads=True),
                 signature_interval=1_000,
                 tables={"orders": ORDERS, "cities": CITIES},
                 payloads=self.payloads,
                 queue=QueueTable(self.data_dir / "log", LOG),
-                creations=front.read_created,
+                creations=journal.read_created,
             )
-            front.write(marks)
+            journal.write(marks)
         finally:
-            front.close()
+            journal.close()
 
     def kept(self) -> list[dict[str, Any]]:
         """Return the rows in quarantine, ascending by position."""

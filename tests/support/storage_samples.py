@@ -107,7 +107,7 @@ def run_of(
     incarnation: int = 1,
     epoch: int = 1,
 ) -> PutRun:
-    """Return a run as the front keeps it; `padding` bytes make its payload larger."""
+    """Return a run as the journal keeps it; `padding` bytes make its payload larger."""
     manifest = RunManifest(
         n=n,
         ids=ids if ids is not None else ids_of(seq + 1_000_000 * ord(origin[0]), n),

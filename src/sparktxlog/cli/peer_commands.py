@@ -398,7 +398,7 @@ def _print_given_way(done: GaveWay, config: Path) -> None:
         f"{done.surviving:,} of them are in {done.followed}'s queue too, {done.incomplete:,} lack "
         "something (column remark)."
     )
-    typer.echo(f"Their rows, the front and the queue's table are in {done.directory}.")
+    typer.echo(f"Their rows, the journal and the queue's table are in {done.directory}.")
     for step in _next_steps(done, config):
         typer.echo(f"Next: {step}")
 

@@ -99,7 +99,7 @@ class Master:
 
     Args:
         config: Settings; those marked (*) must be equal on all members.
-        state: What the front kept; `RecoveredState()` at the very first start.
+        state: What the journal kept; `RecoveredState()` at the very first start.
         now: Shell's time, microseconds.
         wall: Wall clock, microseconds since 1970 UTC; None = the same as `now`.
 

@@ -19,7 +19,7 @@ from sparktxlog.errors import FrontLostError, TxLogError
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
-from sparktxlog.runtime.giving_way.leftover_log import find_remains, front_lost
+from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
@@ -39,7 +39,7 @@ from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.node")
 
-#: Set where a new front was found beside what is left of a log.
+#: Set where a new journal was found beside what is left of a log.
 _ONLY_JOINS = "only-joins"
 _US = 1_000_000
 
@@ -49,8 +49,8 @@ class Foundation:
     """Values that the owners of a node share; made by `lay_foundation` on the event loop."""
 
     config: NodeConfig
-    front: Journal
-    #: What the front held at the start.
+    journal: Journal
+    #: What the journal held at the start.
     state: JournalState
     #: What this node was told if it is to join a log; None = it has one, or founds one.
     order: JoinOrder | None
@@ -72,9 +72,9 @@ class Foundation:
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics = field(default_factory=Metrics)
     supervisor: Supervisor = field(default_factory=Supervisor)
-    #: Runs blocking reads of the front.
+    #: Runs blocking reads of the journal.
     readers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="front-reader")
+        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="journal-reader")
     )
     #: Ways to the other nodes, by id; `Membership` fills it.
     links: dict[str, PeerLink] = field(default_factory=dict)
@@ -105,35 +105,35 @@ def lay_foundation(config: NodeConfig) -> Foundation:
 
     Raises:
         LockedError: Another process owns the data directory (definite).
-        CorruptLogError: The front is damaged.
-        FrontLostError: The front is new beside what is left of a log (definite).
+        CorruptLogError: The journal is damaged.
+        FrontLostError: The journal is new beside what is left of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
     """
     config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
-    front = Journal(
+    journal = Journal(
         config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
     )
     try:
-        return _recovered(config, front)
+        return _recovered(config, journal)
     except BaseException:
-        front.close()
+        journal.close()
         raise
 
 
-def _recovered(config: NodeConfig, front: Journal) -> Foundation:
+def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
     window = 1 if config.is_witness else config.id_window
-    state = front.load(window)
+    state = journal.load(window)
     order = join_order(state.values)
     if order is not None:
-        front.write(begin_as_another(config.node_id, order.incarnation, state, front))
-        state = front.load(window)
+        journal.write(begin_as_another(config.node_id, order.incarnation, state, journal))
+        state = journal.load(window)
     start, counted = count_start(state.values)
     check_version(config, state.core, config.data_dir)
-    remains = _find_remains(config, front, state, order)
+    remains = _find_remains(config, journal, state, order)
     founding = found(config, state.values)
     if INSTANCE not in state.values:
         founding.append(PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode()))
-    front.write([counted, *founding])
+    journal.write([counted, *founding])
     state = replace(
         state,
         values=state.values | {write.name: write.value for write in founding},
@@ -148,7 +148,7 @@ def _recovered(config: NodeConfig, front: Journal) -> Foundation:
     clock, loop = Clock(state.core.reserved), asyncio.get_running_loop()
     return Foundation(
         config=config,
-        front=front,
+        journal=journal,
         state=state,
         order=order,
         remains=remains,
@@ -166,9 +166,9 @@ def _recovered(config: NodeConfig, front: Journal) -> Foundation:
 
 
 def _find_remains(
-    config: NodeConfig, front: Journal, state: JournalState, order: JoinOrder | None
+    config: NodeConfig, journal: Journal, state: JournalState, order: JoinOrder | None
 ) -> FrontLostError | None:
-    """Return why a new front may not begin a log, if it may only join one.
+    """Return why a new journal may not begin a log, if it may only join one.
 
     Raises:
         FrontLostError: There is nobody whose log it could join.
@@ -179,10 +179,10 @@ def _find_remains(
     found = find_remains(config)
     if not found:
         return None
-    lost = front_lost(config, found)
+    lost = journal_lost(config, found)
     if not config.peers:
         raise lost
     # The next start finds an instance, and could not tell.
-    front.write([PutValue(name=_ONLY_JOINS, value=b"1")])
+    journal.write([PutValue(name=_ONLY_JOINS, value=b"1")])
     _log.error("this node only joins a log that a peer has", reason=str(lost))
     return lost

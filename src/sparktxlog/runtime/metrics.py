@@ -23,7 +23,7 @@ _GAUGES = (
     ("incoming_bytes", "Bytes of runs not yet ordered."),
     ("unstamped_runs", "Own runs accepted and not stamped yet."),
     ("empty_rounds", "Rounds in a row that added nothing while transactions waited."),
-    ("log_bytes", "Bytes of the front on disk."),
+    ("log_bytes", "Bytes of the journal on disk."),
     ("clock_distance_us", "This node's clock against the members' median, microseconds."),
     ("fetching", "Payload transfers under way."),
 )
@@ -69,7 +69,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.write_seconds = Histogram(
             "sparktxlog_front_write_seconds",
-            "One group commit of the front, fsync included.",
+            "One group commit of the journal, fsync included.",
             buckets=_FAST,
             registry=self.registry,
         )

@@ -1,6 +1,6 @@
 """A node: a row of owners, each with a room of its own, and what is asked of them together.
 
-The node holds no decisions: the core orders, the front remembers, the publisher writes the queue
+The node holds no decisions: the core orders, the journal remembers, the publisher writes the queue
 table, workers apply.  All methods belong to the event loop; whatever blocks goes to a thread.
 """
 
@@ -50,14 +50,14 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Node:
 
     Raises:
         LockedError: Another process owns the data directory (definite).
-        CorruptLogError: The front is damaged.
-        FrontLostError: The front is new beside what is left of a log (definite).
+        CorruptLogError: The journal is damaged.
+        FrontLostError: The journal is new beside what is left of a log (definite).
     """
     base = lay_foundation(config)
     try:
         return Node(base, session)
     except BaseException:
-        base.front.close()
+        base.journal.close()
         raise
 
 
@@ -113,7 +113,7 @@ class Node:
         """Start the core, the links and the publisher.
 
         Raises:
-            FrontLostError: The front lacks what the queue table holds.
+            FrontLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
         """
         base, config, view = self.base, self.config, self.base.master.view
@@ -191,7 +191,7 @@ class Node:
             await self._session.close()
         self.core.close()
         self.base.readers.shutdown(wait=True)
-        self.base.front.close()
+        self.base.journal.close()
         _log.info("stopped", node=self.config.node_id)
 
     # -- questions ---------------------------------------------------------------------------------
@@ -254,14 +254,14 @@ class Node:
         failure, stopping = self.log.publisher.failure, self.base.ending.is_set()
         damaged = [warning["text"] for warning in self.damage.warnings()]
         full = self.core.executor.disk_full
-        front = (not full, "disk full" if full else "writable")
+        journal = (not full, "disk full" if full else "writable")
         if self.membership.joining.only_joins:
-            front = (False, "lost: this node waits for a peer whose log it can join")
+            journal = (False, "lost: this node waits for a peer whose log it can join")
         return [
             ("membership", *self.membership.epochs.takes_part()),
             ("submits", not paused, "paused" if paused else "taken"),
             ("protocol", halted is None, "takes part" if halted is None else halted.text),
-            ("front", *front),
+            ("front", *journal),
             ("payloads", not damaged, damaged[0] if damaged else "whole"),
             ("publisher", failure is None, "publishing" if failure is None else str(failure)),
             ("running", not stopping, "stopping" if stopping else "started"),

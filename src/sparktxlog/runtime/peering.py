@@ -257,7 +257,7 @@ class Peering:
     async def _hash_at(self, position: int) -> bytes | None:
         try:
             found: bytes | None = await self._base.run_blocking(
-                self._base.front.read_hash_at, position
+                self._base.journal.read_hash_at, position
             )
         except ExpiredError:
             return None
@@ -342,7 +342,7 @@ class Peering:
         base = self._base
         if position >= base.ordered.value:
             return tail_of(base, ())
-        stored = await base.run_blocking(base.front.read_entry_at, position + 1)
+        stored = await base.run_blocking(base.journal.read_entry_at, position + 1)
         if stored is None:
             raise ExpiredError(
                 f"the run after position {position} is not kept any more", after=position
@@ -399,8 +399,8 @@ class Peering:
         """
         if len(runs) > MAX_RUNS:
             raise RemoteProtocolError(f"{len(runs)} runs asked for, at most {MAX_RUNS}")
-        front = self._base.front
+        journal = self._base.journal
         found: tuple[bytes | None, ...] = await self._base.run_blocking(
-            lambda: tuple(front.read_payload(*run) for run in runs)
+            lambda: tuple(journal.read_payload(*run) for run in runs)
         )
         return found

@@ -1,4 +1,4 @@
-"""Settings that can be changed while the node runs; the front keeps them over a restart.
+"""Settings that can be changed while the node runs; the journal keeps them over a restart.
 
 A value set at run time beats command line, environment and file, until it is taken back: setting
 it to null returns to what the configuration says.

@@ -38,7 +38,7 @@ PEER_PLACES = 64
 _NEW_PLACES = 256
 #: Tells a peer, once a second, that bytes of its body came; any client passes over it.
 _BODY_MOVES = b"HTTP/1.1 102 Processing\r\n\r\n"
-#: File descriptors for everything but connections: front, queue, payloads, lake, links to peers.
+#: File descriptors for everything but connections: journal, queue, payloads, lake, links to peers.
 _FILES = 512
 _MOST_FILES = 1 << 16
 _FEWEST_PLACES = 16

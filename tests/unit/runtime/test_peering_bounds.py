@@ -45,7 +45,7 @@ def peering(told: list[Event]) -> Peering:
     unused: Any = None
     base: Any = SimpleNamespace(
         config=SimpleNamespace(data_dir=Path("unused")),
-        front=None,
+        journal=None,
         published=None,
         run_blocking=None,
     )

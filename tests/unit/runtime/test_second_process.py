@@ -24,7 +24,7 @@ def greet(answers: str | TransportError, *, known: bool = False) -> None:
 
     base: Any = SimpleNamespace(
         config=SimpleNamespace(data_dir=Path("unused")),
-        front=None,
+        journal=None,
         published=None,
         run_blocking=None,
         master=SimpleNamespace(knows_process=lambda node, boot: known),

@@ -22,7 +22,7 @@ def config(**overrides: Any) -> NodeConfig:
 
 
 class Kept:
-    """The front's named values."""
+    """The journal's named values."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}

@@ -24,18 +24,18 @@ def sync(disk: SimulatedDisk, path: Path) -> None:
 
 
 def opened(disk: SimulatedDisk) -> Journal:
-    front = Journal(disk.path)
-    disk.opened(front)
-    return front
+    journal = Journal(disk.path)
+    disk.opened(journal)
+    return journal
 
 
-def put(disk: SimulatedDisk, front: Journal, name: str, size: int = 1) -> None:
-    front.write([PutValue(name=name, value=b"x" * size)])
+def put(disk: SimulatedDisk, journal: Journal, name: str, size: int = 1) -> None:
+    journal.write([PutValue(name=name, value=b"x" * size)])
     disk.committed()
 
 
-def names(front: Journal) -> set[str]:
-    return set(front.load(1_000).values)
+def names(journal: Journal) -> set[str]:
+    return set(journal.load(1_000).values)
 
 
 def test_a_kill_leaves_all_that_was_written(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_a_kill_leaves_all_that_was_written(tmp_path: Path) -> None:
 def test_a_copy_is_what_the_disk_holds_while_its_node_writes_on(tmp_path: Path) -> None:
     disks = Disks(tmp_path, Random(1))
     disk, other = disks.make("a"), disks.make("a-copy")
-    front = opened(disk)
-    put(disk, front, "before")
+    journal = opened(disk)
+    put(disk, journal, "before")
     other.copy(disk)
-    put(disk, front, "after")
+    put(disk, journal, "after")
     copied = opened(other)
     put(other, copied, "there")
-    assert (names(front), names(copied)) == ({"before", "after"}, {"before", "there"})
-    front.close()
+    assert (names(journal), names(copied)) == ({"before", "after"}, {"before", "there"})
+    journal.close()
     copied.close()
 
 
@@ -112,51 +112,51 @@ def test_a_commit_of_the_front_is_durable_and_an_open_transaction_is_not(
 ) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
     for number in range(5):
-        front = opened(disk)
-        put(disk, front, f"{number}", size=100_000)
-        die_inside(front, [PutValue(name=f"open {number}", value=b"y" * 50_000)])
+        journal = opened(disk)
+        put(disk, journal, f"{number}", size=100_000)
+        die_inside(journal, [PutValue(name=f"open {number}", value=b"y" * 50_000)])
         disk.crash(power=power)
-    front = opened(disk)
-    assert names(front) == {"0", "1", "2", "3", "4"}
-    front.close()
+    journal = opened(disk)
+    assert names(journal) == {"0", "1", "2", "3", "4"}
+    journal.close()
 
 
 def test_a_front_that_does_not_sync_loses_commits_with_the_power(tmp_path: Path) -> None:
     lost = 0
     for seed in range(10):
         disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
-        front = opened(disk)
-        front._db.execute("PRAGMA synchronous=NORMAL")
+        journal = opened(disk)
+        journal._db.execute("PRAGMA synchronous=NORMAL")
         for number in range(10):
-            put(disk, front, str(number), size=10_000)
+            put(disk, journal, str(number), size=10_000)
         disk.crash(power=True)
         again = opened(disk)
         lost += 10 - len(names(again))
         again.close()
-        front.close()
+        journal.close()
     assert lost > 10
 
 
 def test_a_full_disk_refuses_a_write_and_takes_it_once_it_has_room(tmp_path: Path) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
-    front = opened(disk)
+    journal = opened(disk)
     disk.fill(True)
     with pytest.raises(DiskFullError):
-        put(disk, front, "large", size=1 << 20)
+        put(disk, journal, "large", size=1 << 20)
     disk.fill(False)
-    put(disk, front, "large", size=1 << 20)
-    assert names(front) == {"large"}
-    front.close()
+    put(disk, journal, "large", size=1 << 20)
+    assert names(journal) == {"large"}
+    journal.close()
 
 
 def test_a_lost_disk_is_empty_and_another_one(tmp_path: Path) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
-    put(disk, front := opened(disk), "kept")
+    put(disk, journal := opened(disk), "kept")
     disk.lose()
     assert disk.generation == 2
     assert list(disk.path.iterdir()) == []
     assert (tmp_path / "aside").exists() and JOURNAL_NAME not in os.listdir(disk.path)
-    front.close()
+    journal.close()
 
 
 @pytest.mark.parametrize(("failure", "kept"), [(Failure.LOST, False), (Failure.KEPT, True)])
@@ -164,14 +164,14 @@ def test_a_commit_that_fails_is_kept_or_not_and_is_the_last_one(
     tmp_path: Path, failure: Failure, kept: bool
 ) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
-    front = opened(disk)
-    put(disk, front, "before")
+    journal = opened(disk)
+    put(disk, journal, "before")
     disk.failing = failure
     for name in ("failed", "behind"):
         with pytest.raises(StorageError):
-            front.write([PutValue(name=name, value=b"")])
+            journal.write([PutValue(name=name, value=b"")])
     assert disk.failed and disk.failing is None
-    front.close()
+    journal.close()
     again = opened(disk)
     assert names(again) == ({"before", "failed"} if kept else {"before"})
     assert not disk.failed
@@ -183,14 +183,14 @@ def test_a_power_loss_tears_the_last_commit(tmp_path: Path) -> None:
     left = set()
     for seed in range(8):
         disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
-        front = opened(disk)
-        put(disk, front, "before")
-        tear(front, [PutValue(name="torn", value=b"x" * 40_000)])
+        journal = opened(disk)
+        put(disk, journal, "before")
+        tear(journal, [PutValue(name="torn", value=b"x" * 40_000)])
         disk.crash(power=True)
         again = opened(disk)
         left.add(frozenset(names(again)))
         again.close()
-        front.close()
+        journal.close()
     assert left == {frozenset({"before"}), frozenset({"before", "torn"})}
 
 

@@ -197,7 +197,7 @@ async def _hello(node: NodeProcess) -> wire.Hello:
         "peer.1.url": node.url,
     }
     running = build_node(load_config(None, values, {}))
-    running.base.front.close()
+    running.base.journal.close()
     return running.membership.greeter.own
 
 

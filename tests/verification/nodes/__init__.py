@@ -1,6 +1,6 @@
 """Deterministic simulation of whole nodes: all that runs in a node, but time, chance and wires.
 
-Each simulated node is what `runtime.node` builds: core, cycle, executor, the front in SQLite,
+Each simulated node is what `runtime.node` builds: core, cycle, executor, the journal in SQLite,
 payload store, publisher with its Delta tables, links with their signatures, and the application
 that serves its peers.  All nodes live on one event loop of one process.  Replaced are
 

@@ -181,7 +181,7 @@ class Checks:
         """I3: who orders a run holds its staged files."""
         assert node.running is not None
         base, header = node.running.base, entry.header
-        payload = base.front.read_payload(header.origin, header.incarnation, header.seq)
+        payload = base.journal.read_payload(header.origin, header.incarnation, header.seq)
         assert payload is not None
         for file in staged_files(read_manifest(payload)):
             if not self._world.clients.staged.is_here(file, base.payloads):
@@ -192,7 +192,7 @@ class Checks:
         self.end = (entry.end, entry.chain_hash)
         self._hashes[entry.end] = entry.chain_hash
         assert node.running is not None
-        stored = node.running.base.front.read_entry_at(entry.position)
+        stored = node.running.base.journal.read_entry_at(entry.position)
         if stored is None or len(stored.ids) != 16 * entry.header.n:
             self.fail(f"I3: {node.name} has no ids of {entry.header}")
             return
@@ -341,14 +341,14 @@ class Checks:
 
     def _check_front(self, node: SimulatedNode) -> None:
         assert node.running is not None
-        front = node.running.base.front
-        after = front.read_extent().kept_after
-        stored = [item.entry for item in front.read_queue(after, 1_000_000, payloads=False)]
+        journal = node.running.base.journal
+        after = journal.read_extent().kept_after
+        stored = [item.entry for item in journal.read_queue(after, 1_000_000, payloads=False)]
         wanted = [entry for position, entry in sorted(self.log.items())]
         if stored != wanted[len(wanted) - len(stored) :] or (
             not stored and after != self.end[0]
         ):  # fmt: skip
-            self.fail(f"I1: the front of {node.name} holds another queue than it wrote")
+            self.fail(f"I1: the journal of {node.name} holds another queue than it wrote")
 
     def _check_catalogs(self) -> None:
         """P25b: all have the same tables, by whatever way they came by the queue."""
@@ -368,7 +368,7 @@ class Checks:
         if told.level is not Level.ACCEPTED or node.running is None:
             return False
         harmed = self._world.clients.staged.was_harmed(transaction)
-        return harmed and node.running.base.front.find_withdrawn(transaction) is not None
+        return harmed and node.running.base.journal.find_withdrawn(transaction) is not None
 
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:
         text, places = transaction_id_to_text(transaction), self._places.get(transaction, [])

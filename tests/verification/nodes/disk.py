@@ -32,7 +32,7 @@ from sparktxlog.storage.payloads.local_store import INCOMING
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823
-#: `PRAGMA synchronous` of a front whose commits are durable.
+#: `PRAGMA synchronous` of a journal whose commits are durable.
 _FULL = 2
 _FRONT_FILES = (JOURNAL_NAME, f"{JOURNAL_NAME}-wal")
 _SHARED_MEMORY = f"{JOURNAL_NAME}-shm"
@@ -90,11 +90,11 @@ class SimulatedDisk:
         self.lasting = False
         #: Error number of each fsync of a file, 0 = none.
         self.sync_error = 0
-        #: True: a commit failed since the front was opened.
+        #: True: a commit failed since the journal was opened.
         self.failed = False
         #: Writes of a commit of which nobody knows whether it was kept.
         self.doubtful: Sequence[Write] = ()
-        self._front: Journal | None = None
+        self._journal: Journal | None = None
         #: Bytes of SQLite's log that outlive a power loss.
         self._log_bytes = 0
         self._synced = _Synced()
@@ -103,12 +103,12 @@ class SimulatedDisk:
 
     # -- while a node runs -------------------------------------------------------------------------
 
-    def opened(self, front: Journal) -> None:
-        """See a front opened: what it found is on the disk."""
-        self._front = front
+    def opened(self, journal: Journal) -> None:
+        """See a journal opened: what it found is on the disk."""
+        self._journal = journal
         self._log_bytes = self._log_size()
         self.failed = False
-        front._db = _Connection(front._db, self)  # type: ignore[assignment]
+        journal._db = _Connection(journal._db, self)  # type: ignore[assignment]
         self.fill(self.full)
 
     def commit_fails(self) -> Failure | None:
@@ -124,17 +124,17 @@ class SimulatedDisk:
         self.failing, self.lasting, self.sync_error = None, False, 0
 
     def committed(self) -> None:
-        """See the front commit."""
-        assert self._front is not None
-        if self._front._db.execute("PRAGMA synchronous").fetchone()[0] >= _FULL:
+        """See the journal commit."""
+        assert self._journal is not None
+        if self._journal._db.execute("PRAGMA synchronous").fetchone()[0] >= _FULL:
             self._log_bytes = self._log_size()
 
     def fill(self, full: bool) -> None:
         """Let the disk be full, or have room again: then SQLite gets no more pages."""
         self.full = full
-        if self._front is not None:
+        if self._journal is not None:
             pages = 1 if full else _ALL_PAGES  # the file's present size is the least that counts
-            self._front._db.execute(f"PRAGMA max_page_count={pages}")
+            self._journal._db.execute(f"PRAGMA max_page_count={pages}")
 
     def fsynced(self, path: str, descriptor: int) -> None:
         """See a file or directory of this disk fsynced.
@@ -162,7 +162,7 @@ class SimulatedDisk:
 
     def crash(self, *, power: bool) -> None:
         """Leave what a kill, or a power loss, leaves."""
-        self._front = None
+        self._journal = None
         self._count += 1
         old = self._aside / f"{self.path.name}-{self._count}"
         old.parent.mkdir(exist_ok=True)
@@ -174,7 +174,7 @@ class SimulatedDisk:
 
     def stopped(self) -> None:
         """See a node stop cleanly."""
-        self._front = None
+        self._journal = None
 
     def unlock(self) -> None:
         """See a process end by itself: what its threads still received is locked no more."""
@@ -262,7 +262,7 @@ class SimulatedDisk:
 
 
 class _Connection:
-    """A front's connection to a disk that may fail."""
+    """A journal's connection to a disk that may fail."""
 
     def __init__(self, connection: sqlite3.Connection, disk: SimulatedDisk) -> None:
         self._connection = connection
@@ -299,20 +299,20 @@ def _io_error() -> sqlite3.Error:
     return error
 
 
-def die_inside(front: Journal, writes: object) -> None:
+def die_inside(journal: Journal, writes: object) -> None:
     """Begin a write and be killed in it: all of it but the commit was done."""
-    connection: Any = front._db
+    connection: Any = journal._db
     connection.dying = True
     try:
-        front.write(writes)  # type: ignore[arg-type]
+        journal.write(writes)  # type: ignore[arg-type]
     except KilledError:
         return
 
 
-def tear(front: Journal, writes: Sequence[Write]) -> None:
+def tear(journal: Journal, writes: Sequence[Write]) -> None:
     """Write a commit whose process does not live to see it synced."""
     with contextlib.suppress(TxLogError):  # the disk may be full, or fail
-        front.write(writes)
+        journal.write(writes)
 
 
 class Disks:
@@ -335,7 +335,7 @@ class Disks:
         return disk
 
     def install(self) -> None:
-        """Replace `os.fsync`, and how a front is opened, for the rest of this process."""
+        """Replace `os.fsync`, and how a journal is opened, for the rest of this process."""
         os.fsync = self._fsync  # type: ignore[assignment]
         module: Any = front_module
         opening = module.open_journal

@@ -13,7 +13,7 @@ from sparktxlog.runtime.commit import cycle
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
-from sparktxlog.storage.journal import journal as front
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.sqlite_schema import open_journal
 from sparktxlog.transport.peer_link import PeerLink
 
@@ -43,7 +43,7 @@ def _careless() -> None:
         connection.execute("PRAGMA synchronous=NORMAL")
         return connection
 
-    mutated: Any = front
+    mutated: Any = journal_module
     mutated.open_journal = opened
 
 

@@ -120,9 +120,9 @@ class SimulatedNode:
         values = {**self._settings, "data-dir": str(self.disk.path)}
         running = build_node(load_config(None, values, {}), self._session)
         self.running = running
-        front = running.base.front
-        assert isinstance(front, Journal)
-        self.disk.opened(front)
+        journal = running.base.journal
+        assert isinstance(journal, Journal)
+        self.disk.opened(journal)
         base = running.base.master.base
         self.world.checks.started(self, base.position, base.chain_hash)
         running.base.supervisor.on_unforeseen = self._unforeseen
@@ -213,14 +213,14 @@ class SimulatedNode:
         marks, loop = self.world.checks, self.world.loop
         for owner, work, arguments in loop.waiting_work.values():
             if owner is life and is_write(work):
-                front = work.__self__  # type: ignore[attr-defined]
+                journal = work.__self__  # type: ignore[attr-defined]
                 if power and self.world.random.random() < _TORN:
                     marks.happened("power loss while a commit was written")
-                    tear(front, *arguments)
+                    tear(journal, *arguments)
                     self.disk.doubtful = arguments[0]
                 elif self.world.random.random() < _INSIDE:
                     marks.happened("kill inside a transaction")
-                    die_inside(front, *arguments)
+                    die_inside(journal, *arguments)
                 else:
                     marks.happened("kill before a write")
                 return
@@ -230,5 +230,5 @@ class SimulatedNode:
 
 
 def is_write(work: Any) -> bool:
-    """Return whether work of a thread is a write of a front."""
+    """Return whether work of a thread is a write of a journal."""
     return getattr(work, "__func__", None) is Journal.write

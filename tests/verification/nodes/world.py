@@ -147,7 +147,7 @@ class World:
         life, random = LIFE.get(), self.random
         node = None if life is None else self.find(life.name)
         slow = 0.002
-        if node is not None and getattr(executor, "_thread_name_prefix", "") == "front-writer":
+        if node is not None and getattr(executor, "_thread_name_prefix", "") == "journal-writer":
             slow = node.slow_s
         return 0.0001 + random.random() * slow, 0.00005 + random.random() * slow / 4
 

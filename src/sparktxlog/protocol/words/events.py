@@ -36,7 +36,7 @@ class PostReceived:
 class PayloadArrived:
     """The verified payload of a run (pushed or fetched, staged files included) is at hand.
 
-    Not yet durable in the front; staged files are fsynced.  The core answers with
+    Not yet durable in the journal; staged files are fsynced.  The core answers with
     `PersistForeignRun` when it wants it.
     """
 

@@ -1,4 +1,4 @@
-"""What the front gives the core at start, and the core's configuration."""
+"""What the journal gives the core at start, and the core's configuration."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Submits:
         self, base: Foundation, core: CoreLoop, membership: Membership, replicas: Replicas
     ) -> None:
         self._base = base
-        self._front = base.front
+        self._journal = base.journal
         self._master = base.master
         self._cycle = core.cycle
         self._executor = core.executor
@@ -171,9 +171,9 @@ class Submits:
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
         """Look ids up among those of old positions, in a thread if there are any."""
-        if self._front.filed_ids == 0:
+        if self._journal.filed_ids == 0:
             return OlderIdsFound()
-        found: OlderIdsFound = await self._base.run_blocking(self._front.older_ids, ids)
+        found: OlderIdsFound = await self._base.run_blocking(self._journal.older_ids, ids)
         return found
 
     def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance | None, int | None]:
@@ -185,7 +185,7 @@ class Submits:
 
     def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
         """Return what is known of a transaction whose row is gone: its outcome, not the reason."""
-        stored = self._front.read_entry_at(position)
+        stored = self._journal.read_entry_at(position)
         if stored is not None:
             return self._stored_receipt(stored, position - stored.entry.position)
         return Receipt(
@@ -264,11 +264,11 @@ class Submits:
     def _under_way(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return the run of a transaction that is not ordered yet, and its index there."""
         pending = self._receipts.pending(transaction_id)
-        found = None if pending is not None else self._front.find_transaction(transaction_id)
+        found = None if pending is not None else self._journal.find_transaction(transaction_id)
         if found is None:
             return pending
         header, index = found
-        payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+        payload = self._journal.read_payload(header.origin, header.incarnation, header.seq)
         if payload is None:
             return None
         return self._receipts.adopt(header, read_manifest(payload).ids), index
@@ -288,7 +288,7 @@ class Submits:
     ) -> Receipt | None:
         if position is None or position > self._base.ordered.value:
             return None  # the core may know of it already, but nothing is told before it is durable
-        stored = self._front.read_entry_at(position)
+        stored = self._journal.read_entry_at(position)
         if stored is None:
             return self._position_only(transaction_id, position, manifest)
         if manifest is not None and stored.ids != manifest.ids:
@@ -344,10 +344,10 @@ class Submits:
         pending = self._receipts.pending(transaction_id)
         if pending is not None and pending[0].reached is not None:
             return self._raised(pending[0].receipt(pending[1]))
-        found = self._front.find_transaction(transaction_id)
+        found = self._journal.find_transaction(transaction_id)
         if found is not None:
             header, index = found
-            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+            payload = self._journal.read_payload(header.origin, header.incarnation, header.seq)
             if payload is not None:
                 ids = read_manifest(payload).ids
                 return make_receipt(ids, index, Level.ACCEPTED, header, None, None)
@@ -357,7 +357,7 @@ class Submits:
         receipt = self._ordered_receipt(transaction_id, self._master.locate(transaction_id))
         if receipt is not None:
             return self._raised(receipt)
-        withdrawn = self._front.find_withdrawn(transaction_id)
+        withdrawn = self._journal.find_withdrawn(transaction_id)
         if withdrawn is None:
             return None
         code, text = withdrawn

@@ -336,7 +336,7 @@ class CoreLoop:
     def __init__(self, base: Foundation, replicas: Replicas, throttle: CopyThrottle) -> None:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.receipts = Receipts(replicas.applied, throttle.busy)
-        self.executor = Executor(base.front, self.holdings, node_id=base.config.node_id)
+        self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
         self.cycle = Cycle(base, self.executor, self.holdings, self.receipts)
         for run in base.state.core.announcements:
             own = OwnRun(digest=run.digest, payload=None, session=run.session)

@@ -175,7 +175,7 @@ class Delivery:
 
     def _was_dropped(self, first_id: bytes) -> bool:
         """Whether a run is kept no more and did not get a position either."""
-        kept = self._base.front.find_transaction(first_id)
+        kept = self._base.journal.find_transaction(first_id)
         return kept is None and self._base.master.locate(first_id) is None
 
     def halted(self, alarm: Alarm) -> None:

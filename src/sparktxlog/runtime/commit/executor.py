@@ -72,23 +72,23 @@ class AsideWrite:
 
 
 class Executor:
-    """Carries actions out in order; only its thread writes to the front.
+    """Carries actions out in order; only its thread writes to the journal.
 
     Args:
         node_id: This node: its own runs outlive the end of an epoch.
     """
 
     def __init__(
-        self, front: Journal, holdings: Holdings, *, node_id: NodeId, max_batch: int = MAX_BATCH
+        self, journal: Journal, holdings: Holdings, *, node_id: NodeId, max_batch: int = MAX_BATCH
     ) -> None:
-        self._front = front
+        self._journal = journal
         self._holdings = holdings
         self._node_id = node_id
         self._stream: ActionStream[Action | AsideWrite] = ActionStream(
             durable=(AsideWrite,), max_batch=max_batch
         )
         self._ready = asyncio.Event()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="front-writer")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
         #: The batch being worked on.
         self._batch: list[Action | AsideWrite] = []
         #: What ended `run`; no write is possible any more.
@@ -127,7 +127,7 @@ class Executor:
         """Work until cancelled.
 
         Raises:
-            StorageError: The state of the front is unknown; the node must stop (not definite).
+            StorageError: The state of the journal is unknown; the node must stop (not definite).
             InvariantViolation: The core asked for what is not there; the node must stop.
             InternalError: Nobody foresaw it; what was carried out is not known (not definite).
         """
@@ -187,7 +187,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(self._thread, self._front.write, writes)
+                await loop.run_in_executor(self._thread, self._journal.write, writes)
             except DiskFullError as error:
                 if not self.disk_full:
                     _log.error("disk full, waiting for room", error=str(error))
@@ -219,8 +219,8 @@ class Executor:
                 run = self._holdings.own(action.ticket)
                 payload = run.payload or self._holdings.find(run.digest)
                 if payload is None:
-                    payload = self._front.read_announced(run.digest)
-                assert payload is not None, "an announced run is in the front"
+                    payload = self._journal.read_announced(run.digest)
+                assert payload is not None, "an announced run is in the journal"
                 return PutRun(header=action.header, payload=payload, ends_announcement=True)
             case PersistForeignRun():
                 payload = self._holdings.foreign(action.header)

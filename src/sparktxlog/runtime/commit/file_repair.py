@@ -101,15 +101,15 @@ class FileRepair:
 
     def _held_files(self, transaction_id: bytes) -> tuple[str, list[StagedFile]]:
         """Return origin and files of a stamped run that this node holds; blocks."""
-        front, position = self._base.front, self._base.master.locate(transaction_id)
-        found = front.find_transaction(transaction_id)
+        journal, position = self._base.journal, self._base.master.locate(transaction_id)
+        found = journal.find_transaction(transaction_id)
         header = None if found is None else found[0]
         if header is None and position is not None:
-            stored = front.read_entry_at(position)
+            stored = journal.read_entry_at(position)
             header = None if stored is None else stored.entry.header
         if header is None:
             return "", []
-        payload = front.read_payload(header.origin, header.incarnation, header.seq)
+        payload = journal.read_payload(header.origin, header.incarnation, header.seq)
         if payload is not None:
             return header.origin, staged_files(read_manifest(payload))
         # Published: its segment names the files.
@@ -145,7 +145,7 @@ class FileRepair:
         """
         payload: bytes | None = self._core.holdings.find(digest)
         if payload is None:
-            payload = await self._base.run_blocking(self._base.front.read_announced, digest)
+            payload = await self._base.run_blocking(self._base.journal.read_announced, digest)
         if payload is None:
             raise NotFoundError(f"no announced run {digest.hex()[:12]} is held here")
         return payload
@@ -176,7 +176,7 @@ class FileRepair:
             ManifestMismatchError: It is not held here (definite).
         """
         run = (header.origin, header.incarnation, header.seq)
-        payload: bytes | None = await self._base.run_blocking(self._base.front.read_payload, *run)
+        payload: bytes | None = await self._base.run_blocking(self._base.journal.read_payload, *run)
         if payload is None:
             raise ManifestMismatchError(f"run {header.origin}/{header.seq} is not held here")
         return payload
@@ -222,11 +222,11 @@ class FileRepair:
         return {"fetched": fetched, "lost": found}
 
     def _effects(self, first: int, last: int) -> list[TableEffect]:
-        segments = self._base.front.read_segments(first - 1, _MOST_SEGMENTS)
+        segments = self._base.journal.read_segments(first - 1, _MOST_SEGMENTS)
         return [effect for one in segments if one.first <= last for effect in one.effects]
 
     def _run_at(self, position: int) -> str:
-        stored = self._base.front.read_entry_at(position)
+        stored = self._base.journal.read_entry_at(position)
         if stored is None:
             return ""
         header = stored.entry.header

@@ -3,7 +3,7 @@
 Own payloads wait for the core's `PersistOwnRun` or `PersistAnnouncement`, a peer's for
 `PersistForeignRun`; both are bounded before the core hears of them, so nothing it was told of is
 ever missing.  What is durable stays in a cache bounded by bytes, for pushing, for peers that
-fetch and for publishing; whatever fell out is read from the front.
+fetch and for publishing; whatever fell out is read from the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_ENDS = 8_192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
-    """A submitted run that is not durable yet; payload None = read it from the front."""
+    """A submitted run that is not durable yet; payload None = read it from the journal."""
 
     digest: bytes
     payload: bytes | None
@@ -63,7 +63,7 @@ class Holdings:
             raise InvariantViolation(f"there is no submit with ticket {ticket}") from None
 
     def announced(self, ticket: int) -> None:
-        """Drop the payload of a durable, unstamped run; the front has it."""
+        """Drop the payload of a durable, unstamped run; the journal has it."""
         run = self.own(ticket)
         if run.payload is not None:
             self.cache(run.digest, run.payload)

@@ -1,4 +1,4 @@
-"""Tails of the queue for peers that lag, read from the front."""
+"""Tails of the queue for peers that lag, read from the journal."""
 
 from __future__ import annotations
 
@@ -99,18 +99,18 @@ class QueueTails:
             if stored and stored[0].entry.previous_hash == ahead.chain_hash:
                 return tail_of(self._base, stored)
         try:
-            stored = self._base.front.read_queue(action.position, _TAIL_RUNS, payloads=False)
+            stored = self._base.journal.read_queue(action.position, _TAIL_RUNS, payloads=False)
         except ExpiredError:
-            expired = self._base.front.read_entry_at(action.position + 1)
+            expired = self._base.journal.read_entry_at(action.position + 1)
             if expired is None:
                 raise
             stored = [expired]
         if stored and stored[0].entry.position == action.position + 1:
             here = stored[0].entry.previous_hash
         else:
-            here = self._base.front.read_hash_at(action.position) or b""
+            here = self._base.journal.read_hash_at(action.position) or b""
         if here != action.chain_hash:
-            behind = self._base.front.read_entry_at(action.position + 1)
+            behind = self._base.journal.read_entry_at(action.position + 1)
             alarm = Alarm(
                 code="diverged",
                 text=f"peer {action.peer!r} has another history at position {action.position}: "
@@ -126,7 +126,7 @@ class QueueTails:
         """Return what follows a tail, as much as there is room for; nothing if it is expired."""
         room = min(max(ahead.room, 1), _TAIL_RUNS)
         try:
-            return self._base.front.read_queue(ahead.position, room, payloads=False)
+            return self._base.journal.read_queue(ahead.position, room, payloads=False)
         except ExpiredError:
             return ()
 

@@ -163,7 +163,7 @@ class Copies:
                 donor=donor,
             )
         try:
-            here = await self._base.run_blocking(self._base.front.read_hash_at, grant.position)
+            here = await self._base.run_blocking(self._base.journal.read_hash_at, grant.position)
         except ExpiredError as error:
             raise RemoteProtocolError(
                 f"{donor!r} offers position {grant.position}, so far back that this node cannot "

@@ -78,8 +78,8 @@ class Backlog:
         signature_interval: Where batches end, positions (S2a).
     """
 
-    def __init__(self, front: Journal, signature_interval: int) -> None:
-        self._front = front
+    def __init__(self, journal: Journal, signature_interval: int) -> None:
+        self._journal = journal
         self._interval = signature_interval
         self._sums: OrderedDict[str, _Sum] = OrderedDict()
 
@@ -94,7 +94,7 @@ class Backlog:
             total = _Sum(position=position, end=position)
         while total.end < published:
             try:
-                page = self._front.read_segments(total.end, _PAGE)
+                page = self._journal.read_segments(total.end, _PAGE)
             except ExpiredError:
                 return None
             if not page or page[0].first > total.end + 1:

@@ -93,7 +93,7 @@ class Planning:
         self._dead_after_us = int(config.worker_dead_after * 1_000_000)
         self._replicas = replicas
         self._settings = base.settings
-        self._backlog = Backlog(base.front, config.signature_interval)
+        self._backlog = Backlog(base.journal, config.signature_interval)
         self._links = base.links
         self._executor = executor
         self._sizes = sizes

@@ -3,7 +3,7 @@
 A recount reads the rows, so it knows more than any report of the worker, which only adds up.  What
 it found wrong is written into each later report of that replica, before the report is judged and
 passed on: the replica is DIVERGED everywhere, and is copied.  What it found right is remembered,
-so that no table is counted again and again.  The front keeps it all; a copy, or a lake that was
+so that no table is counted again and again.  The journal keeps it all; a copy, or a lake that was
 made anew, is another replica and ends it.
 """
 

@@ -295,7 +295,7 @@ class Replicas:
         chain_hash, known = None, True
         if report.position <= base.ordered.value:
             try:
-                chain_hash = base.front.read_hash_at(report.position)
+                chain_hash = base.journal.read_hash_at(report.position)
             except ExpiredError:
                 known = False
         return compare(

@@ -1,6 +1,6 @@
 """Catch-ups of this site's replica: those under way, and the latest finished or failed ones.
 
-The front keeps the latest `HISTORY` in a ring of named values, so they survive a restart; all of
+The journal keeps the latest `HISTORY` in a ring of named values, so they survive a restart; all of
 them stand in the Delta table `log/transfers`, which the publisher writes.
 """
 
@@ -85,7 +85,7 @@ class Transfers:
         #: transfer_id → transfer, in the order they were told.
         self._kept: OrderedDict[str, Transfer] = OrderedDict()
         self._running: OrderedDict[str, RunningCopy] = OrderedDict()
-        #: Transfers told since the front was made; its remainder is the place in the ring.
+        #: Transfers told since the journal was made; its remainder is the place in the ring.
         self._number = 0
         found = [
             msgspec.msgpack.decode(value, type=tuple[int, Transfer])

@@ -135,29 +135,29 @@ class Fork:
     floor: int
 
 
-def find_fork(front: Journal, end: int, followed: Followed) -> Fork:
+def find_fork(journal: Journal, end: int, followed: Followed) -> Fork:
     """Find the last common position, or the best bound that both sides still know.
 
     Raises:
-        CorruptLogError: The front lacks a run of its queue.
+        CorruptLogError: The journal lacks a run of its queue.
         TransportError: The other node does not answer any more (definite).
     """
 
     def own(position: int) -> QueueRun:
-        stored = front.read_entry_at(position)
+        stored = journal.read_entry_at(position)
         if stored is None:
             raise CorruptLogError(
-                f"the front lacks position {position} of its queue, which ends at {end}",
+                f"the journal lacks position {position} of its queue, which ends at {end}",
                 position=position,
             )
         entry = stored.entry
         return QueueRun(first=entry.position, last=entry.end, chain_hash=entry.chain_hash)
 
-    floor = _floor(front, end)
+    floor = _floor(journal, end)
     known = [
         position
         for position, chain_hash in followed.known.items()
-        if position <= end and _has(front, position, chain_hash)
+        if position <= end and _has(journal, position, chain_hash)
     ]
     low, least = max(known, default=0), max(floor, followed.floor())
     if low < least:
@@ -173,18 +173,18 @@ def find_fork(front: Journal, end: int, followed: Followed) -> Fork:
     return Fork(common=common, exact=True, proven=common < high, floor=floor)
 
 
-def _has(front: Journal, position: int, chain_hash: bytes) -> bool:
+def _has(journal: Journal, position: int, chain_hash: bytes) -> bool:
     """Tell whether the queue is known to have that chain hash there."""
     try:
-        return front.read_hash_at(position) == chain_hash
+        return journal.read_hash_at(position) == chain_hash
     except ExpiredError:
         return False
 
 
-def _floor(front: Journal, end: int) -> int:
-    """Return the position after which a front keeps its queue: old rows go first."""
+def _floor(journal: Journal, end: int) -> int:
+    """Return the position after which a journal keeps its queue: old rows go first."""
     return bisect.bisect_left(
-        range(1, end + 1), True, key=lambda at: front.read_entry_at(at) is not None
+        range(1, end + 1), True, key=lambda at: journal.read_entry_at(at) is not None
     )
 
 

@@ -79,20 +79,20 @@ def waiting_runs(
         end = entry.end
 
 
-def ordered_runs(front: Journal, after: int, end: int) -> Iterator[StoredEntry]:
+def ordered_runs(journal: Journal, after: int, end: int) -> Iterator[StoredEntry]:
     """Yield the queue after a position, without payloads, also where it is expired.
 
     Raises:
-        CorruptLogError: The front lacks a run of its queue.
+        CorruptLogError: The journal lacks a run of its queue.
     """
     while after < end:
         try:
-            page = front.read_queue(after, _READ_RUNS, payloads=False)
+            page = journal.read_queue(after, _READ_RUNS, payloads=False)
         except ExpiredError:
-            stored = front.read_entry_at(after + 1)
+            stored = journal.read_entry_at(after + 1)
             page = [] if stored is None else [stored]
         if not page:
-            raise CorruptLogError(f"the front lacks position {after + 1} of its queue")
+            raise CorruptLogError(f"the journal lacks position {after + 1} of its queue")
         yield from page
         after = page[-1].entry.end
 
@@ -148,13 +148,13 @@ class Export:
 
     def __init__(
         self,
-        front: Journal,
+        journal: Journal,
         payloads: LocalPayloadStore,
         data_dir: Path,
         tables: Sequence[TableDefinition],
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._front = front
+        self._journal = journal
         self._payloads = payloads
         self._data_dir = data_dir
         self._catalog = tables
@@ -170,7 +170,7 @@ class Export:
         directory = self._data_dir / QUARANTINE_NAME / quarantine_id
         files = QuarantineFiles(directory, self._payloads)
         quarantine = Quarantine(
-            self._data_dir / "log", quarantine_id, files, self._front, self._tables(runs)
+            self._data_dir / "log", quarantine_id, files, self._journal, self._tables(runs)
         )
         done, total = quarantine.position, sum(run.stored.entry.header.n for run in runs)
         left = [run for run in runs if run.stored.entry.end > done]
@@ -184,9 +184,9 @@ class Export:
     def _with_payload(self, run: GivenUp) -> GivenUp:
         header = run.stored.entry.header
         if header.seq:
-            payload = self._front.read_payload(header.origin, header.incarnation, header.seq)
+            payload = self._journal.read_payload(header.origin, header.incarnation, header.seq)
         else:
-            payload = self._front.read_announced(header.digest)
+            payload = self._journal.read_announced(header.digest)
         return replace(run, stored=replace(run.stored, payload=payload))
 
     def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:

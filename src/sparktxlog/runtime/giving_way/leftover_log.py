@@ -1,8 +1,9 @@
-"""What of a log stands beside a front that is new: the front of before was lost.
+"""Finds what is left of a log beside a new journal: the former journal was lost.
 
-A node without its front would begin at position 1 again, and give positions anew that clients were
-told before.  So a node alone does not start.  One with peers starts, takes nothing, and only joins
-a log that a peer has: it founds none, not even with others that lost theirs (P21).
+A node without its journal would begin at position 1 again, and give positions that clients know
+already to other transactions.  So a node without peers does not start.  One with peers starts,
+takes nothing, and only joins a log that a peer has.  It founds none, not even with others that
+lost theirs (P21).
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ def _has_file(root: Path) -> bool:
     return False
 
 
-def front_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
-    """Return the error of a node that has no front, but what belonged to one."""
-    front = config.data_dir / JOURNAL_NAME
+def journal_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
+    """Return the error of a node that has no journal, but what belonged to one."""
+    journal = config.data_dir / JOURNAL_NAME
     if config.peers:
         advice = (
             "Start the others, of which one has the log: this node joins it by itself.  If no node "
-            "has it any more, put back the front, with its -wal file, or move data-dir, lake-dir "
+            "has it any more, put back the journal, with its -wal file, or move data-dir, lake-dir "
             "and payload-dir away at all nodes to begin a new log."
         )
     else:
@@ -66,10 +67,10 @@ def front_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
             "tables."
         )
     return FrontLostError(
-        f"{front} is new, but there are {' and '.join(found)}: the front was lost, and "
+        f"{journal} is new, but there are {' and '.join(found)}: the journal was lost, and "
         "acknowledged transactions would be forgotten",
         hint=advice,
-        path=str(front),
+        path=str(journal),
     )
 
 

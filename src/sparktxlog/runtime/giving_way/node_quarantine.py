@@ -9,13 +9,13 @@ step durable before the next, and all of it harmless when done again after a kil
 2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
 3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
-4. the front gives its place to an empty one that only holds the order to join under the next
+4. the journal gives its place to an empty one that only holds the order to join under the next
    incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
 
 A node that does not differ, and promised timestamps so far ahead that no member can use them (C3),
 takes the same way when asked to: under its next incarnation nothing of that counts.
 
-Nothing is deleted.  The front that is kept holds every payload as it was.
+Nothing is deleted.  The journal that is kept holds every payload as it was.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class GaveWay:
     #: Those of them that the followed queue has as well, and those that lack something.
     surviving: int
     incomplete: int
-    #: Positions after `common` that this front had pruned: they are in no table.
+    #: Positions after `common` that this journal had pruned: they are in no table.
     pruned: int
-    #: Delta table of what was kept, and where front, queue table and files are.
+    #: Delta table of what was kept, and where journal, queue table and files are.
     table: Path
     directory: Path
     #: Whether the followed log has a place for this node.
@@ -106,8 +106,8 @@ def quarantine_node(
 
     Raises:
         LockedError: The node runs (definite).
-        NotFoundError: It has no front (definite).
-        CorruptLogError: The front cannot be read (definite).
+        NotFoundError: It has no journal (definite).
+        CorruptLogError: The journal cannot be read (definite).
         TransportError: The other node cannot be reached, or refuses the token (definite).
         LocalProtocolError: The queues do not part, or the other node is none to follow (definite).
         StorageError: Do it again: what was done stays done, and nothing is kept twice.
@@ -115,7 +115,7 @@ def quarantine_node(
     if config.is_witness:
         raise LocalProtocolError(
             f"{config.node_id} is a witness: it has no queue that could differ",
-            hint="A witness without a front is admitted again: move its data-dir away.",
+            hint="A witness without a journal is admitted again: move its data-dir away.",
         )
     if not (config.data_dir / JOURNAL_NAME).is_file():
         raise NotFoundError(
@@ -123,11 +123,11 @@ def quarantine_node(
             hint="Check data-dir in the configuration.",
             directory=str(config.data_dir),
         )
-    front = Journal(config.data_dir, id_window=config.id_window)
+    journal = Journal(config.data_dir, id_window=config.id_window)
     try:
-        return _Act(config, front, api, tell, rejoin=rejoin).run()
+        return _Act(config, journal, api, tell, rejoin=rejoin).run()
     finally:
-        front.close()
+        journal.close()
 
 
 class _Act:
@@ -136,17 +136,17 @@ class _Act:
     def __init__(
         self,
         config: NodeConfig,
-        front: Journal,
+        journal: Journal,
         api: ClientApi,
         tell: Callable[[str], None],
         *,
         rejoin: bool,
     ) -> None:
         self._rejoin = rejoin
-        self._front = front
+        self._journal = journal
         self._api = api
         self._tell = tell
-        self._state: JournalState = front.load(config.id_window)
+        self._state: JournalState = journal.load(config.id_window)
         order = join_order(self._state.values)
         self._config = with_lineage(config, self._state.core.view, order, self._state.values)
         self._view = self._state.core.view or first_view(
@@ -165,8 +165,8 @@ class _Act:
             )
         followed = self._followed()
         self._tell(f"comparing chain hashes with {followed.node_id}")
-        fork = find_fork(self._front, self._end, followed)
-        ordered = list(ordered_runs(self._front, max(fork.common, fork.floor), self._end))
+        fork = find_fork(self._journal, self._end, followed)
+        ordered = list(ordered_runs(self._journal, max(fork.common, fork.floor), self._end))
         self._check_differs(followed, fork, ordered)
         waiting = list(
             waiting_runs(state.core, config.node_id, state.incarnation, self._view.epoch)
@@ -183,7 +183,7 @@ class _Act:
         quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
         quarantine = Export(
-            self._front,
+            self._journal,
             LocalPayloadStore(config.payload_dir),
             config.data_dir,
             state.core.tables,
@@ -191,7 +191,7 @@ class _Act:
         ).write(quarantine_id, runs)
         incomplete = quarantine.incomplete()
         order = self._order(followed)
-        self._tell("setting the front aside")
+        self._tell("setting the journal aside")
         self._set_aside(directory, order)
         counts: Counter[str] = Counter()
         for run in runs:
@@ -287,5 +287,5 @@ class _Act:
             fresh.write([keep_order(order)])
         finally:
             fresh.close()
-        self._front.replace_by(prepared / JOURNAL_NAME, directory / JOURNAL_NAME)
+        self._journal.replace_by(prepared / JOURNAL_NAME, directory / JOURNAL_NAME)
         shutil.rmtree(prepared, ignore_errors=True)

@@ -4,10 +4,10 @@ It lags so far that no position is known to both any more (`ancestry`).  Most li
 the beginning of the peer's, so it goes on with the snapshot.  But no node can prove that, so
 nothing that the snapshot would drop is deleted: what was acquired from others, own transactions
 under numbers that the snapshot has already, and what was ordered and not published yet are written
-to `log/quarantine` before.  Own ones after these numbers stay in the front and are ordered anew.
+to `log/quarantine` before.  Own ones after these numbers stay in the journal and are ordered anew.
 What was published stays where it is set aside (`queue_table.set_aside`).
 
-The node says so in its log, and in its status for as long as it has this front.
+The node says so in its log, and in its status for as long as it has this journal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 def keep_dropped_runs(
     base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
 ) -> Uncompared:
-    """Write to `log/quarantine` what a snapshot would drop of the front, as it was at the start.
+    """Write to `log/quarantine` what a snapshot would drop of the journal, as it was at the start.
 
     Fsynced; blocks.  Done again it adds nothing.
 
@@ -74,14 +74,14 @@ def keep_dropped_runs(
         at: Wall clock, microseconds since 1970 UTC.
 
     Raises:
-        CorruptLogError: The front lacks a run of its queue.
+        CorruptLogError: The journal lacks a run of its queue.
         StorageError: Do it again: nothing was dropped.
     """
     state = base.state
     runs, quarantine_id = _dropped_runs(base, snapshot, incarnation), ""
     if runs:
         quarantine_id = act_id(state, [run.stored for run in runs])
-        export = Export(base.front, base.payloads, base.config.data_dir, state.core.tables)
+        export = Export(base.journal, base.payloads, base.config.data_dir, state.core.tables)
         export.write(quarantine_id, runs)
     return Uncompared(
         position=state.core.base.position,
@@ -98,7 +98,7 @@ def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -
     watermark, end = snapshot.watermarks.get(own, 0), core.base.position
     runs = [
         # The end of the queue that no table holds for certain.
-        *ordered_runs(base.front, base.state.published, end),
+        *ordered_runs(base.journal, base.state.published, end),
         *waiting_runs(
             core,
             own,

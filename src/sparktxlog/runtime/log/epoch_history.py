@@ -1,12 +1,12 @@
 """Which epochs this node has taken up, one after the other.
 
-The front keeps the latest `HISTORY` in a ring of named values; each has a number of its own, from
+The journal keeps the latest `HISTORY` in a ring of named values; each has a number of its own, from
 1.  The publisher appends what the Delta table `log/epochs` does not hold yet, and the commit says
 the number of its last row: so a row is neither lost by a kill nor written twice.  An epoch counts
-as taken up once its view is durable, so the view in the front is enough to find, at a start, that
+as taken up once its view is durable, so the view in the journal is enough to find, at a start, that
 the last one is missing here.
 
-That the front remembers, and not the table alone, keeps questions away from a table that another
+That the journal remembers, and not the table alone, keeps questions away from a table that another
 thread shortens, gives a witness a history, too, and outlives rows that expire.
 """
 

@@ -1,4 +1,4 @@
-"""Which payload containers the front may forget: decisions only (protocol P9, P21).
+"""Which payload containers the journal may forget: decisions only (protocol P9, P21).
 
 Members need what they have not in their queues yet.  A node with a place that is no member at the
 moment comes back by fetching the queue, run by run, from where it last stood: for it
@@ -25,7 +25,7 @@ def forgettable(
     kept_after: int,
     keep_bytes: int,
 ) -> ForgetPayloads:
-    """Return what the front may forget.
+    """Return what the journal may forget.
 
     Args:
         own: This node, and its incarnation.

@@ -3,13 +3,13 @@
 Order of work; a kill between any two steps is repaired by the next round, the first of which runs
 right after the start:
 
-1. front: `ExpireLog`: one transaction; from here on readers get ExpiredError;
+1. journal: `ExpireLog`: one transaction; from here on readers get ExpiredError;
 2. payload store: the files of the expired segments go, a bounded number at a time, each time
    followed by `DropExpired`, which forgets those segments (until then they are the list of what is
    to be removed);
 3. Delta tables of `log/`: whole files below the horizon are removed by a commit, then vacuumed;
 4. payload store: old files that no transaction names;
-5. front: the file shrinks.
+5. journal: the file shrinks.
 
 Each call of `step` is bounded, so publishing goes on in between.
 """
@@ -51,7 +51,7 @@ _log = structlog.get_logger("sparktxlog.retention")
 INTERVAL_S = 60.0
 _FILES_SEGMENTS = 64
 _PAGE = 500
-#: Free bytes of the front that are given back in a round of its own accord, and when asked.
+#: Free bytes of the journal that are given back in a round of its own accord, and when asked.
 _FREE_BYTES = 8 << 20
 _FREE_BYTES_ASKED = 64 << 10
 #: Files that no transaction names are looked for so often, and are at least so old, seconds.
@@ -85,7 +85,7 @@ class Pruning:
     def __init__(self, base: Foundation, log: PublishedLog) -> None:
         self._log = log
         self._supervisor = base.supervisor
-        self._front = base.front
+        self._journal = base.journal
         self._store = base.payloads
         self._payloads = PayloadExpiry(base.payloads)
         self._log_root = base.config.data_dir / "log"
@@ -122,8 +122,8 @@ class Pruning:
         return bool(self._asked) or self._round is not None
 
     def log_bytes(self) -> int:
-        """Return the bytes on disk: front now, tables and payload store as last counted."""
-        return self._front.size_bytes() + self._counted
+        """Return the bytes on disk: journal now, tables and payload store as last counted."""
+        return self._journal.size_bytes() + self._counted
 
     def close(self) -> None:
         """Fail all requests for a round: none will come."""
@@ -177,7 +177,7 @@ class Pruning:
         ):
             self._count()
         view = self._log.retention_view()
-        extent = self._front.read_extent()
+        extent = self._journal.read_extent()
         other = extent.live_bytes + self._tables_bytes
         found = decide(view, self._cuts(view.kept_after), extent.files_bytes + other, other)
         self._tell(found, extent.files_bytes + other, view)
@@ -195,11 +195,11 @@ class Pruning:
         bytes_before = self.log_bytes()
         yield
         files, named = 0, None
-        while expired := self._front.read_expired(_FILES_SEGMENTS):
+        while expired := self._journal.read_expired(_FILES_SEGMENTS):
             staged = {path for segment in expired for path in staged_files(segment)}
             if staged:
                 # The same file may have been submitted once more.
-                named = named_files(self._front, kept_after) if named is None else named
+                named = named_files(self._journal, kept_after) if named is None else named
                 staged -= named
             inline = {path for segment in expired for path in inline_files(segment)}
             files += self._payloads.remove(sorted(inline | staged))
@@ -221,7 +221,7 @@ class Pruning:
         )
 
     def _finish(self, tables: Publisher, view: RetentionView, kept_after: int) -> int:
-        """Shorten the tables and the front; return how many files no transaction named."""
+        """Shorten the tables and the journal; return how many files no transaction named."""
         age_us, files = view.limits.age_us, 0
         before = datetime.fromtimestamp(max(view.now_us - age_us, 0) / 1e6, UTC)
         tables.expire_tables(kept_after, before)
@@ -229,7 +229,7 @@ class Pruning:
             self._unnamed_s = monotonic() + _UNNAMED_S
             self._payloads.remove_inline(kept_after)
             files = self._payloads.remove_unnamed(
-                self._front, kept_after, max(age_us / 1e6, _UNNAMED_S)
+                self._journal, kept_after, max(age_us / 1e6, _UNNAMED_S)
             )
         least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
         self._log.write([ShrinkJournal(least_free_bytes=least)])
@@ -238,7 +238,7 @@ class Pruning:
         return files
 
     def _cuts(self, after: int) -> Iterator[SegmentCut]:
-        while page := self._front.read_cuts(after, _PAGE):
+        while page := self._journal.read_cuts(after, _PAGE):
             yield from page
             after = page[-1].last
 

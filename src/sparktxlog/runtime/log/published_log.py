@@ -48,7 +48,7 @@ class PublishedLog:
         self._membership = membership
         self._transfers = transfers
         self._follower: Fleet | None = None
-        #: Which payloads the front was told to forget last.
+        #: Which payloads the journal was told to forget last.
         self._forgotten: ForgetPayloads | None = None
         replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
         if "replica" not in config.roles:
@@ -62,7 +62,7 @@ class PublishedLog:
         """Open the queue table before anything is told to anybody.
 
         Raises:
-            FrontLostError: The front lacks what the queue table holds.
+            FrontLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
         """
         await asyncio.to_thread(self.publisher.open)
@@ -83,7 +83,7 @@ class PublishedLog:
         return self._base.master.catalog
 
     def write(self, writes: Sequence[Write]) -> None:
-        """Make writes durable in the front's writer thread and return when they are."""
+        """Make writes durable in the journal's writer thread and return when they are."""
 
         async def write() -> None:
             await self._core.executor.write(writes)
@@ -139,7 +139,7 @@ class PublishedLog:
             self._follower.judge_again()
 
     def _forget_payloads(self) -> None:
-        """Tell the front which payloads nobody needs any more."""
+        """Tell the journal which payloads nobody needs any more."""
         base, shown = self._base, self._membership.positions
         posted = {str(peer.peer): peer.position for peer in base.master.status().peers}
         for node_id, position in posted.items():
@@ -176,13 +176,13 @@ class PublishedLog:
         if published <= after:
             return published, []
         segments: list[Segment] = await self._base.run_blocking(
-            self._base.front.read_segments, after, max(1, min(limit, _MAX_PAGE))
+            self._base.journal.read_segments, after, max(1, min(limit, _MAX_PAGE))
         )
         return published, segments
 
     def queue(self, after: int, limit: int) -> list[ListedRun]:
         """Return entries of the synchronized queue after a position, for people."""
-        stored = self._base.front.read_queue(
+        stored = self._base.journal.read_queue(
             max(after, 0), max(1, min(limit, _MAX_PAGE)), payloads=False
         )
         return [

@@ -1,7 +1,7 @@
 """The publisher: a thread that writes the ordered queue to Delta, a few times a second.
 
-It takes ordered entries from the front, cut at signature boundaries (S2a), has `storage` write
-the inline rows and the queue table, and marks them published in the front; then workers see them.
+It takes ordered entries from the journal, cut at signature boundaries (S2a), has `storage` write
+the inline rows and the queue table, and marks them published in the journal; then workers see them.
 A publish starts at once if the last one began `publish-interval` ago or earlier, so a single
 transaction is published without delay and a flood in batches.
 
@@ -71,7 +71,7 @@ class Publisher:
         config, state = base.config, base.state
         self._log = log
         self._supervisor = base.supervisor
-        self._front = base.front
+        self._journal = base.journal
         self._payloads = base.payloads
         self._log_root = config.data_dir / "log"
         self._lineage = config.lineage
@@ -101,12 +101,12 @@ class Publisher:
         self._held = False
 
     def open(self) -> None:
-        """Open the queue table and compare it with the front, before anything is told to anybody.
+        """Open the queue table and compare it with the journal, before anything is told to anybody.
 
         Whatever else fails is left to the thread, which tries again.
 
         Raises:
-            FrontLostError: The front lacks what the table holds: the node must not start.
+            FrontLostError: The journal lacks what the table holds: the node must not start.
             NewerReleaseError: A later release wrote the table (definite).
         """
         try:
@@ -237,27 +237,27 @@ class Publisher:
         while self._published < goal and not self._stopping:
             began = monotonic()
             # How many runs first, then their payloads: a backlog is never read into memory.
-            ahead = bounded(self._front.read_queue(self._published, _MAX_RUNS, payloads=False))
+            ahead = bounded(self._journal.read_queue(self._published, _MAX_RUNS, payloads=False))
             if not ahead:
                 return
-            entries = self._front.read_queue(self._published, len(ahead), payloads=True)
+            entries = self._journal.read_queue(self._published, len(ahead), payloads=True)
             marks = publish(
                 entries,
                 signature_interval=self._signature_interval,
                 tables=self._log.tables(),
                 payloads=self._payloads,
                 queue=queue,
-                creations=self._front.read_created,
+                creations=self._journal.read_created,
             )
             self._log.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
             self._log.on_published(self._published, monotonic() - began)
 
     def _opened(self) -> QueueTable:
-        """Return the queue table, repaired from the front if a crash took rows of it."""
+        """Return the queue table, repaired from the journal if a crash took rows of it."""
         if self._queue is not None:
             return self._queue
-        extent = self._front.read_extent()
+        extent = self._journal.read_extent()
         kept_after = extent.kept_after
         if self._version < 0 and (extent.resets or self._joins):
             aside = set_aside(self._log_root, extent.resets)
@@ -275,32 +275,32 @@ class Publisher:
             )
         while max(queue.position, kept_after) < self._published:
             # What is expired need not come back.
-            stored = self._front.read_queue(
+            stored = self._journal.read_queue(
                 max(queue.position, kept_after), _MAX_RUNS, payloads=False
             )
             lost = [item for item in stored if item.entry.end <= self._published]
             if not lost:
                 raise CorruptLogError(
                     f"the queue table ends at {queue.position}, {self._published} was published, "
-                    "and the front no longer holds what lies between",
+                    "and the journal no longer holds what lies between",
                 )
             queue.append(restored_rows(lost), previous_hash=lost[0].entry.previous_hash)
         self._queue = queue
         return queue
 
     def _compare(self, queue: QueueTable) -> None:
-        """Refuse a front that lacks what was published: it is written before the table is.
+        """Refuse a journal that lacks what was published: it is written before the table is.
 
         Raises:
-            FrontLostError: The front is an older one, or was lost.
+            FrontLostError: The journal is an older one, or was lost.
         """
         end = queue.end
         if not end.position:
             return
         try:
-            known = self._front.read_hash_at(end.position)
+            known = self._journal.read_hash_at(end.position)
         except ExpiredError:
-            return  # the table ends before what the front remembers
+            return  # the table ends before what the journal remembers
         if known is None or (end.chain_hash is not None and end.chain_hash != known):
             raise end.contradicts(self._log_root / QUEUE_NAME, known)
 

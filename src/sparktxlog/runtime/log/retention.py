@@ -122,7 +122,7 @@ def decide(
     Args:
         cuts: Ends of the kept segments, ascending, read as far as needed.
         log_bytes: Bytes of the kept log: files of its segments and `other_bytes`.
-        other_bytes: Of them those of rows, in the front and the log's tables; each kept
+        other_bytes: Of them those of rows, in the journal and the log's tables; each kept
             transaction counts for the same part of them.
     """
     kept = max(view.published - view.kept_after, 1)
@@ -194,7 +194,7 @@ def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
 
 
 class Holders:
-    """The last report of each member's replica; kept in the front, so a restart forgets none.
+    """The last report of each member's replica; kept in the journal, so a restart forgets none.
 
     Args:
         members: Members of the cluster, each with one replica.

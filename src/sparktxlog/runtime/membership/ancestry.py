@@ -44,12 +44,12 @@ class Compared:
 
 
 async def compare_queues(
-    front: Journal, core: RecoveredState, link: PeerLink, snapshot: QueueSnapshot
+    journal: Journal, core: RecoveredState, link: PeerLink, snapshot: QueueSnapshot
 ) -> Compared:
     """Compare a node's queue, as it was at its start, with a peer's that reaches further.
 
     Args:
-        core: What the front held at the start.
+        core: What the journal held at the start.
         snapshot: The peer's.
 
     Raises:
@@ -59,7 +59,7 @@ async def compare_queues(
     base = core.base
     if not base.position:
         return Compared()
-    differs = await asyncio.to_thread(contradiction, front, core, snapshot)
+    differs = await asyncio.to_thread(contradiction, journal, core, snapshot)
     if differs:
         return Compared(differs=differs)
     if _known_hashes(snapshot).get(base.position) == base.chain_hash:
@@ -89,7 +89,7 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
     return ""
 
 
-def contradiction(front: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
+def contradiction(journal: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
     """Return why a queue is no beginning of one whose snapshot lies after it, empty = unknown."""
     for origin, seq in sorted(core.watermarks.items()):
         told = snapshot.watermarks.get(origin, 0)
@@ -99,7 +99,7 @@ def contradiction(front: Journal, core: RecoveredState, snapshot: QueueSnapshot)
     if view is not None and view.end.position < base.position and core.base_key[0] < view.epoch:
         return f"it went on from {view.end.position} as epoch {view.epoch}"
     for position, chain_hash in sorted(_known_hashes(snapshot).items()):
-        stored = front.read_entry_at(position) if position <= base.position else None
+        stored = journal.read_entry_at(position) if position <= base.position else None
         if stored is None:
             continue
         here = stored.entry

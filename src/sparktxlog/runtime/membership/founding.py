@@ -44,7 +44,7 @@ def core_config(
     Args:
         order: What a node was told that joins: it is no member of the log's first epoch, nor of
             any other one until it is admitted.
-        values: Kept by the front: the wire version in force when the log was founded (`found`).
+        values: Kept by the journal: the wire version in force when the log was founded (`found`).
     """
     members, version = config.members, int(values.get(_VERSION, OLDEST))
     if order is not None:
@@ -133,7 +133,7 @@ def with_lineage(
     the same positions and hashes.
 
     Args:
-        values: Kept by the front: the name that the log got when it was founded (`found`).
+        values: Kept by the journal: the name that the log got when it was founded (`found`).
     """
     if view is not None:
         return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)

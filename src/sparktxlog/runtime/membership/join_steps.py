@@ -236,7 +236,7 @@ class Joining:
             snapshot = await self.taker.take(link)
             if snapshot.position > self._position:
                 compared = await compare_queues(
-                    self._base.front, self._base.state.core, link, snapshot
+                    self._base.journal, self._base.state.core, link, snapshot
                 )
                 if compared.differs:
                     self._halt(link, compared.differs)

@@ -52,7 +52,7 @@ class SnapshotGiver:
 
     def __init__(self, base: Foundation) -> None:
         self._directory = base.config.data_dir / "snapshots"
-        self._front = base.front
+        self._journal = base.journal
         self._published = base.published
         self._run_blocking = base.run_blocking
         self._given: dict[str, _Given] = {}
@@ -98,12 +98,12 @@ class SnapshotGiver:
 
     async def whole(self) -> bytes:
         """Return the present snapshot as one message, for nodes that know no parts."""
-        read = self._front.read_snapshot
+        read = self._journal.read_snapshot
         data: bytes = await self._run_blocking(lambda: encode_whole(read()))
         return data
 
     def _make(self) -> _Given:
-        snapshot = self._front.read_snapshot()
+        snapshot = self._journal.read_snapshot()
         try:
             if not self._given:
                 self._directory.mkdir(exist_ok=True)

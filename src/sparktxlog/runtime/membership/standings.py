@@ -1,4 +1,4 @@
-"""What other nodes showed of themselves, and how often this one started, in the front (P30)."""
+"""What other nodes showed of themselves, and how often this one started, in the journal (P30)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def become_another() -> PutValue:
 
 
 def begin_as_another(
-    node_id: str, incarnation: int, state: JournalState, front: Journal
+    node_id: str, incarnation: int, state: JournalState, journal: Journal
 ) -> list[Write]:
     """Return what a node writes before it begins under a later incarnation; often nothing.
 
@@ -76,7 +76,7 @@ def begin_as_another(
         header = run.header
         if header.origin != node_id or header.digest in kept:
             continue
-        payload = front.read_payload(header.origin, header.incarnation, header.seq)
+        payload = journal.read_payload(header.origin, header.incarnation, header.seq)
         if payload is not None:
             ticket += 1
             writes.append(PutAnnouncement(ticket=ticket, digest=header.digest, payload=payload))

@@ -68,7 +68,7 @@ from sparktxlog.storage.lock import DirectoryLock
 JOURNAL_NAME = "front.sqlite"
 #: Permissions of a data directory that is made: transactions and instance belong to its user alone.
 PRIVATE = 0o700
-_log = structlog.get_logger("sparktxlog.front")
+_log = structlog.get_logger("sparktxlog.journal")
 
 _HOUR_US = 3_600 * 1_000_000
 #: Ids that are filed at once.

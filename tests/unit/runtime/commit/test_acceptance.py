@@ -1,4 +1,4 @@
-"""What a node tells of a transaction that its core knows and its front does not (I7)."""
+"""What a node tells of a transaction that its core knows and its journal does not (I7)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def submits_of(base: Any, receipts: Any) -> Submits:
 
 
 def test_a_position_is_told_only_once_it_is_durable() -> None:
-    """The core places a run at once; its entry follows with the next write of the front."""
+    """The core places a run at once; its entry follows with the next write of the journal."""
 
     async def main() -> None:
         ordered = ReachedPosition(6)
         base: Any = SimpleNamespace(
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
-            front=SimpleNamespace(
+            journal=SimpleNamespace(
                 find_transaction=lambda wanted: None,
                 find_withdrawn=lambda wanted: None,
                 read_entry_at=lambda position: None,
@@ -67,7 +67,7 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
 
         base: Any = SimpleNamespace(
             master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
-            front=SimpleNamespace(
+            journal=SimpleNamespace(
                 filed_ids=1,
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
                 read_entry_at=lambda position: None,

@@ -46,7 +46,7 @@ def payload(seq: int) -> bytes:
 
 
 class GatedFront(TemporaryJournal):
-    """A front whose writes wait for the test, and fail when it says so."""
+    """A journal whose writes wait for the test, and fail when it says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ class Bench:
     """An executor with everything around it watched."""
 
     def __init__(self) -> None:
-        self.front = GatedFront()
+        self.journal = GatedFront()
         self.holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         self.told: list[Any] = []
         #: How much had been told at each moment of rest.
         self.rests: list[int] = []
-        self.executor = Executor(self.front, self.holdings, node_id=NodeId("A"))
+        self.executor = Executor(self.journal, self.holdings, node_id=NodeId("A"))
 
     def deliver(self, action: Action, at: int) -> None:
         self.told.append(action)
@@ -114,9 +114,9 @@ def test_nothing_behind_a_persist_is_told_before_it_is_durable() -> None:
         await settle()
         assert bench.told_tickets() == [1]
         assert bench.executor.writing
-        bench.front.gate.set()
+        bench.journal.gate.set()
         await until(lambda: bench.told_tickets() == [1, 2])
-        assert bench.front.read_payload("A", 1, 2) == payload(2)
+        assert bench.journal.read_payload("A", 1, 2) == payload(2)
         assert bench.holdings.find(bytes([2]) * 32) == payload(2)
         task.cancel()
         bench.executor.close()
@@ -134,10 +134,10 @@ def test_what_gathers_during_a_write_becomes_one_write() -> None:
             bench.executor.put([bench.own(seq), accepted(seq)])
         done = bench.executor.write([PutValue(name="x", value=b"1")])
         bench.executor.put([PersistReservation(counter=9)])
-        bench.front.gate.set()
+        bench.journal.gate.set()
         await done
         await until(lambda: bench.executor.depth == 0 and not bench.executor.writing)
-        assert [len(batch) for batch in bench.front.batches] == [1, 6]
+        assert [len(batch) for batch in bench.journal.batches] == [1, 6]
         assert bench.told_tickets() == [1, 2, 3, 4, 5]
         assert bench.told.count("wrote") == 2
         assert set(bench.rests) == {len(bench.told)}, "none between the two"
@@ -152,15 +152,15 @@ def test_a_full_disk_delays_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     async def main() -> None:
         bench = Bench()
-        bench.front.errors = [DiskFullError("full"), DiskFullError("full")]
-        bench.front.gate.set()
+        bench.journal.errors = [DiskFullError("full"), DiskFullError("full")]
+        bench.journal.gate.set()
         task = asyncio.create_task(bench.executor.run(bench))
         bench.executor.put([bench.own(1), accepted(1)])
         await until(lambda: bench.executor.disk_full)
         assert bench.told_tickets() == []
         await until(lambda: bench.told_tickets() == [1])
         assert not bench.executor.disk_full
-        assert len(bench.front.batches) == 3
+        assert len(bench.journal.batches) == 3
         task.cancel()
         bench.executor.close()
 
@@ -176,8 +176,8 @@ def test_an_unknown_state_of_the_storage_ends_the_executor(
 ) -> None:
     async def main() -> None:
         bench = Bench()
-        bench.front.errors = [error]
-        bench.front.gate.set()
+        bench.journal.errors = [error]
+        bench.journal.gate.set()
         bench.executor.put([bench.own(1), accepted(1)])
         waiting = bench.executor.write([PutValue(name="x", value=b"1")])
         with pytest.raises(told, match="I/O error"):
@@ -201,11 +201,11 @@ def test_a_peers_payload_is_held_from_arrival_until_durable() -> None:
         # The same run arrives once more, and the core does not want it again.
         assert bench.holdings.put_foreign(run, payload(4))
         bench.holdings.foreign_refused(run)
-        bench.front.gate.set()
+        bench.journal.gate.set()
         task = asyncio.create_task(bench.executor.run(bench))
-        await until(lambda: bench.front.batches and not bench.executor.writing)
-        assert bench.front.batches[0] == [PutRun(header=run, payload=payload(4))]
-        assert bench.front.read_payload("B", 1, 4) == payload(4)
+        await until(lambda: bench.journal.batches and not bench.executor.writing)
+        assert bench.journal.batches[0] == [PutRun(header=run, payload=payload(4))]
+        assert bench.journal.read_payload("B", 1, 4) == payload(4)
         task.cancel()
         bench.executor.close()
 

@@ -52,7 +52,7 @@ BALLOT = BallotState(epoch=1, promised=Ballot(number=1, node="b"))
 
 
 class DyingFront(TemporaryJournal):
-    """A front whose process is killed after a number of writes."""
+    """A journal whose process is killed after a number of writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,25 +68,25 @@ class DyingFront(TemporaryJournal):
 
 
 def front_of_a_wedged_node() -> DyingFront:
-    front = DyingFront()
-    front.write([*OWN, *FOREIGN, PutBallot(state=BALLOT)])
-    return front
+    journal = DyingFront()
+    journal.write([*OWN, *FOREIGN, PutBallot(state=BALLOT)])
+    return journal
 
 
-def decide(front: TemporaryJournal, now: int = 1_000) -> list[Action]:
-    """Start a core from the front, tell it the decided view, and return what it wants done."""
-    master = Master(CONFIG, front.load(100).core, now)
+def decide(journal: TemporaryJournal, now: int = 1_000) -> list[Action]:
+    """Start a core from the journal, tell it the decided view, and return what it wants done."""
+    master = Master(CONFIG, journal.load(100).core, now)
     event = EpochMessageReceived(message=Decide(sender=B, view=VIEW))
     return master.handle_all([event], now)
 
 
 async def work(
-    front: TemporaryJournal, actions: Sequence[Action], *, max_batch: int = MAX_BATCH
+    journal: TemporaryJournal, actions: Sequence[Action], *, max_batch: int = MAX_BATCH
 ) -> list[Action]:
-    """Carry actions out until all is done, or the front dies; return what was told."""
+    """Carry actions out until all is done, or the journal dies; return what was told."""
     told: list[Action] = []
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
-    executor = Executor(front, holdings, node_id=A, max_batch=max_batch)
+    executor = Executor(journal, holdings, node_id=A, max_batch=max_batch)
     deliverer: Any = SimpleNamespace(
         deliver=lambda action, at: told.append(action),
         wrote=lambda seconds: None,
@@ -123,21 +123,21 @@ def test_the_core_asks_for_queue_then_view_then_stamps() -> None:
 
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5, 6, 100])
 def test_a_kill_between_any_two_writes_costs_nothing(killed_after: int) -> None:
-    front = front_of_a_wedged_node()
-    front.left = killed_after
-    told = asyncio.run(work(front, decide(front), max_batch=1))
+    journal = front_of_a_wedged_node()
+    journal.left = killed_after
+    told = asyncio.run(work(journal, decide(journal), max_batch=1))
     if killed_after < 6:
         assert not [a for a in told if isinstance(a, TellPhase)]
-    front.left = 1_000
-    asyncio.run(work(front, decide(front, now=5_000), max_batch=1))
+    journal.left = 1_000
+    asyncio.run(work(journal, decide(journal, now=5_000), max_batch=1))
     # Once more, with nothing left to be done.
-    again = decide(front, now=9_000)
+    again = decide(journal, now=9_000)
     assert not [a for a in again if isinstance(a, (PersistView, PersistRestamp, PersistQueue))]
 
-    state = front.load(100)
+    state = journal.load(100)
     assert state.core.view == VIEW
     assert state.core.base == VIEW.end
-    assert [s.entry.header for s in front.read_queue(0, 9, payloads=False)] == list(TAIL)
+    assert [s.entry.header for s in journal.read_queue(0, 9, payloads=False)] == list(TAIL)
     waiting = sorted((run.header for run in state.core.incoming), key=lambda h: h.seq)
     assert [(h.origin, h.seq, h.epoch, h.digest) for h in waiting] == [
         ("a", run.header.seq, 2, run.header.digest) for run in OWN[1:]
@@ -145,12 +145,12 @@ def test_a_kill_between_any_two_writes_costs_nothing(killed_after: int) -> None:
     stamps = [header.ts for header in waiting]
     assert stamps == sorted(set(stamps))
     assert stamps[0] > TAIL[-1].ts
-    assert front.find_transaction(ids_in(OWN[2])) == (waiting[1], 0)
-    assert front.find_transaction(ids_in(FOREIGN[1])) is None
+    assert journal.find_transaction(ids_in(OWN[2])) == (waiting[1], 0)
+    assert journal.find_transaction(ids_in(FOREIGN[1])) is None
 
 
 def test_what_the_core_wants_kept_is_what_the_front_gets() -> None:
-    front = front_of_a_wedged_node()
+    journal = front_of_a_wedged_node()
     run = replace(OWN[3], header=replace(OWN[3].header, incarnation=3))
     header = replace(run.header, epoch=2, ts=500)
     actions: list[Action] = [
@@ -159,13 +159,13 @@ def test_what_the_core_wants_kept_is_what_the_front_gets() -> None:
         PersistRestamp(header=header),
         TellPhase(phase=Phase.NORMAL, view=VIEW, reason="test"),
     ]
-    front.write([run])
-    front.kept.clear()
-    told = asyncio.run(work(front, actions))
-    assert front.kept == [
+    journal.write([run])
+    journal.kept.clear()
+    told = asyncio.run(work(journal, actions))
+    assert journal.kept == [
         PutBallot(state=BALLOT),
         PutView(view=VIEW, node_id=A, incarnation=3),
         PutRestamp(header=header),
     ]
     assert told == actions[3:]
-    assert front.load(10).incarnation == 3
+    assert journal.load(10).incarnation == 3

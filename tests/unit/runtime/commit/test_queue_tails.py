@@ -1,4 +1,4 @@
-"""Tails for lagging peers, read from the front; another history is told, never truncated (P28)."""
+"""Tails for lagging peers, read from the journal; another history is reported, never cut (P28)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sparktxlog.storage.interfaces import AppendQueue, PutRun
 
 
 def filled(runs: int) -> tuple[TemporaryJournal, list[QueueEntry]]:
-    """Return a front with runs of two transactions each, all ordered."""
-    front, entries, previous = TemporaryJournal(), [], bytes(32)
+    """Return a journal with runs of two transactions each, all ordered."""
+    journal, entries, previous = TemporaryJournal(), [], bytes(32)
     for number in range(runs):
         ids = b"".join((2 * number + i + 1).to_bytes(16, "big") for i in range(2))
         payload = encode_payload(RunManifest(n=2, ids=ids, blocks=(), submitted_at=1), [])
@@ -46,9 +46,9 @@ def filled(runs: int) -> tuple[TemporaryJournal, list[QueueEntry]]:
             )
         )
         previous = chain
-        front.write([PutRun(header=header, payload=payload)])
-    front.write([AppendQueue(entries=tuple(entries), ordered_at=1)])
-    return front, entries
+        journal.write([PutRun(header=header, payload=payload)])
+    journal.write([AppendQueue(entries=tuple(entries), ordered_at=1)])
+    return journal, entries
 
 
 VIEW = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"), NodeId("B")))
@@ -71,11 +71,11 @@ class Link:
         await self.quick.wait()
 
 
-def tails_of(front: Any, link: Link, view: View, alarms: list[Alarm]) -> QueueTails:
+def tails_of(journal: Any, link: Link, view: View, alarms: list[Alarm]) -> QueueTails:
     base: Any = SimpleNamespace(
         config=SimpleNamespace(node_id="A"),
         master=SimpleNamespace(view=view),
-        front=front,
+        journal=journal,
         links={"B": link},
         run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
     )
@@ -96,15 +96,15 @@ def deliver(
     Args:
         gone: `expired`: the log is, and the rows are there; `pruned`: these are gone, too.
     """
-    front, _ = filled(runs)
+    journal, _ = filled(runs)
     if gone:
-        front.read_queue = _expired  # type: ignore[method-assign]
+        journal.read_queue = _expired  # type: ignore[method-assign]
     if gone == "pruned":
-        front.read_entry_at = lambda position: None  # type: ignore[method-assign]
+        journal.read_entry_at = lambda position: None  # type: ignore[method-assign]
     link, alarms = Link(), list[Alarm]()
 
     async def main() -> None:
-        queue_tails = tails_of(front, link, view, alarms)
+        queue_tails = tails_of(journal, link, view, alarms)
         asked = SendTail(peer=NodeId("B"), position=position, chain_hash=chain_hash, ahead=ahead)
         queue_tails.send(asked)
         await asyncio.gather(*queue_tails._tails.values())
@@ -140,11 +140,11 @@ def test_what_a_peer_has_of_the_tail_is_not_sent_again() -> None:
 
 
 def test_one_tail_is_under_way_to_a_peer_and_none_is_sent_again_meanwhile() -> None:
-    front, entries = filled(5)
+    journal, entries = filled(5)
 
     async def main() -> None:
         link, alarms = Link(), list[Alarm]()
-        queue_tails = tails_of(front, link, VIEW, alarms)
+        queue_tails = tails_of(journal, link, VIEW, alarms)
         link.quick.clear()
         first = SendTail(peer=NodeId("B"), position=0, chain_hash=bytes(32))
         queue_tails.send(first)

@@ -88,11 +88,11 @@ class Site:
     ask_s: float = 5.0
     now: int = 1_000_000
     merge_bytes: int = GIB
-    front: Segments = field(default_factory=Segments)
+    journal: Segments = field(default_factory=Segments)
 
     def __post_init__(self) -> None:
         # 100 batches with a MERGE each: some minutes by the first guess.
-        self.front.kept = [
+        self.journal.kept = [
             segment(p - 9, p, effect("t", "upsert", self.merge_bytes))
             for p in range(10, END + 1, 10)
         ]
@@ -108,7 +108,7 @@ class Site:
                 lake_dir=self.lake,
             ),
             settings=self.settings,
-            front=self.front,
+            journal=self.journal,
             links=self.links,
             run_blocking=run_blocking,
             published=SimpleNamespace(value=END),
@@ -150,7 +150,7 @@ def test_a_short_backlog_is_replayed_and_nobody_is_asked(tmp_path: Path) -> None
     async def main() -> None:
         link = Link("B")
         site = Site(tmp_path, {"B": link}, merge_bytes=10)
-        site.front.kept = [segment(p - 9, p) for p in range(10, END + 1, 10)]
+        site.journal.kept = [segment(p - 9, p) for p in range(10, END + 1, 10)]
         site.tell(report(END, "B"))
         with capture_logs() as logs:
             assert site.tell(report(10))["plan"] == "replay"

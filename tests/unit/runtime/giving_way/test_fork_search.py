@@ -197,10 +197,10 @@ def test_a_running_node_and_a_missing_or_damaged_front_are_refused(
     with pytest.raises(LockedError, match="in use by process"):
         quarantine_node(node.config, other)
     running.close()
-    front = node.data_dir / "front.sqlite"
-    front.write_bytes(b"no database" * 100)
+    journal = node.data_dir / "front.sqlite"
+    journal.write_bytes(b"no database" * 100)
     refused(node, other, CorruptLogError, "damaged")
-    front.unlink()
+    journal.unlink()
     refused(node, other, NotFoundError, "no node ran there")
     witness = replace(node.config, roles=("witness",))
     with pytest.raises(LocalProtocolError, match="witness"):

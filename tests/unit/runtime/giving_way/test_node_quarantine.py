@@ -62,7 +62,7 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     assert (done.ordered, done.accepted, done.acquired) == (3, 2, 2)
     assert (done.surviving, done.incomplete, done.pruned) == (2, 0, 0)
     assert (done.lineage, done.incarnation) == ("forced", 2)
-    assert told[-2:] == ["kept 7 of 7 transactions", "setting the front aside"]
+    assert told[-2:] == ["kept 7 of 7 transactions", "setting the journal aside"]
     rows = node.kept()
     assert [row["position"] for row in rows] == [7, 8, 9, 10, 11, 12, 13]
     assert [row["why"] for row in rows] == [
@@ -111,7 +111,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
         False,
     )
     assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
-    # Nothing was deleted: the old front still has the queue, its table and older ones are beside.
+    # Nothing was deleted: the old journal still has the queue, its table and older ones are beside.
     old = Journal(done.directory)
     assert old.load(1_000).core.base.position == 7
     assert old.read_payload("B", 1, 4) == append_run(4).payload
@@ -141,8 +141,8 @@ def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) 
 
 
 def test_a_node_that_only_promised_joins_anew_too(node: Node, other: OtherNode) -> None:
-    for front in node.data_dir.glob("front.sqlite*"):
-        front.unlink()
+    for journal in node.data_dir.glob("front.sqlite*"):
+        journal.unlink()
     with pytest.raises(LocalProtocolError, match="keeps nothing"):
         node.write(PutReservation(counter=0))
         quarantine_node(node.config, other, rejoin=True)
@@ -288,7 +288,7 @@ def _patch(
         (acting, "keep_order", 1),
         (Journal, "replace_by", 1),
         (journal_module, "link_or_copy", 1),
-        # A kept staged file and the kept front take their names by `replace` too.
+        # A kept staged file and the kept journal take their names by `replace` too.
         (Path, "replace", 3),
     ],
 )

@@ -50,19 +50,19 @@ def snapshot_at(position: int, watermark: int, last: PutRun) -> QueueSnapshot:
 
 
 def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
-    front = Journal(node.data_dir, id_window=node.config.id_window)
+    journal = Journal(node.data_dir, id_window=node.config.id_window)
     try:
-        state = front.load(node.config.id_window)
+        state = journal.load(node.config.id_window)
         base: Any = SimpleNamespace(
             config=node.config,
-            front=front,
+            journal=journal,
             payloads=node.payloads,
             state=state,
             master=SimpleNamespace(view=VIEW),
         )
         return keep_dropped_runs(base, snapshot, state.incarnation, "A", 17)
     finally:
-        front.close()
+        journal.close()
 
 
 def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> None:
@@ -95,9 +95,9 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
     assert len(node.kept()) == 4
 
     node.write(ResetJournal(snapshot=snapshot, node_id=NodeId("B")), keep_uncompared(found))
-    front = Journal(node.data_dir, id_window=node.config.id_window)
-    state = front.load(node.config.id_window)
-    front.close()
+    journal = Journal(node.data_dir, id_window=node.config.id_window)
+    state = journal.load(node.config.id_window)
+    journal.close()
     assert uncompared(state.values) == found
     assert [run.header.seq for run in state.core.incoming] == [6]
     assert [one.digest for one in state.core.announcements] == [announced.header.digest]
@@ -123,9 +123,9 @@ def test_what_the_snapshot_is_known_to_have_survives(node: Node) -> None:
 
 
 def waiting_ids(node: Node) -> list[bytes]:
-    """Return the ids of what waits in a front."""
-    front = Journal(node.data_dir, id_window=node.config.id_window)
+    """Return the ids of what waits in a journal."""
+    journal = Journal(node.data_dir, id_window=node.config.id_window)
     try:
-        return [run.facts.ids for run in front.load(10).core.incoming]
+        return [run.facts.ids for run in journal.load(10).core.incoming]
     finally:
-        front.close()
+        journal.close()

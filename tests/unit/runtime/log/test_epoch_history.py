@@ -33,7 +33,7 @@ def view_of(
 
 
 class Place:
-    """A node's front values; `start` stands for a start of its process."""
+    """A node's journal values; `start` stands for a start of its process."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}
@@ -150,7 +150,7 @@ def test_an_epoch_that_a_kill_kept_out_of_the_front_is_taken_up_at_the_start() -
     place.waiting.clear()
     place.slow = False
     history = place.start()
-    # The front has the view: it was durable before.
+    # The journal has the view: it was durable before.
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
     ((number, found),) = history.behind(1)
     assert (number, found.epoch, found.left) == (2, 2, ("C",))

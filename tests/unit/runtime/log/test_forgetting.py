@@ -67,20 +67,20 @@ def test_a_node_that_is_no_member_waits_for_nobody() -> None:
 
 
 @pytest.fixture
-def front() -> Iterator[Journal]:
+def journal() -> Iterator[Journal]:
     made = TemporaryJournal()
     made.load(1_000)
     yield made
     made.close()
 
 
-def test_an_evicted_node_finds_what_it_lacks_up_to_the_bound(front: Journal) -> None:
-    """a and b go on for a while without c, which stood at 3; then c asks a's front for runs."""
+def test_an_evicted_node_finds_what_it_lacks_up_to_the_bound(journal: Journal) -> None:
+    """a and b go on for a while without c, which stood at 3; then c asks a's journal for runs."""
     runs = [run_of(seq=1 + i, padding=2_000) for i in range(100)]
-    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
 
     def held() -> list[int]:
-        return [i for i in range(1, 101) if front.read_payload("a", 1, i) is not None]
+        return [i for i in range(1, 101) if journal.read_payload("a", 1, i) is not None]
 
     shown = {"b": 0, "c": 3}
     for first in range(1, 100, 10):
@@ -89,17 +89,17 @@ def test_an_evicted_node_finds_what_it_lacks_up_to_the_bound(front: Journal) -> 
             first=first, last=last, from_hash="", to_hash="", epoch=1, transactions=10, rejected=0
         )
         shown["b"] = last - 1
-        front.write([MarkPublished(position=last, version=1, segment=segment)])
+        journal.write([MarkPublished(position=last, version=1, segment=segment)])
         write = ask(view("ab"), {"b": last - 1}, shown, published=last, keep_bytes=1 << 30)
-        front.write([write])
+        journal.write([write])
         assert held()[0] == 4
     # It comes back as far as 50, and the bound is as large as about 20 runs.
     shown["c"] = 50
-    front.write([ask(view("ab"), {"b": 99}, shown)])
+    journal.write([ask(view("ab"), {"b": 99}, shown)])
     assert held()[0] == 51
-    front.write([ask(view("ab"), {"b": 99}, shown, keep_bytes=55_000)])
+    journal.write([ask(view("ab"), {"b": 99}, shown, keep_bytes=55_000)])
     assert 15 <= len(held()) <= 25
     assert held()[-1] == 100
     # A member again.
-    front.write([ask(view("abc", epoch=3), {"b": 99, "c": 98})])
+    journal.write([ask(view("abc", epoch=3), {"b": 99, "c": 98})])
     assert held() == [99, 100]

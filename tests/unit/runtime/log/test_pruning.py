@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.store = LocalPayloadStore(directory / "payloads")
-        self.front = TemporaryJournal()
+        self.journal = TemporaryJournal()
         self.view: dict[str, Any] = {
             "peers": {},
             "holders": (Holder(node_id="a", position=10, known=True),),
@@ -72,10 +72,10 @@ class Bench:
                 effects=(effect,),
             )
             writes.append(MarkPublished(position=i, version=1, segment=segment))
-        self.front.write(writes)
+        self.journal.write(writes)
         base: Any = SimpleNamespace(
             config=SimpleNamespace(data_dir=directory),
-            front=self.front,
+            journal=self.journal,
             payloads=self.store,
             supervisor=Supervisor(),
         )
@@ -86,12 +86,12 @@ class Bench:
         """Nobody waits for it."""
 
     def retention_view(self) -> RetentionView:
-        kept_after = self.front.read_extent().kept_after
+        kept_after = self.journal.read_extent().kept_after
         return RetentionView(published=10, kept_after=kept_after, **self.view)
 
     def write(self, writes: Sequence[Write]) -> None:
         self.told += [type(write).__name__ for write in writes]
-        self.front.write(writes)
+        self.journal.write(writes)
 
     def expire_tables(self, position: int, before: datetime) -> None:
         assert before.tzinfo is UTC
@@ -160,24 +160,24 @@ def test_a_round_that_failed_is_taken_up_by_the_next(bench: Bench) -> None:
 
 
 def test_files_of_a_round_that_was_killed_go_with_the_first_round(bench: Bench) -> None:
-    cut = bench.front.read_cuts(0, 9)[5]
-    bench.front.write([ExpireLog(position=cut.last, chain_hash=cut.chain_hash)])
+    cut = bench.journal.read_cuts(0, 9)[5]
+    bench.journal.write([ExpireLog(position=cut.last, chain_hash=cut.chain_hash)])
     assert bench.files() == 10
     while bench.pruning.step(10, bench):  # of its own accord, after the start
         pass
     assert bench.files() == 4
-    assert bench.front.read_expired(9) == []
+    assert bench.journal.read_expired(9) == []
     assert not bench.pruning.step(10, bench), "the next round is due in a minute"
 
 
 def test_a_staged_file_that_is_named_again_stays(bench: Bench) -> None:
-    again = bench.front.read_segments(9, 1)[0]
+    again = bench.journal.read_segments(9, 1)[0]
     bench.limit(transactions=4)
     named = TableEffect(
         table="t", kind="append", first=10, last=10, files=(staged_of("tx1/t/part-0.parquet", b""),)
     )
     segment = replace(again, effects=(named,))
-    bench.front.write([MarkPublished(position=10, version=1, segment=segment)])
+    bench.journal.write([MarkPublished(position=10, version=1, segment=segment)])
     bench.round().result()
     assert (bench.store.root / "tx1/t/part-0.parquet").exists()
     assert not (bench.store.root / "tx3").exists()

@@ -42,15 +42,15 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log = directory / "log"
-        self.front = Journal(directory)
-        self.front.load(1_000)
+        self.journal = Journal(directory)
+        self.journal.load(1_000)
 
     def order(self, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> None:
-        self.front.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=1)])
+        self.journal.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=1)])
 
     def publish(self, epochs: EpochHistory | None = None) -> None:
         """Start, publish everything, stop."""
-        state = self.front.load(1_000)
+        state = self.journal.load(1_000)
         goal, done = state.core.base.position, Event()
         publisher = self.publisher(
             lambda position, seconds: done.set() if position >= goal else None, epochs
@@ -65,7 +65,7 @@ class Site:
         self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
     ) -> Publisher:
         node: Any = SimpleNamespace(
-            tables=dict, write=self.front.write, on_published=on_published, on_rest=lambda: None
+            tables=dict, write=self.journal.write, on_published=on_published, on_rest=lambda: None
         )
         return self.publisher_of(node, epochs)
 
@@ -77,9 +77,9 @@ class Site:
                 publish_interval=0.01,
                 signature_interval=1_000,
             ),
-            front=self.front,
+            journal=self.journal,
             payloads=LocalPayloadStore(self.directory / "payloads"),
-            state=replace(self.front.load(1_000), values={INSTANCE: b"i"}),
+            state=replace(self.journal.load(1_000), values={INSTANCE: b"i"}),
             order=None,
             supervisor=Supervisor(),
         )
@@ -90,19 +90,19 @@ class Site:
     def reset(self, giver: Journal, incarnation: int | None = None) -> None:
         """Take over a peer's snapshot and start anew."""
         snapshot = giver.read_snapshot()
-        self.front.write([ResetJournal(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
-        self.front.close()
-        self.front = Journal(self.directory)
+        self.journal.write([ResetJournal(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
+        self.journal.close()
+        self.journal = Journal(self.directory)
 
     def put(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
         """Write what a node notes of itself."""
-        self.front.write(writes)
+        self.journal.write(writes)
         then()
 
     def epochs(self, *views: View, forgets: bool = False) -> EpochHistory:
-        """Start, and take views up; with `forgets` a kill comes before the front has them."""
+        """Start, and take views up; with `forgets` a kill comes before the journal has them."""
         history = EpochHistory(
-            self.front.load(1_000).values,
+            self.journal.load(1_000).values,
             put=(lambda writes, then: None) if forgets else self.put,
         )
         for view in views:
@@ -164,7 +164,7 @@ def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
     site = Site(tmp_path / "site")
     site.order(RUNS[:held], ENTRIES[:held])
     site.publish()
-    site.reset(giver.front)
+    site.reset(giver.journal)
     site.publish()  # nothing yet
     site.order(RUNS[6:8], ENTRIES[6:8])
     site.publish()
@@ -173,8 +173,8 @@ def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
     assert site.positions() == list(range(13, 21))
     aside = site.directory / "set-aside" / "synchronized_queue-1"
     assert aside.exists() == bool(held)
-    assert [s.last for s in site.front.read_segments(12, 9)] == [16, 20]
-    site.front.close()
+    assert [s.last for s in site.journal.read_segments(12, 9)] == [16, 20]
+    site.journal.close()
 
 
 def test_a_longer_table_of_another_history_is_not_taken_for_ours(
@@ -185,24 +185,24 @@ def test_a_longer_table_of_another_history_is_not_taken_for_ours(
     site.order(other, entries_of(other))
     site.publish()
     assert site.positions() == list(range(1, 31))
-    site.reset(giver.front, incarnation=2)
+    site.reset(giver.journal, incarnation=2)
     site.order(RUNS[6:], ENTRIES[6:])
     site.publish()
     assert site.positions() == list(range(13, 21))
     # Its table is lost later: what the snapshot cut off does not come back, the rest does.
-    state = site.front.load(10)
+    state = site.journal.load(10)
     assert (state.published, state.kept_after) == (20, 12)
     (site.log / "synchronized_queue").rename(tmp_path / "lost")
     site.publish()
     assert site.positions() == list(range(13, 21))
-    site.front.close()
+    site.journal.close()
 
 
 def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: Site) -> None:
     site = Site(tmp_path / "site")
     site.order(RUNS[:2], ENTRIES[:2])
     site.publish()
-    site.reset(giver.front)
+    site.reset(giver.journal)
     site.order(RUNS[6:8], ENTRIES[6:8])
     committed = Event()
 
@@ -216,11 +216,11 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
     assert committed.wait(10)
     publisher.stop()
     assert site.positions() == [13, 14, 15, 16]
-    assert site.front.load(10).published_version == -1
+    assert site.journal.load(10).published_version == -1
     site.publish()
     assert site.positions() == [13, 14, 15, 16]
-    assert site.front.load(10).published == 16
-    site.front.close()
+    assert site.journal.load(10).published == 16
+    site.journal.close()
 
 
 def test_a_table_of_a_later_format_keeps_the_node_from_starting(
@@ -232,7 +232,7 @@ def test_a_table_of_a_later_format_keeps_the_node_from_starting(
         site.publisher(lambda position, seconds: None).open()
     with pytest.raises(NewerReleaseError, match="format 2"):
         site.publisher(lambda position, seconds: None).open()
-    site.front.close()
+    site.journal.close()
 
 
 def test_it_tells_when_it_rests(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_it_tells_when_it_rests(tmp_path: Path) -> None:
     publisher.start(2)
     assert rested.wait(10)
     publisher.stop()
-    site.front.close()
+    site.journal.close()
 
 
 def _view(epoch: int, members: str) -> View:
@@ -267,7 +267,7 @@ def test_an_epoch_is_appended_once_over_restarts(tmp_path: Path) -> None:
     site.publish(site.epochs(SECOND))
     site.publish(site.epochs(SECOND, FIRST))
     assert site.epoch_rows() == [(1, "?"), (2, "C")]
-    site.front.close()
+    site.journal.close()
 
 
 def test_epochs_that_a_kill_kept_out_of_the_table_follow_at_the_next_start(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_epochs_that_a_kill_kept_out_of_the_table_follow_at_the_next_start(tmp_p
     assert not (site.log / "epochs").exists()
     site.publish(site.epochs(SECOND))
     assert site.epoch_rows() == [(1, "?"), (2, "C")]
-    site.front.close()
+    site.journal.close()
 
 
 def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path
     site.epochs(SECOND, forgets=True)
     site.publish(site.epochs(SECOND))
     assert site.epoch_rows() == [(1, "?"), (2, "C")]
-    site.front.close()
+    site.journal.close()
 
 
 def test_what_a_kill_may_keep_out_of_the_front_is_not_in_the_table(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_what_a_kill_may_keep_out_of_the_front_is_not_in_the_table(tmp_path: Pat
     assert [epoch.epoch for epoch in history.latest(9)] == [1]
     site.publish(history)
     assert site.epoch_rows() == [(1, "?")]
-    site.front.close()
+    site.journal.close()
 
 
 def test_a_held_publisher_goes_on_after_a_moment(tmp_path: Path) -> None:

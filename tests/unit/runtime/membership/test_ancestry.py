@@ -28,11 +28,11 @@ OTHER = [run_of(seq=4, ids=ids_of(777, 1))]
 def recovered(
     runs: Sequence[PutRun], *, pruned: bool = False
 ) -> tuple[TemporaryJournal, RecoveredState]:
-    front = TemporaryJournal()
-    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
-    state = front.load(1_000).core
+    journal = TemporaryJournal()
+    journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    state = journal.load(1_000).core
     # A node keeps rows and ids of its id window only.
-    return (TemporaryJournal(), replace(state, recent_ids=())) if pruned else (front, state)
+    return (TemporaryJournal(), replace(state, recent_ids=())) if pruned else (journal, state)
 
 
 class Peer:
@@ -73,9 +73,9 @@ class Peer:
 def compare(
     runs: Sequence[PutRun], peer: Peer, *, pruned: bool = False, **options: Any
 ) -> Compared:
-    front, core = recovered(runs, pruned=pruned)
+    journal, core = recovered(runs, pruned=pruned)
     link: Any = peer
-    return asyncio.run(compare_queues(front, core, link, peer.snapshot(**options)))
+    return asyncio.run(compare_queues(journal, core, link, peer.snapshot(**options)))
 
 
 def view_behind(entry: QueueEntry, **changed: Any) -> View:

@@ -37,7 +37,7 @@ def view_of(epoch: int, members: str) -> View:
 def epochs_of(
     view: View, ballot: int = 0, own: str = "A", receipts: Receipts | None = None
 ) -> Epochs:
-    """Return what a node shows that starts with a view and a promise of its front."""
+    """Return what a node shows that starts with a view and a promise of its journal."""
     config = MasterConfig(
         node_id=NodeId(own), members=(NodeId("A"), NodeId("B")), quorum=2, lineage="l", roster=SEATS
     )

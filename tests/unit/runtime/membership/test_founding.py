@@ -54,21 +54,21 @@ def test_two_logs_of_nodes_with_one_id_have_two_names(tmp_path: Path) -> None:
 
 def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    front = Journal(tmp_path)
-    front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
-    front.close()
+    journal = Journal(tmp_path)
+    journal.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
+    journal.close()
     assert lineage_of(config) == config.lineage
 
 
 def test_a_decided_view_has_the_last_word(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     first = lineage_of(config)
-    front = Journal(tmp_path)
+    journal = Journal(tmp_path)
     view = View(
         lineage="forced", epoch=2, roster=(), members=(), end=MergeBase(), ancestors=((first, 1),)
     )
-    front.write([PutView(view=view, node_id=config.node_id, incarnation=1)])
-    front.close()
+    journal.write([PutView(view=view, node_id=config.node_id, incarnation=1)])
+    journal.close()
     running_name = asyncio.run(_name(config))
     assert running_name == first
 
@@ -129,9 +129,9 @@ def test_a_new_log_works_by_the_version_of_the_release_that_founds_it(tmp_path: 
 
 
 def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
-    front.close()
+    journal = Journal(tmp_path)
+    journal.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
+    journal.close()
     older = replace(config_of(tmp_path), wire_version=OLDEST)
     assert [version_of(older), version_of(older)] == [OLDEST, OLDEST]
 

@@ -70,7 +70,7 @@ class Bench:
                 values=values or {}, core=SimpleNamespace(base=SimpleNamespace(position=position))
             ),
             master=SimpleNamespace(view=SimpleNamespace(epoch=1)),
-            front=None,
+            journal=None,
             payloads=None,
             is_fresh=lambda: self.fresh,
             fail=self.started.append,
@@ -139,7 +139,7 @@ def snapshot_at(position: int) -> QueueSnapshot:
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the bench, which is also the link, say how queues compare and what is kept."""
 
-    async def compare(front: Any, core: Any, link: Any, snapshot: QueueSnapshot) -> Compared:
+    async def compare(journal: Any, core: Any, link: Any, snapshot: QueueSnapshot) -> Compared:
         if isinstance(link.compared, TxLogError):
             raise link.compared
         found: Compared = link.compared

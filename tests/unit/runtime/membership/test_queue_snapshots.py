@@ -57,7 +57,7 @@ class Way:
     def restart(self) -> None:
         base: Any = SimpleNamespace(
             config=SimpleNamespace(data_dir=self.directory / "giver"),
-            front=self,
+            journal=self,
             published=self.published,
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
         )

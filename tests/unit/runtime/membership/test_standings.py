@@ -14,24 +14,24 @@ from sparktxlog.storage.interfaces import PutReservation, PutView
 
 
 def test_own_runs_lose_their_stamps_and_the_counter_begins_anew() -> None:
-    front = TemporaryJournal()
+    journal = TemporaryJournal()
     own, foreign = run_of(origin="a"), run_of(origin="b")
-    front.write([own, foreign, PutReservation(counter=1 << 60)])
+    journal.write([own, foreign, PutReservation(counter=1 << 60)])
 
     def begin(incarnation: int) -> int:
-        writes = begin_as_another("a", incarnation, front.load(16), front)
-        front.write(writes)
+        writes = begin_as_another("a", incarnation, journal.load(16), journal)
+        journal.write(writes)
         return len(writes)
 
     assert begin(1) == 0
     assert begin(2) == 2
-    state = front.load(16)
+    state = journal.load(16)
     assert state.core.reserved == 0
     assert [waiting.digest for waiting in state.core.announcements] == [own.header.digest]
     # A kill before a view is taken up: what is done is not done twice.
     assert begin(2) == 0
-    front.write([PutReservation(counter=5)])
+    journal.write([PutReservation(counter=5)])
     view = replace(Lone(Master).view, epoch=2)
-    front.write([PutView(view=view, node_id=NodeId("a"), incarnation=2)])
+    journal.write([PutView(view=view, node_id=NodeId("a"), incarnation=2)])
     assert begin(2) == 0
-    assert front.load(16).core.reserved == 5
+    assert journal.load(16).core.reserved == 5

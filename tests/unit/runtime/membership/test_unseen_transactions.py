@@ -300,7 +300,7 @@ def test_peers_posts_are_told() -> None:
     membership: Any = SimpleNamespace(epochs=survivor.epochs, verifier=None, greeter=greeter)
     core: Any = SimpleNamespace(cycle=SimpleNamespace(tell=lambda event: True))
     nothing: Any = None
-    base: Any = SimpleNamespace(config=CONFIG, front=None, published=None, run_blocking=None)
+    base: Any = SimpleNamespace(config=CONFIG, journal=None, published=None, run_blocking=None)
     peering = Peering(base, core, membership, nothing)
     post = survivor.node.post_of("b", survivor.node.now, last_seq=9)
     asyncio.run(peering.on_envelope("b", Envelope(post=post)))

@@ -1,4 +1,4 @@
-"""What the SQLite front does beyond the interface: crashes, locks, damage, full disks."""
+"""What the SQLite journal does beyond the interface: crashes, locks, damage, full disks."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def segment(first: int, last: int) -> Segment:
 def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
     runs = [run_of(seq=1 + 5 * i, n=5) for i in range(20)]
     entries = entries_of(runs)
-    front = Journal(tmp_path / "data")
+    journal = Journal(tmp_path / "data")
     for i, run in enumerate(runs):
-        front.write([run])
+        journal.write([run])
         if i % 3 == 2:
-            front.write([AppendQueue(entries=entries[i - 2 : i + 1], ordered_at=i)])
+            journal.write([AppendQueue(entries=entries[i - 2 : i + 1], ordered_at=i)])
         # A kill leaves the file and its log as they stand, nothing closed.
         copy = tmp_path / f"copy-{i}"
         copy.mkdir()
@@ -64,14 +64,14 @@ def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
         assert state.base.position == 5 * ordered
         assert len(list(state.incoming)) == i + 1 - ordered
         revived.close()
-    front.close()
+    journal.close()
 
 
 def test_a_torn_write_ahead_log_loses_only_the_unfinished_write(tmp_path: Path) -> None:
-    front = Journal(tmp_path / "data")
-    front.write([run_of(seq=1)])
+    journal = Journal(tmp_path / "data")
+    journal.write([run_of(seq=1)])
     kept = (tmp_path / "data" / f"{JOURNAL_NAME}-wal").read_bytes()
-    front.write([run_of(seq=2, padding=50_000)])
+    journal.write([run_of(seq=2, padding=50_000)])
     whole = (tmp_path / "data" / f"{JOURNAL_NAME}-wal").read_bytes()
     for cut in (len(kept), len(kept) + 100, (len(kept) + len(whole)) // 2, len(whole) - 1):
         copy = tmp_path / f"cut-{cut}"
@@ -81,13 +81,13 @@ def test_a_torn_write_ahead_log_loses_only_the_unfinished_write(tmp_path: Path) 
         revived = Journal(copy)
         assert [run.header.seq for run in revived.load(10).core.incoming] == [1]
         revived.close()
-    front.close()
+    journal.close()
 
 
 def test_nothing_is_told_from_a_log_that_may_not_be_on_the_disk(tmp_path: Path) -> None:
     """After a failed fsync the page cache may show what no disk holds."""
-    with closing(Journal(tmp_path / "data")) as front:
-        front.write([run_of(seq=1)])
+    with closing(Journal(tmp_path / "data")) as journal:
+        journal.write([run_of(seq=1)])
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
     log = tmp_path / "copy" / f"{JOURNAL_NAME}-wal"
     assert log.stat().st_size
@@ -110,8 +110,8 @@ def test_a_file_is_written_once_more_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path / "data")) as front:
-        front.write([run_of(seq=1)])
+    with closing(Journal(tmp_path / "data")) as journal:
+        journal.write([run_of(seq=1)])
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
     path = tmp_path / "copy" / JOURNAL_NAME
     with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(path)) as writer:
@@ -126,7 +126,7 @@ def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_told_who_owns_the_directory(tmp_path: Path) -> None:
-    front = Journal(tmp_path / "data")
+    journal = Journal(tmp_path / "data")
     program = (
         "import sys; from pathlib import Path\n"
         "from sparktxlog.errors import LockedError\n"
@@ -140,7 +140,7 @@ def test_a_second_process_is_told_who_owns_the_directory(tmp_path: Path) -> None
     assert refused.returncode == 7, refused.stderr
     assert refused.stdout.startswith(f"{os.getpid()} [locked]")
     assert str(tmp_path / "data") in refused.stdout
-    front.close()
+    journal.close()
     taken = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert taken.returncode == 0, taken.stderr
 
@@ -149,7 +149,7 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import os, sys, signal; from pathlib import Path\n"
         "from sparktxlog.storage.journal.journal import Journal\n"
-        "front = Journal(Path(sys.argv[1]))\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -232,9 +232,9 @@ def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_torn_file_is_corrupt(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.write([run_of(seq=1 + i, padding=20_000) for i in range(50)])
-    front.close()
+    journal = Journal(tmp_path)
+    journal.write([run_of(seq=1 + i, padding=20_000) for i in range(50)])
+    journal.close()
     path = tmp_path / JOURNAL_NAME
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(CorruptLogError):
@@ -269,11 +269,11 @@ def test_older_releases_are_kept_out_once_the_log_works_by_a_version_beyond_thei
     for version, format_ in ((FIRST_VERSION, 2), (FIRST_VERSION + 1, 3)):
         view = View(lineage="l", epoch=version, roster=(), members=(), version=version)
         vote = BallotState(epoch=1, accepted=Vote(ballot=Ballot(), view=view))
-        front = Journal(tmp_path)
-        front.write(
+        journal = Journal(tmp_path)
+        journal.write(
             [PutBallot(state=vote) if as_vote else PutView(view=view, node_id="a", incarnation=1)]
         )
-        front.close()
+        journal.close()
         assert format_of(tmp_path) == format_
 
 
@@ -308,21 +308,21 @@ def full_disk(directory: Path) -> Iterator[Path]:
 
 def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> None:
     with full_disk(tmp_path / "small") as directory:
-        front = Journal(directory)
+        journal = Journal(directory)
         if not os.path.ismount(directory):
             # Without the right to mount, SQLite itself stops at 4 MB, with the same error.
-            front._db.execute("PRAGMA max_page_count=512")
-        front.write([run_of(seq=1, padding=100_000)])
+            journal._db.execute("PRAGMA max_page_count=512")
+        journal.write([run_of(seq=1, padding=100_000)])
         with pytest.raises(DiskFullError) as caught:
-            front.write([run_of(seq=2), run_of(seq=3, padding=6_000_000)])
+            journal.write([run_of(seq=2), run_of(seq=3, padding=6_000_000)])
         assert caught.value.definite
         assert caught.value.retryable
-        assert [run.header.seq for run in front.load(10).core.incoming] == [1]
-        assert front.find_transaction(bytes(16)) is None
+        assert [run.header.seq for run in journal.load(10).core.incoming] == [1]
+        assert journal.find_transaction(bytes(16)) is None
         # It goes on by itself.
-        front.write([run_of(seq=2, padding=10_000)])
-        assert len(list(front.load(10).core.incoming)) == 2
-        front.close()
+        journal.write([run_of(seq=2, padding=10_000)])
+        assert len(list(journal.load(10).core.incoming)) == 2
+        journal.close()
         # Also while its log finds no room in the database.
         revived = Journal(directory)
         assert len(list(revived.load(10).core.incoming)) == 2
@@ -330,26 +330,26 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> 
 
 
 def test_a_write_of_unknown_outcome_stops_the_front(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.write([run_of(seq=1)])
+    journal = Journal(tmp_path)
+    journal.write([run_of(seq=1)])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
         with pytest.raises(StorageError) as caught:
-            front.write([run_of(seq=2, padding=1_000_000)])
+            journal.write([run_of(seq=2, padding=1_000_000)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not caught.value.definite
     with pytest.raises(StorageError):
-        front.write([run_of(seq=2)])
-    front.close()
+        journal.write([run_of(seq=2)])
+    journal.close()
     revived = Journal(tmp_path)
     assert [run.header.seq for run in revived.load(10).core.incoming] == [1]
     revived.close()
 
 
 def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
+    journal = Journal(tmp_path)
     runs = [run_of(seq=1 + i, padding=1_000) for i in range(300)]
     entries = entries_of(runs)
     seen: list[int] = []
@@ -359,7 +359,7 @@ def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
         try:
             position = 0
             while position < 300:
-                found = front.read_queue(position, 50, payloads=True)
+                found = journal.read_queue(position, 50, payloads=True)
                 assert all(item.payload is not None for item in found)
                 if found:
                     assert found[0].entry.position == position + 1
@@ -372,10 +372,10 @@ def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
     for reader in readers:
         reader.start()
     for i in range(0, 300, 10):
-        front.write([*runs[i : i + 10], AppendQueue(entries=entries[i : i + 10], ordered_at=1)])
+        journal.write([*runs[i : i + 10], AppendQueue(entries=entries[i : i + 10], ordered_at=1)])
     for reader in readers:
         reader.join(30)
-    front.close()
+    journal.close()
     assert not failures
     assert seen == [300] * 3
 
@@ -383,87 +383,87 @@ def test_other_threads_read_while_one_writes(tmp_path: Path) -> None:
 def test_forgetting_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparktxlog.storage.journal.row_pruning._FORGET_RUNS", 3)
     monkeypatch.setattr("sparktxlog.storage.journal.row_pruning._PRUNE_RUNS", 2)
-    front = Journal(tmp_path)
-    front.load(1)
+    journal = Journal(tmp_path)
+    journal.load(1)
     runs = [run_of(seq=1 + i) for i in range(10)]
-    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
-    front.write([MarkPublished(position=10, version=1, segment=segment(1, 10))])
+    journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    journal.write([MarkPublished(position=10, version=1, segment=segment(1, 10))])
     gone, kept = [], []
     for _ in range(6):
-        front.write([ForgetPayloads(position=10)])
-        gone.append(sum(front.read_payload("a", 1, 1 + i) is None for i in range(10)))
-        kept.append(sum(front.read_entry_at(1 + i) is not None for i in range(10)))
+        journal.write([ForgetPayloads(position=10)])
+        gone.append(sum(journal.read_payload("a", 1, 1 + i) is None for i in range(10)))
+        kept.append(sum(journal.read_entry_at(1 + i) is not None for i in range(10)))
     assert gone == [3, 6, 9, 10, 10, 10]
     assert kept == [8, 6, 4, 2, 1, 1]
-    front.close()
+    journal.close()
 
 
 def test_freed_space_is_used_again(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.load(10)
+    journal = Journal(tmp_path)
+    journal.load(10)
     previous, after, sizes = bytes(32), 0, []
     for step in range(12):
         runs = [run_of(seq=1 + 20 * step + i, padding=500_000) for i in range(20)]
         entries = entries_of(runs, after=after, previous=previous)
         previous, after = entries[-1].chain_hash, entries[-1].end
-        front.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
+        journal.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
         published = segment(entries[0].position, after)
-        front.write(
+        journal.write(
             [
                 MarkPublished(position=after, version=step, segment=published),
                 ForgetPayloads(position=after),
             ]
         )
-        sizes.append(front.size_bytes())
-    front.close()
+        sizes.append(journal.size_bytes())
+    journal.close()
     assert sizes[-1] < 120_000_000
     assert (tmp_path / JOURNAL_NAME).stat().st_size < 40_000_000
 
 
 def test_a_file_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
+    journal = Journal(tmp_path)
     run = run_of(seq=1, n=2)
-    front.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
-    front.close()
+    journal.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
+    journal.close()
     old = sqlite3.connect(tmp_path / JOURNAL_NAME)
     old.executescript("DROP TABLE recent_ids; PRAGMA user_version=1;")
     old.close()
-    front = Journal(tmp_path)
-    state = front.load(10)
+    journal = Journal(tmp_path)
+    state = journal.load(10)
     assert state.core.base.position == 2
     assert (state.core.view, state.incarnation) == (None, 1)
     assert state.core.recent_ids == [(1, ids_in(run))]
-    front.write([MarkPublished(position=2, version=1, segment=segment(1, 2))])
-    front.write([ForgetPayloads(position=2)])
-    front.close()
+    journal.write([MarkPublished(position=2, version=1, segment=segment(1, 2))])
+    journal.write([ForgetPayloads(position=2)])
+    journal.close()
     Journal(tmp_path).close()
 
 
 def test_what_is_held_is_counted_the_same_after_a_start(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.load(1_000)
+    journal = Journal(tmp_path)
+    journal.load(1_000)
     runs = [run_of(seq=1 + i, padding=1_000 * i) for i in range(20)]
-    front.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
-    front.write([MarkPublished(position=20, version=1, segment=segment(1, 20))])
-    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=1 << 30)])
-    front.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=150_000)])
-    counted = front._ends
-    front.close()
-    front = Journal(tmp_path)
-    assert front._ends == counted
+    journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1)])
+    journal.write([MarkPublished(position=20, version=1, segment=segment(1, 20))])
+    journal.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=1 << 30)])
+    journal.write([ForgetPayloads(position=15, spare_after=4, spare_bytes=150_000)])
+    counted = journal._ends
+    journal.close()
+    journal = Journal(tmp_path)
+    assert journal._ends == counted
     assert counted.held_bytes <= 150_000
     held = sum(
         len(payload) + 512
         for i in range(1, 21)
-        if (payload := front.read_payload("a", 1, i)) is not None
+        if (payload := journal.read_payload("a", 1, i)) is not None
     )
     assert counted.held_bytes == held
-    front.close()
+    journal.close()
 
 
 def test_a_closed_front_says_so(tmp_path: Path) -> None:
-    front = Journal(tmp_path)
-    front.close()
-    front.close()
+    journal = Journal(tmp_path)
+    journal.close()
+    journal.close()
     with pytest.raises(StorageError, match="closed"):
-        front.read_payload("a", 1, 1)
+        journal.read_payload("a", 1, 1)

@@ -1,4 +1,4 @@
-"""`log/epochs`: rows as remembered, each once for its front, expired by whole files."""
+"""`log/epochs`: rows as remembered, each once for its journal, expired by whole files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_table_knows_which_epochs_of_a_front_it_holds(tmp_path: Path) -> Non
     assert table.last_epoch == 0
     table.append_epochs([epoch_of(1), epoch_of(2)])
     assert table.last_epoch == HistoryTables(tmp_path, "i").last_epoch == 2
-    # A front that was made anew counts from 1 again; its rows follow those of the former one.
+    # A journal that was made anew counts from 1 again; its rows follow those of the former one.
     other = HistoryTables(tmp_path, "j")
     assert other.last_epoch == 0
     other.append_epochs([epoch_of(1)])

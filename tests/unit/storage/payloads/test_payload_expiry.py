@@ -54,9 +54,9 @@ def put(store: LocalPayloadStore, relative: str, *, age_s: float = 0) -> Path:
 
 
 def front_with(*paths: str) -> TemporaryJournal:
-    """Return a front whose runs name a file each: published and expired, published, ordered,
+    """Return a journal whose runs name a file each: published and expired, published, ordered,
     waiting."""
-    front = TemporaryJournal()
+    journal = TemporaryJournal()
     files = [staged_of(path, parquet_bytes()) for path in paths]
     runs = [
         run_of(
@@ -65,7 +65,7 @@ def front_with(*paths: str) -> TemporaryJournal:
         for i, file in enumerate(files)
     ]
     entries = entries_of(runs[:3])
-    front.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
+    journal.write([*runs, AppendQueue(entries=entries, ordered_at=1)])
     for position, file in enumerate(files[:2], start=1):
         segment = Segment(
             first=position,
@@ -79,9 +79,9 @@ def front_with(*paths: str) -> TemporaryJournal:
                 TableEffect(table="t", kind="append", first=position, last=position, files=(file,)),
             ),
         )
-        front.write([MarkPublished(position=position, version=1, segment=segment)])
-    front.write([ExpireLog(position=1, chain_hash=entries[0].chain_hash)])
-    return front
+        journal.write([MarkPublished(position=position, version=1, segment=segment)])
+    journal.write([ExpireLog(position=1, chain_hash=entries[0].chain_hash)])
+    return journal
 
 
 NAMES = [f"tx{i}/t/part-0.parquet" for i in range(4)]

@@ -417,7 +417,7 @@ def test_publishing_again_after_a_kill_adds_nothing_twice(tmp_path: Path) -> Non
         for effect in mark.segment.effects:
             for file in effect.files:
                 store.verify(file)
-    # Killed before the front heard of it; meanwhile more was ordered.
+    # Killed before the journal heard of it; meanwhile more was ordered.
     again = call(QueueTable(tmp_path / "log", "lineage"), 6)
     assert [mark.segment for mark in again[:2]] == [mark.segment for mark in first]
     assert [mark.position for mark in again] == [12, 16, 20, 24]
@@ -442,16 +442,16 @@ def creating_run(seq: int, *tables: TableDefinition) -> PutRun:
 def test_to_create_a_table_again_is_no_effect_of_a_segment(tmp_path: Path) -> None:
     """Protocol P25b: within a run, within a segment, and in a later one."""
     runs = [creating_run(1, ORDERS, ORDERS), creating_run(3, ORDERS), creating_run(4, ORDERS)]
-    front = Journal(tmp_path)
-    front.write(runs)
-    front.write([AppendQueue(entries=entries_of(runs), ordered_at=1, tables=((1, ORDERS),))])
-    entries = front.read_queue(0, 10, payloads=True)
+    journal = Journal(tmp_path)
+    journal.write(runs)
+    journal.write([AppendQueue(entries=entries_of(runs), ordered_at=1, tables=((1, ORDERS),))])
+    entries = journal.read_queue(0, 10, payloads=True)
     store = TemporaryStore()
     found = [
-        build_segment(part, TABLES, store, front.read_created)
+        build_segment(part, TABLES, store, journal.read_created)
         for part in (entries[:2], entries[2:])
     ]
-    front.close()
+    journal.close()
     assert [len(segment.effects) for segment, _ in found] == [1, 0]
     assert found[0][0].effects[0].first == 1
     # The queue tells what was committed, with effect or without.
