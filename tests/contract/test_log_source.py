@@ -159,24 +159,6 @@ def test_an_absent_node_is_a_transport_error() -> None:
         HttpLogSource("127.0.0.1:7070")
 
 
-def test_status_lines_become_replicas(node: Node) -> None:
-    signature = TableSignature(rows=1, lane0=2, lane1=3)
-    states = [signature.to_text(), {"rows": 1, "lane0": 2, "lane1": 3}]
-    lines = [
-        {
-            "worker_id": "w",
-            "node_id": "b",
-            "position": 4,
-            "tables": {"t": {"signature": state}},
-        }
-        for state in states
-    ]
-    node.answers["/v1/status"] = (200, json.dumps({"replicas": lines}).encode())
-    with closing(source_of(node)) as source:
-        found = source.replicas()
-    assert [replica.signatures for replica in found] == [{"t": signature.to_text()}] * 2
-
-
 def test_a_node_takes_the_record_of_a_copy_without_a_word(node: Node) -> None:
     node.answers["/v1/worker/transfers"] = (204, b"")
     transfer = Transfer(

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import TransportError
-from sparktxlog.model.answers import RepairedFiles
+from sparktxlog.model.answers import RepairedFiles, ReplicaLine
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
-from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo, SiteReplica
+from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 
 Row = tuple[Any, ...]
 
@@ -307,7 +307,7 @@ class MemoryLog:
         self.reports: list[WorkerReport] = []
         self.recounts: list[Recount] = []
         self.answer = Answer(verdict="KNOWN", plan="up-to-date")
-        self.others: list[SiteReplica] = []
+        self.others: list[ReplicaLine] = []
         self.reachable = True
         #: Ranges of which damaged files were asked for, and what is done about them.
         self.repairs: list[tuple[int, int]] = []
@@ -350,7 +350,7 @@ class MemoryLog:
         self.recounts.append(recount)
         return self.answer
 
-    def replicas(self) -> list[SiteReplica]:
+    def replicas(self) -> list[ReplicaLine]:
         return self.others
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,12 +15,12 @@ from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, Row, rows_table, table
 
 from sparktxlog.errors import NotAppliedError
+from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.report import RecountedTable
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.source import SiteReplica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 from sparktxlog.worker.verify.verify import TableFinding, recount, verify_replica
 
@@ -70,15 +71,18 @@ def test_a_sound_replica_is_sound_beside_other_sites(
     apply(spark, source)
     state = read_state(source.lake)
     assert state is not None
-    equal = {name: t.signature.to_text() for name, t in state.tables.items()}
+    equal = {name: {"signature": t.signature.to_text()} for name, t in state.tables.items()}
     source.others = [
-        SiteReplica(worker_id="x", node_id="b", position=state.position, signatures=equal),
-        SiteReplica(worker_id="y", node_id="c", position=1, signatures={"plain": "9:1:1"}),
+        cast(ReplicaLine, {"worker_id": w, "node_id": node, "position": position, "tables": tables})
+        for w, node, position, tables in (
+            ("x", "b", state.position, equal),
+            ("y", "c", 1, {"plain": {"signature": "9:1:1"}}),
+        )
     ]
     found = verify_replica(spark, source, source.lake)
     assert found.sound and found.compared_sites == ("b",)
     # Another site that differs is named.
-    source.others[0].signatures["parts"] = "1:0000000000000000:0000000000000000"
+    equal["parts"]["signature"] = "1:0000000000000000:0000000000000000"
     table_found = verify(spark, source)
     assert table_found["plain"].sound and not table_found["parts"].sound
     assert list(table_found["parts"].differing_sites) == ["b"]

@@ -2,9 +2,9 @@
 
 A *batch* is a series of whole segments, up to the first signature boundary (protocol S2a).  For
 each table the rows of a batch fall into *stages*, cut by `delete_where` and `overwrite`, whose
-effect is on the table as a whole.  Within a stage only the last upsert or delete of a key counts,
-so that appends, upserts and deletes of thousands of transactions become at most one MERGE and one
-placing of untouched files.  What stands before the last overwrite of a batch is not done at all.
+effect is on the table as a whole.  Within a stage only the last upsert or delete of a key counts.
+So appends, upserts and deletes of thousands of transactions become at most one MERGE and one
+placing of untouched files.  Operations before the last overwrite of a batch are skipped.
 
 Steps, the Delta commits of one table in one batch, are numbered; a table's `txn` version is
 `to_position * STEPS + step`, which rises with every commit and is the same when a batch is done
@@ -108,8 +108,8 @@ class Step:
 
     number: int
     kind: StepKind
-    #: None for CREATE.
-    stage: TableStage | None
+    #: Empty for CREATE.
+    stage: TableStage
     #: No other step of the batch follows for the table.
     last: bool
 
@@ -124,9 +124,9 @@ class TablePlan:
 
     def steps(self) -> list[Step]:
         """Return the commits in order; a step may turn out to have nothing to commit."""
-        found: list[tuple[int, StepKind, TableStage | None]] = []
+        found: list[tuple[int, StepKind, TableStage]] = []
         if self.create is not None:
-            found.append((0, StepKind.CREATE, None))
+            found.append((0, StepKind.CREATE, TableStage(index=-1)))
         for stage in self.stages:
             base = 1 + stage.index * _STEPS_PER_STAGE
             if stage.clear is not Clear.NOTHING:
@@ -238,8 +238,8 @@ def plan_batch(
 
     Args:
         segments: At least one, contiguous.
-        extent: Called only where a clearing operation may stand inside an inline effect; rows
-            behind the last segment's end are none.
+        extent: Called only where a clearing operation may stand inside an inline effect; it leaves
+            out rows after the last segment's end.
         position: Applied position; of a first segment that begins before it (`check_chain`) only
             the rest is done.
         chain_hash: At that position.
@@ -248,7 +248,7 @@ def plan_batch(
     """
     done = max(0, position - segments[0].first + 1)
     begin = LogPlace(position + 1, 0) if done else START
-    # Effects of a segment that was cut may go on behind its end.
+    # Effects of a segment that was cut may go on after its end.
     end = LogPlace(segments[-1].last + 1, 0)
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
@@ -370,6 +370,6 @@ def _extent_of(
     start, end = LogPlace(effect.first, 0), LogPlace(effect.last, _LAST_OP)
     if any(start <= cut <= end for cut in cuts):
         found = extent(effect)
-        # Of an effect that goes across the limit no more is known than that it does.
+        # Where an effect crosses the limit, its last row before it is not known.
         return (found[0], end) if end >= limit else found
     return start, end

@@ -8,7 +8,7 @@ the new signature goes into the same commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -58,7 +58,7 @@ SESSION_SETTINGS = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # Listing given files is no work for a Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Nobody else may commit on the worker's behalf.
+    # Only the worker itself commits.
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 
@@ -252,25 +252,6 @@ class StageRows:
 def _release(checkpointed: DataFrame) -> None:
     """Free the blocks of a local checkpoint now, not when the JVM happens to collect garbage."""
     checkpointed._jdf.queryExecution().analyzed().rdd().unpersist(False)
-
-
-def count_unclaimed(
-    session: SparkSession,
-    payload_root: Path,
-    stages: Iterable[tuple[TableDefinition, TableStage]],
-) -> dict[tuple[str, int], TableSignature]:
-    """Count appended rows for which no submitter gave a claim, by table and stage: one Spark job.
-
-    Without such rows Spark is not asked at all.
-    """
-    frames = []
-    for definition, stage in stages:
-        pieces = [piece for piece in stage.whole if not piece.claimed]
-        if pieces:
-            rows = rows_of(session, str(payload_root), definition.columns, pieces)
-            frames.append((f"{definition.name}/{stage.index}", rows, definition))
-    found = signatures_of(frames)
-    return {(tag.split("/")[0], int(tag.split("/")[1])): found[tag] for tag in found}
 
 
 def read_newest(session: SparkSession, table: str) -> DataFrame:

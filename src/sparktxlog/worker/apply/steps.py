@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,8 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
-from sparktxlog.worker.apply.merging import (
-    StageRows,
-    count_unclaimed,
-    marked,
-    read_newest,
-    tagged,
-)
+from sparktxlog.worker.apply.fold import rows_of, signatures_of
+from sparktxlog.worker.apply.merging import StageRows, marked, read_newest, tagged
 from sparktxlog.worker.apply.placing import Placer, check_payload
 from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
@@ -51,8 +47,8 @@ if TYPE_CHECKING:
 #: What the system says of a full disk, and of a user's share of it.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-#: Signatures of appended rows that carry no claim, by table and stage.
-Counted = Mapping[tuple[str, int], TableSignature]
+#: Signatures of appended rows that carry no claim, by `<table>/<index of the stage>`.
+Counted = Mapping[str, TableSignature]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,8 +63,6 @@ class TableProgress:
     signature: TableSignature = EMPTY_SIGNATURE
     #: Number of the batch's last step done, -1 = none.
     done: int = -1
-    #: No step of the batch is left.
-    finished: bool = False
 
     @property
     def name(self) -> str:
@@ -117,19 +111,20 @@ class TableSteps:
                 settle(self._lake / name, recorded + 1, progress.version, found=True)
         if own is not None:
             progress.done = own.step
-            progress.finished = own.last
             progress.signature = TableSignature.from_text(own.signature)
 
     def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
-        """Count appended rows without claim, of all tables not finished; at most one Spark job."""
-        stages = [
-            (working[name].definition, stage)
-            for name, plan in batch.tables.items()
-            if name in working and not working[name].finished
-            for stage in plan.stages
-        ]
+        """Count appended rows for which no submitter gave a claim; at most one Spark job."""
+        frames = []
+        for name, progress in working.items():
+            for stage in _stages_left(batch.tables.get(name), progress):
+                pieces = [piece for piece in stage.whole if not piece.claimed]
+                if pieces:
+                    columns = progress.definition.columns
+                    rows = rows_of(self._session, str(self._payload_root), columns, pieces)
+                    frames.append((f"{name}/{stage.index}", rows, progress.definition))
         with failures_named(", ".join(batch.tables)), tagged(self._session, "count", "appends"):
-            return count_unclaimed(self._session, self._payload_root, stages)
+            return signatures_of(frames)
 
     def apply(
         self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
@@ -140,10 +135,36 @@ class TableSteps:
             DivergedError: Somebody else wrote to the table meanwhile (definite).
             ApplyError: A step failed; those before it stand, and are not done again.
         """
-        with failures_named(plan.table):
-            self._do_steps(batch, plan, progress, counted)
+        name, table = plan.table, self._lake / plan.table
+        with failures_named(name):
+            for stage, group in groupby(plan.steps(), key=lambda step: step.stage):
+                steps = [step for step in group if step.number > progress.done]
+                self._check_payloads(steps)
+                appended = _appended(stage, counted.get(f"{name}/{stage.index}"))
+                with StageRows(
+                    self._session, self._payload_root, table, progress.definition, stage
+                ) as rows:
+                    for step in steps:
+                        if step.number <= progress.done:
+                            continue
+                        merges = step.kind is StepKind.MERGE
+                        if merges and stage.whole and not rows.untouched_files():
+                            # It takes all appended rows: it stands for the placing as well.
+                            step = replace(steps[-1], kind=StepKind.MERGE)
+                        places = step.number == steps[-1].number and bool(stage.whole)
+                        self.run_step(
+                            batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
+                        )
             # Others may have written between the examination before and a step's commit.
             self._examine(progress, batch)
+
+    def _check_payloads(self, steps: Iterable[Step]) -> None:
+        """Check the files that a MERGE reads: Spark takes garbage for rows where it can."""
+        for step in steps:
+            if step.kind is StepKind.MERGE:
+                for piece in (*step.stage.keyed, *step.stage.partial):
+                    for file in piece.effect.files:
+                        check_payload(file, self._payload_root / file.path)
 
     def _examine(
         self, progress: TableProgress, batch: Batch | None
@@ -156,64 +177,18 @@ class TableSteps:
         self._examined[name] = _identity(table, newest)
         return newest, own
 
-    def _do_steps(
-        self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
-    ) -> None:
-        steps = plan.steps()
-        for stage in (None, *plan.stages):
-            remaining = [
-                step
-                for step in steps
-                if step.stage is stage and step.number > progress.done and not progress.finished
-            ]
-            if stage is None:
-                for step in remaining:
-                    self.run_step(batch, step, progress, None, EMPTY_SIGNATURE)
-            elif remaining:
-                appended = _appended(stage, counted.get((plan.table, stage.index)))
-                self._apply_stage(batch, remaining, stage, progress, appended)
-
-    def _apply_stage(
-        self,
-        batch: Batch,
-        remaining: list[Step],
-        stage: TableStage,
-        progress: TableProgress,
-        appended: TableSignature,
-    ) -> None:
-        table = self._lake / progress.name
-        if any(step.kind is StepKind.MERGE for step in remaining):
-            for piece in (*stage.keyed, *stage.partial):
-                for file in piece.effect.files:
-                    # Spark would take garbage for rows where it can be decoded.
-                    check_payload(file, self._payload_root / file.path)
-        with StageRows(
-            self._session, self._payload_root, table, progress.definition, stage
-        ) as rows:
-            for step in remaining:
-                if step.number <= progress.done:
-                    continue
-                if step.kind is StepKind.MERGE and stage.whole and not rows.untouched_files():
-                    # The MERGE takes all appended rows: it stands for the placing as well.
-                    step = replace(remaining[-1], kind=StepKind.MERGE)
-                    self.run_step(batch, step, progress, rows, appended)
-                elif step.kind is StepKind.PLACE:
-                    self.run_step(batch, step, progress, rows, appended)
-                else:
-                    self.run_step(batch, step, progress, rows, EMPTY_SIGNATURE)
-
     def run_step(
         self,
         batch: Batch,
         step: Step,
         progress: TableProgress,
-        rows: StageRows | None,
+        rows: StageRows,
         appended: TableSignature,
     ) -> None:
-        """Make one Delta commit, durably, and move the table's progress behind it.
+        """Make one Delta commit, durably, and note the table's progress.
 
         Args:
-            rows: Of the step's stage; None for CREATE.
+            rows: Of the step's stage.
             appended: Signature of appended files that the step takes in as a whole.
         """
         table = self._lake / progress.name
@@ -229,7 +204,6 @@ class TableSteps:
                 txn = {"appId": created.app_id, "version": created.txn_version}
                 create_table(table, progress.definition, created.to_text(), txn)
             elif step.kind is StepKind.CLEAR:
-                assert step.stage is not None
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
                     schema = arrow_schema(progress.definition)
@@ -239,17 +213,15 @@ class TableSteps:
                 with marked(self._session, own(after)):
                     DeltaTable.forPath(self._session, str(table)).delete(predicate)
             elif step.kind is StepKind.MERGE:
-                assert rows is not None
                 after = before + rows.delta()
                 rows.commit(own(after))
             else:
-                assert rows is not None
                 after = before
                 self._placer.place(progress.definition, rows.untouched_files(), own(after))
         progress.version = newest_version(table, version)
         # The next step must not outlive this one.
         settle(table, version + 1, progress.version)
-        progress.signature, progress.done, progress.finished = after, step.number, step.last
+        progress.signature, progress.done = after, step.number
 
 
 def _identity(table: Path, version: int) -> tuple[int, int, int]:
@@ -291,6 +263,15 @@ def _is_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in _FULL
     return any(os.strerror(number) in str(error) for number in _FULL)
+
+
+def _stages_left(plan: TablePlan | None, progress: TableProgress) -> list[TableStage]:
+    steps = [] if plan is None else plan.steps()
+    return [
+        stage
+        for stage, group in groupby(steps, key=lambda step: step.stage)
+        if any(step.number > progress.done for step in group)
+    ]
 
 
 def _appended(stage: TableStage, counted: TableSignature | None) -> TableSignature:

@@ -2,8 +2,8 @@
 
     examine → prove → quarantine → restore or rebuild → replay → recount → state
 
-A table that somebody else wrote to stands still while the others go on, so it may be behind the
-replica's position.  Where another site can lend its tables a copy is offered.  Without one:
+A table that another writer changed stands still while the others go on, so it may lag behind the
+replica's position.  If another site can lend its tables, a copy is offered.  Without one:
 
     restore   the rows that others added go to quarantine, and one commit brings the recorded
               version back.  Only after a full scan has found the recorded rows in it.
@@ -24,7 +24,7 @@ one, and at which position its recorded version stands.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,9 +49,8 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
-from sparktxlog.worker.apply.merging import read_version, tagged
+from sparktxlog.worker.apply.merging import tagged
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
 from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
@@ -65,6 +64,7 @@ from sparktxlog.worker.replica.state import (
     ReplicaTable,
     read_snapshots,
 )
+from sparktxlog.worker.verify.verify import count_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ class Diagnosis:
     version: int = -1
     #: Commits of others after the recorded version.
     foreign: tuple[ForeignCommit, ...] = ()
-    #: What a copy from another site would be, in the node's words; empty = nobody can lend one.
+    #: What a copy from another site would be, in the node's words; empty = no site can lend one.
     copy: str = ""
 
 
@@ -110,7 +110,7 @@ class RepairOutcome:
     """What a repair did."""
 
     found: Diagnosis
-    #: False: only looked at, because nothing is wrong, a copy was offered, or nobody asked for it.
+    #: False: only looked at, because nothing is wrong, a copy was offered, or the run was dry.
     done: bool = False
     #: Rows in quarantine, None = not counted.
     quarantined: int | None = None
@@ -139,12 +139,6 @@ class RepairOutcome:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kept:
-    rows: int | None = 0
-    path: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
 class TableRepair:
     """Repairs tables of one replica.
 
@@ -160,7 +154,8 @@ class TableRepair:
     state: ReplicaState
     info: NodeInfo
     directory: ReplicaDirectory | None = None
-    _kept: _Kept = field(default_factory=_Kept)
+    #: Rows put into quarantine, None = not counted, and their directory.
+    _kept: tuple[int | None, str] = (0, "")
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -269,11 +264,7 @@ class TableRepair:
         return f"version {table.version} counts {counted.to_text()}, recorded is {recorded}"
 
     def _count(self, table: ReplicaTable) -> TableSignature:
-        name = table.definition.name
-        _logger.info("recounting table %s", name)
-        with tagged(self.session, "recount", name):
-            frame = read_version(self.session, str(self.lake / name), table.version)
-            return signature_of(frame, table.definition)
+        return count_rows(self.session, self.lake / table.definition.name, table)
 
     def _check_log(self, found: Diagnosis) -> None:
         """Refuse what the log does not reach back to, before anything is touched."""
@@ -294,7 +285,7 @@ class TableRepair:
             raise TransportError("the node has not published what this replica applied, yet")
 
     def copy_offered(self) -> str:
-        """Return what the node says of a copy from another site, empty = nobody can lend one."""
+        """Return what the node says of a copy from another site, empty = no site can lend one."""
         try:
             decision = self.source.plan(self.state.worker_id)
         except NotFoundError:
@@ -342,8 +333,8 @@ class TableRepair:
         return RepairOutcome(
             found=found,
             done=True,
-            quarantined=self._kept.rows,
-            path=self._kept.path,
+            quarantined=self._kept[0],
+            path=self._kept[1],
             version=table.version,
             rows=table.signature.rows,
             replayed=self.state.position - found.position,
@@ -363,7 +354,7 @@ class TableRepair:
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
         if (self.lake / found.table).exists():
             path = quarantine.save_files(found.table, found.foreign, found.reason)
-            self._kept = _Kept(rows=None, path=path)
+            self._kept = (None, path)
 
     def _restore(self, found: Diagnosis) -> None:
         """Export what others added, and go back to the recorded version in one commit."""
@@ -393,7 +384,7 @@ class TableRepair:
         quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         own = self.lake / table.definition.name
         saved = quarantine.save_rows(table.definition, own, table.version, examined, reason)
-        self._kept = _Kept(rows=saved.rows, path=saved.path)
+        self._kept = (saved.rows, saved.path)
 
     def _commit(self, table: ReplicaTable, examined: Examined) -> int:
         name = table.definition.name

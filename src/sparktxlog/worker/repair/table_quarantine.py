@@ -1,4 +1,4 @@
-"""What a copy or a repair would make disappear, kept for whoever wrote it (protocol P28).
+"""Rows that a copy or a repair would remove, kept for their author (protocol P28).
 
     lake/_sparktxlog/quarantine/<table>-<copy id>        rows that the donor's version lacks, Delta
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
@@ -9,8 +9,8 @@ not at all (`swap`).  A later export of the old table replaces the earlier one, 
 too; what comes after a swap that has to be done again gets a directory of its own (`.v<version>`),
 and so does a table that somebody put in the old one's place.
 
-Nothing here goes by itself: `removal` removes what people name by its age.  Resubmitting rows is
-a decision of people, too.
+Nothing is removed automatically: `removal` removes what an operator names by its age.  Operators
+also decide whether rows are submitted again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -126,19 +126,15 @@ class TableQuarantine:
             link_tree(old, kept)
             path = str(kept.relative_to(self._lake))
         return self._record(
-            Quarantined(
-                table=name,
-                copy_id=self._copy_id,
-                at=time_ns() // 1000,
-                reason=reason,
-                version=examined.version,
-                donor_version=donor_version,
-                rows=rows,
-                path=path,
-                foreign=examined.foreign[:_NAMED],
-                note=note[:500],
-                committed_at=examined.committed_at,
-            )
+            table=name,
+            reason=reason,
+            version=examined.version,
+            donor_version=donor_version,
+            rows=rows,
+            path=path,
+            foreign=examined.foreign[:_NAMED],
+            note=note[:500],
+            committed_at=examined.committed_at,
         )
 
     def _export(
@@ -175,18 +171,14 @@ class TableQuarantine:
                 sync_directory(directory)
             forget_log(self._session, old)
         return self._record(
-            Quarantined(
-                table=table,
-                copy_id=self._copy_id,
-                at=time_ns() // 1000,
-                reason=reason,
-                version=version if version >= 0 else None,
-                donor_version=None,
-                rows=None,
-                path=str(kept.relative_to(self._lake)),
-                foreign=foreign[:_NAMED],
-                committed_at=at,
-            )
+            table=table,
+            reason=reason,
+            version=version if version >= 0 else None,
+            donor_version=None,
+            rows=None,
+            path=str(kept.relative_to(self._lake)),
+            foreign=foreign[:_NAMED],
+            committed_at=at,
         ).path
 
     def _exports(self, table: str) -> list[Quarantined]:
@@ -197,7 +189,7 @@ class TableQuarantine:
                 try:
                     read = msgspec.json.decode(line, type=Quarantined)
                 except msgspec.MsgspecError:
-                    continue  # an older version wrote on behind a torn line
+                    continue  # an older version wrote after a torn line
                 # Lines without a donor's version tell of whole directories.
                 if (read.table, read.copy_id) == (table, self._copy_id) and (
                     read.donor_version is not None
@@ -218,7 +210,8 @@ class TableQuarantine:
         # What was exported before is not in the table any more.
         return target.with_name(f"{target.name}.v{examined.version}")
 
-    def _record(self, line: Quarantined) -> Quarantined:
+    def _record(self, **fields: Any) -> Quarantined:
+        line = Quarantined(copy_id=self._copy_id, at=time_ns() // 1000, **fields)
         path = self._lake / STATE_DIRECTORY / "quarantine.jsonl"
         append_line(path, json.dumps(asdict(line)).encode())
         return line

@@ -20,8 +20,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -30,7 +28,7 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import newest_version
+from sparktxlog.worker.apply.tables import live_files, newest_version
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.state import ReplicaDirectory, applied_state
 
@@ -93,7 +91,7 @@ def maintain_replica(
 ) -> list[TableUpkeep]:
     """Compact and vacuum the tables of a replica, one after the other; hold `single_flight`.
 
-    Doing it again is harmless, and does only what is due.  A table that fails is told of in its
+    Doing it again is harmless, and does only what is due.  A table that fails says so in its
     line, and the others are maintained.
 
     Args:
@@ -114,7 +112,7 @@ def maintain_replica(
             table=unknown[0],
         )
     session = applier_session(spark)
-    # A log entry of VACUUM would be a commit beside the worker's.
+    # A log entry of VACUUM would be a commit that is not the worker's.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
     # VACUUM lists files in so many tasks; Spark's default of 10,000 takes minutes (measured).
     tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
@@ -235,8 +233,7 @@ class _Keeper:
 
 def _live(directory: Path) -> tuple[int, int, int]:
     """Return number and bytes of a table's live data files, and how many of them are small."""
-    actions = pa.table(DeltaTable(directory).get_add_actions())
-    sizes = actions.column("size_bytes").to_pylist()
+    sizes = live_files(directory).values()
     return len(sizes), sum(sizes), sum(size < SMALL_BYTES for size in sizes)
 
 

@@ -1,8 +1,8 @@
-"""Where a worker gets the log from and tells what it did: its node's worker interface."""
+"""Its node as a worker sees it: source of the log, receiver of reports."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.http.link import Http
-from sparktxlog.model.answers import RepairedFiles
+from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -47,7 +47,7 @@ _REFUSALS = (
     ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
     NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
 )  # fmt: skip
-#: Refusals of whoever stands between worker and node, which may go by.
+#: Refusals by a proxy between worker and node, which may pass.
 _PASSING = (408, 425, 429)
 
 
@@ -99,23 +99,12 @@ class Answer:
     verdict: str
     plan: str
     reason: str = ""
-    #: Another site has other content, and nobody can say who is right.
+    #: Another site has other content, and no majority says which is right.
     contested: bool = False
     #: Tables to be recounted, which may tell who is right.
     recount: tuple[str, ...] = ()
     #: Label of the report whose tables the node keeps, empty = of none.
     kept: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteReplica:
-    """Another replica as its site reported it."""
-
-    worker_id: str
-    node_id: str
-    position: int
-    #: Table → signature as text.
-    signatures: dict[str, str] = field(default_factory=dict)
 
 
 class HttpLogSource(Http):
@@ -165,20 +154,10 @@ class HttpLogSource(Http):
         """Tell the node where the replica stands."""
         return self._post(Answer, "/v1/worker/reports", report)
 
-    def replicas(self) -> list[SiteReplica]:
-        """Return what all known replicas reported last."""
-        return [
-            SiteReplica(
-                worker_id=str(replica.get("worker_id", "")),
-                node_id=str(replica["node_id"]),
-                position=int(replica["position"]),
-                signatures={
-                    table: _signature_text(state)
-                    for table, state in (replica.get("tables") or {}).items()
-                },
-            )
-            for replica in self.document("/v1/status", tables=1).get("replicas", ())
-        ]
+    def replicas(self) -> list[ReplicaLine]:
+        """Return what all known replicas reported last, with their tables."""
+        shown: StatusAnswer = self.document("/v1/status", tables=1)
+        return shown["replicas"]
 
     def document(self, path: str, **query: Any) -> Any:
         """Return the JSON answer of a `GET`, for what is read by people and compared by sites."""
@@ -297,11 +276,3 @@ class HttpLogSource(Http):
             return TransportError(text, hint=found.hint, url=self.url)
         hint = "Is that the URL of a node?  Node and worker must be of one release."
         return RemoteProtocolError(text, hint=f"{found.hint}  {hint}".strip(), url=self.url)
-
-
-def _signature_text(state: Any) -> str:
-    """Read a table's signature as the status shows it: text, or the three numbers."""
-    found = state.get("signature") if isinstance(state, dict) else state
-    if isinstance(found, dict):
-        return f"{found['rows']}:{found['lane0']:016x}:{found['lane1']:016x}"
-    return str(found or "")

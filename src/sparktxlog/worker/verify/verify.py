@@ -16,7 +16,6 @@ import errno
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -40,6 +38,7 @@ from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, ro
 from sparktxlog.worker.apply.merging import applier_session, read_version, tagged
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
+from sparktxlog.worker.apply.tables import live_files
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
 from sparktxlog.worker.verify.watching import tasks_shown, watched
@@ -53,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 #: Segments read at once while looking for a wrong claim.
 _SEGMENTS_AT_ONCE = 200
-#: Findings named per table and cause; more of the same help nobody.
+#: Findings named per table and cause; more would not help.
 _NAMED = 20
 #: Rows decoded at once while a damaged file is looked for.
 _ROWS_AT_ONCE = 65_536
@@ -74,6 +73,11 @@ class TableFinding:
     causes: tuple[str, ...] = ()
     #: Data files are missing, not of their recorded size, or cannot be read.
     damaged: bool = False
+
+    @property
+    def proves(self) -> bool:
+        """Whether the node is told: a scan that failed over whole files proves nothing."""
+        return bool(self.counted) or self.damaged
 
     @property
     def sound(self) -> bool:
@@ -118,25 +122,27 @@ def verify_replica(
     state = applied_state(lake)
     info = source.info()
     session = applier_session(spark)
-    others = [
-        replica
+    others = {
+        replica["node_id"]: replica["tables"]
         for replica in source.replicas()
-        if replica.position == state.position and replica.worker_id != state.worker_id
-    ]
-    wanted = set(tables) or set(state.tables)
+        if replica["position"] == state.position and replica["worker_id"] != state.worker_id
+    }
     search = _Search(session, source, Path(info.payload_root), lake, state.position)
     findings = []
-    for name in sorted(wanted & set(state.tables)):
+    for name in sorted((set(tables) or state.tables.keys()) & state.tables.keys()):
         table = state.tables[name]
-        reported = {other.node_id: other.signatures.get(name, "") for other in others}
-        findings.append(_verify_table(session, search, lake / name, table, reported))
+        reported = {
+            node: shown[name]["signature"] for node, shown in others.items() if name in shown
+        }
+        counted, files, failure = _count_table(session, lake / name, table)
+        findings.append(search.explain(counted, table, files, failure, reported))
     found = Verification(
         node_id=info.node_id,
         position=state.position,
         tables=tuple(findings),
-        compared_sites=tuple(sorted({other.node_id for other in others})),
+        compared_sites=tuple(sorted(others)),
     )
-    answer = source.take_recount(recount_of(found, state))
+    answer = source.take_recount(_recount_of(state, info.node_id, findings))
     return replace(found, verdict=answer.verdict, plan=answer.plan)
 
 
@@ -156,21 +162,6 @@ def recount_lines(found: Verification) -> list[str]:
     return lines
 
 
-def recount_of(found: Verification, state: ReplicaState) -> Recount:
-    """Return what a verification of a replica found, as the node is told it."""
-    tables = {
-        table.table: RecountedTable(
-            version=table.version,
-            recorded=table.recorded,
-            counted=table.counted,
-            cause="; ".join(table.causes[:3]) if table.counted != table.recorded else "",
-        )
-        for table in found.tables
-        if table.counted or table.damaged
-    }
-    return state.recount(found.node_id, tables)
-
-
 def recount(
     session: SparkSession, lake: Path, state: ReplicaState, node_id: str, tables: Iterable[str]
 ) -> Recount:
@@ -183,37 +174,34 @@ def recount(
         session: The worker's own.
         tables: Names; those that the replica does not have are left out.
     """
-    found = {}
+    findings = []
     for name in sorted({*tables} & state.tables.keys()):
-        counted = _recount_table(session, lake / name, state.tables[name])
-        if counted is not None:
-            found[name] = counted
-    return state.recount(node_id, found)
+        found, _, failure = _count_table(session, lake / name, state.tables[name])
+        findings.append(found)
+        if not found.proves:
+            _logger.warning("table %s is not recounted: %s", name, failure)
+        elif found.counted != found.recorded:
+            counted = found.counted or "nothing"
+            causes = "; ".join(found.causes) or "all its files are whole"
+            _logger.error(
+                "table %s counts %s, recorded is %s; %s", name, counted, found.recorded, causes
+            )
+    return _recount_of(state, node_id, findings)
 
 
-def _recount_table(session: SparkSession, path: Path, table: ReplicaTable) -> RecountedTable | None:
-    name, causes = table.definition.name, list[str]()
-    try:
-        files = data_files(path, table.version)
-    except DeltaError as error:
-        counted, failure = "", str(error)
-    else:
-        counted, causes, failure = count_table(session, path, table, files)
-    if failure and not causes:
-        _logger.warning("table %s is not recounted: %s", name, failure)
-        return None
-    recorded = table.signature.to_text()
-    if counted != recorded:
-        _logger.error(
-            "table %s counts %s, recorded is %s; %s",
-            name,
-            counted or "nothing",
-            recorded,
-            "; ".join(causes) or "all its files are whole",
+def _recount_of(state: ReplicaState, node_id: str, findings: Iterable[TableFinding]) -> Recount:
+    """Return what the node is told."""
+    tables = {
+        table.table: RecountedTable(
+            version=table.version,
+            recorded=table.recorded,
+            counted=table.counted,
+            cause="; ".join(table.causes[:3]) if table.counted != table.recorded else "",
         )
-    return RecountedTable(
-        version=table.version, recorded=recorded, counted=counted, cause="; ".join(causes[:3])
-    )
+        for table in findings
+        if table.proves
+    }
+    return state.recount(node_id, tables)
 
 
 def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:
@@ -222,87 +210,54 @@ def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str
     Raises:
         NotAppliedError: There is no replica (definite).
     """
-    lake = Path(lake)
-    state = applied_state(lake)
-    session = applier_session(spark)
-    found = {}
-    for name, table in sorted(state.tables.items()):
-        with _counting(session, name):
-            frame = read_version(session, str(lake / name), table.version)
-            counted = signature_of(frame, table.definition).to_text()
-        if counted != table.signature.to_text():
-            found[name] = (table.signature.to_text(), counted)
+    session, found = applier_session(spark), {}
+    for name, table in sorted(applied_state(lake).tables.items()):
+        counted = count_rows(session, Path(lake) / name, table)
+        if counted != table.signature:
+            found[name] = (table.signature.to_text(), counted.to_text())
     return found
 
 
-@contextmanager
-def _counting(session: SparkSession, table: str) -> Iterator[None]:
-    """Tag Spark's jobs, and tell how far they are."""
-    _logger.info("recounting table %s", table)
-    look = tasks_shown(session, _logger, f"recounting table {table}")
-    with tagged(session, "recount", table), watched(look):
-        yield
+def count_rows(session: SparkSession, path: Path, table: ReplicaTable) -> TableSignature:
+    """Count a table's recorded version by a full scan; Spark's jobs are tagged, progress is told.
+
+    Raises:
+        PySparkException, Py4JError: The scan failed.
+    """
+    name = table.definition.name
+    _logger.info("recounting table %s", name)
+    look = tasks_shown(session, _logger, f"recounting table {name}")
+    with tagged(session, "recount", name), watched(look):
+        frame = read_version(session, str(path), table.version)
+        return signature_of(frame, table.definition)
 
 
-def _verify_table(
-    session: SparkSession,
-    search: _Search,
-    path: Path,
-    table: ReplicaTable,
-    reported: dict[str, str],
-) -> TableFinding:
-    definition = table.definition
-    causes = [table.diverged] if table.diverged else []
-    files = data_files(path, table.version)
-    counted, damages, failure = count_table(session, path, table, files)
-    causes += damages
-    if failure and not causes:
-        causes.append(f"the table cannot be read: {failure}")
-    recorded = table.signature.to_text()
-    differing = {node: text for node, text in reported.items() if text and text != counted}
-    if counted != recorded or differing:
-        causes += search.altered_files(definition, files)
-        causes += search.wrong_claims(definition)
-    return TableFinding(
-        table=definition.name,
-        version=table.version,
-        recorded=recorded,
-        counted=counted,
-        differing_sites=differing,
-        causes=tuple(causes),
-        damaged=bool(damages),
-    )
-
-
-def count_table(
-    session: SparkSession, path: Path, table: ReplicaTable, files: Mapping[str, int]
-) -> tuple[str, list[str], str]:
-    """Count a table's rows, and name its damaged files.
-
-    Args:
-        session: Has Delta.
-        path: The table's directory.
-        table: Its recorded version is counted.
-        files: Live data files of that version, as `data_files`.
+def _count_table(
+    session: SparkSession, path: Path, table: ReplicaTable
+) -> tuple[TableFinding, dict[str, int], str]:
+    """Count a table's recorded version, and name its damaged files.
 
     Returns:
-        The counted signature as text, empty if the scan failed; damages, empty if none was found;
-        why the scan failed, which alone proves nothing.
+        The finding, the version's data files with their sizes, and why the scan failed, which alone
+        proves nothing.
     """
-    damages = damaged_files(path, files)
+    counted, failure, damages, files = "", "", list[str](), dict[str, int]()
     try:
-        with _counting(session, table.definition.name):
-            frame = read_version(session, str(path), table.version)
-            return signature_of(frame, table.definition).to_text(), damages, ""
-    except (PySparkException, Py4JError) as error:
-        return "", damages or unreadable_files(path, files), first_lines(error, 1)
-
-
-def data_files(path: Path, version: int) -> dict[str, int]:
-    """Return the live data files of a version with their sizes, relative to the table."""
-    actions = pa.table(DeltaTable(path, version=version).get_add_actions())
-    names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    return dict(zip(names, sizes, strict=True))
+        files = live_files(path, table.version)
+        damages = damaged_files(path, files)
+        counted = count_rows(session, path, table).to_text()
+    except (DeltaError, PySparkException, Py4JError) as error:
+        damages = damages or unreadable_files(path, files)
+        failure = first_lines(error, 1)
+    finding = TableFinding(
+        table=table.definition.name,
+        version=table.version,
+        recorded=table.signature.to_text(),
+        counted=counted,
+        causes=tuple(damages),
+        damaged=bool(damages),
+    )
+    return finding, files, failure
 
 
 def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
@@ -357,7 +312,29 @@ class _Search:
         self._lake = lake
         self._position = position
 
-    def altered_files(self, definition: TableDefinition, files: dict[str, int]) -> list[str]:
+    def explain(
+        self,
+        found: TableFinding,
+        table: ReplicaTable,
+        files: Mapping[str, int],
+        failure: str,
+        reported: Mapping[str, str],
+    ) -> TableFinding:
+        """Add to a count which sites differ from it, and why.
+
+        Args:
+            reported: Node → signature that it reported at the same position.
+        """
+        causes = [*([table.diverged] if table.diverged else []), *found.causes]
+        if failure and not causes:
+            causes.append(f"the table cannot be read: {failure}")
+        differing = {node: text for node, text in reported.items() if text != found.counted}
+        if found.counted != found.recorded or differing:
+            causes += self.altered_files(table.definition, files)
+            causes += self.wrong_claims(table.definition)
+        return replace(found, differing_sites=differing, causes=tuple(causes))
+
+    def altered_files(self, definition: TableDefinition, files: Mapping[str, int]) -> list[str]:
         """Name placed files whose bytes are not those that the log carried."""
         found = []
         for effects in self._ranges(definition.name):

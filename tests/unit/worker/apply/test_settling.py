@@ -17,7 +17,7 @@ from tests.unit.worker.apply.test_batches import segment
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply import settling
-from sparktxlog.worker.apply.batches import Batch, Step, StepKind, plan_batch
+from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.tables import OwnCommit, commit_path
 
@@ -28,7 +28,7 @@ EARLIER: Batch = plan_batch([segment(1, 3)], lambda _: pytest.fail("no rows here
 
 def commit(table: Path, step: int, batch: Batch | None = BATCH) -> None:
     """Append rows as the worker does in a step; batch None = as somebody else does."""
-    number = Step(number=step, kind=StepKind.PLACE, stage=None, last=False)
+    number = Step(number=step, kind=StepKind.PLACE, stage=TableStage(index=0), last=False)
     carried: dict[str, Any] = {}
     if batch is not None:
         own = OwnCommit.of(batch, "l", "t", number, EMPTY_SIGNATURE)

@@ -13,7 +13,7 @@ from tests.unit.worker.apply.test_batches import segment
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.apply.batches import Batch, Step, StepKind, plan_batch
+from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
     check_recorded,
@@ -23,7 +23,7 @@ from sparktxlog.worker.apply.tables import (
     read_commit,
 )
 
-STEP = Step(number=3, kind=StepKind.PLACE, stage=None, last=True)
+STEP = Step(number=3, kind=StepKind.PLACE, stage=TableStage(index=0), last=True)
 
 
 def batch(last: int = 5) -> Batch:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -12,14 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyspark.errors import PySparkException
-from tests.support.worker_log import table
+from tests.support.worker_log import LogBuilder, MemoryLog, table
 
+from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.verify import verify
-from sparktxlog.worker.verify.verify import recount
+from sparktxlog.worker.verify.verify import recount, verify_replica
 
 SIGNATURE = TableSignature(rows=1_000)
+NAMED = ReplicaTable(definition=table("t", "id bigint"), version=1, signature=SIGNATURE)
 
 
 @pytest.fixture
@@ -39,9 +42,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def counted(lake: Path) -> Any:
     """Return what a recount of the table tells the node, None = nothing."""
-    named = ReplicaTable(definition=table("t", "id bigint"), version=1, signature=SIGNATURE)
-    state = ReplicaState(worker_id="w", lineage="l", tables={"t": named})
-
+    state = ReplicaState(worker_id="w", lineage="l", tables={"t": NAMED})
     return recount(Mock(), lake, state, "a", ["t"]).tables.get("t")
 
 
@@ -52,7 +53,7 @@ def test_a_scan_that_failed_over_whole_files_proves_nothing(lake: Path) -> None:
 def test_a_file_that_cannot_be_decoded_is_damage_and_named(
     lake: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, size = next(iter(verify.data_files(lake / "t", 1).items()))
+    name, size = next(iter(verify.live_files(lake / "t", 1).items()))
     # Footer and size are as they were; the pages are not.
     with (lake / "t" / name).open("r+b") as file:
         file.seek(4)
@@ -75,3 +76,39 @@ def test_a_disk_that_fails_is_damage_and_a_lack_of_this_process_is_none(
     assert damaged is (found is not None)
     if damaged:
         assert found.cause.count("cannot be read") == 2 and "the system says no" in found.cause
+
+
+def test_a_verification_compares_its_count_with_the_record_and_with_other_sites(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = ReplicaState(worker_id="w", lineage="l", position=7, tables={"t": NAMED})
+    with closing(ReplicaDirectory(lake)) as directory:
+        directory.save(state)
+    source = MemoryLog(LogBuilder(lake / "node"), lake)
+    other = "1:0000000000000000:0000000000000000"
+    source.others = [
+        cast(ReplicaLine, {"worker_id": w, "node_id": n, "position": p, "tables": tables})
+        for w, n, p, tables in (
+            ("w", "a", 7, {"t": {"signature": other}}),
+            ("x", "b", 7, {"t": {"signature": SIGNATURE.to_text()}}),
+            ("y", "c", 7, {"t": {"signature": other}}),
+            ("z", "d", 6, {"t": {"signature": other}}),
+            ("v", "e", 7, {}),
+        )
+    ]
+    monkeypatch.setattr(verify, "applier_session", lambda spark: spark)
+    monkeypatch.setattr(verify, "count_rows", lambda *_: SIGNATURE)
+    found = verify_replica(Mock(), cast(Any, source), lake)
+    assert found.compared_sites == ("b", "c", "e") and not found.sound
+    (finding,) = found.tables
+    assert (finding.counted, finding.differing_sites) == (SIGNATURE.to_text(), {"c": other})
+    assert (found.verdict, found.plan, finding.causes) == ("KNOWN", "up-to-date", ())
+    (told,) = source.recounts
+    assert told.tables["t"].sound and (told.worker_id, told.node_id, told.position) == ("w", "a", 7)
+    # Its scan fails over whole files: that proves nothing, and people are told.
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "applier_session", lambda spark: spark)
+    monkeypatch.setattr(verify, "count_rows", Mock(side_effect=PySparkException("no memory")))
+    (finding,) = verify_replica(Mock(), cast(Any, source), lake).tables
+    assert finding.causes == ("the table cannot be read: no memory",) and not finding.damaged
+    assert source.recounts[-1].tables == {}

@@ -1,0 +1,131 @@
+"""Which commits a table gets in a batch, in which order, and which of them bring appended rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from tests.worker_log import LogBuilder, table
+
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.worker.apply import steps
+from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, plan_batch
+from sparktxlog.worker.apply.steps import TableProgress, TableSteps
+
+TABLE = table("t", "id bigint", keys=["id"])
+CLAIM = TableSignature(rows=2, lane0=7, lane1=9)
+
+
+class Recorder(TableSteps):
+    """Notes each step, with the rows that it brings as a whole, instead of a Delta commit."""
+
+    def __init__(self, log: LogBuilder, lake: Path) -> None:
+        super().__init__(Mock(), lake, log.payloads, "test")
+        self.made: list[tuple[StepKind, int, bool]] = []
+
+    def run_step(
+        self,
+        batch: Batch,
+        step: Step,
+        progress: TableProgress,
+        rows: Any,
+        appended: TableSignature,
+    ) -> None:
+        assert appended in (CLAIM, EMPTY_SIGNATURE)
+        self.made.append((step.kind, appended.rows, step.last))
+        progress.done = step.number
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogBuilder:
+    """A table, then one transaction that appends staged rows and upserts others."""
+    log = LogBuilder(tmp_path)
+    log.transaction().create(TABLE)
+    log.transaction().staged("append", "t", [(1,), (2,)], claim=CLAIM.to_text())
+    log.transaction().staged("upsert", "t", [(5,)])
+    log.publish()
+    return log
+
+
+def planned(log: LogBuilder) -> tuple[Batch, TablePlan]:
+    batch = plan_batch(log.segments, lambda _: pytest.fail("no inline rows are here"))
+    return batch, batch.tables["t"]
+
+
+def left_to_place(monkeypatch: pytest.MonkeyPatch, files: list[StagedFile]) -> None:
+    monkeypatch.setattr(steps.StageRows, "untouched_files", lambda _: files)
+
+
+def test_files_that_no_upsert_concerns_are_placed_after_the_merge(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, plan = planned(log)
+    left_to_place(monkeypatch, list(plan.stages[0].whole[0].effect.files))
+    made = Recorder(log, tmp_path / "lake")
+    made.apply(batch, plan, TableProgress(definition=TABLE), {})
+    assert made.made == [
+        (StepKind.CREATE, 0, False),
+        (StepKind.MERGE, 0, False),
+        (StepKind.PLACE, 2, True),
+    ]
+
+
+def test_a_merge_of_all_appended_rows_stands_for_the_placing(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, plan = planned(log)
+    left_to_place(monkeypatch, [])
+    made, progress = Recorder(log, tmp_path / "lake"), TableProgress(definition=TABLE)
+    made.apply(batch, plan, progress, {})
+    assert made.made == [(StepKind.CREATE, 0, False), (StepKind.MERGE, 2, True)]
+    # Done again after a crash nothing is left.
+    made.apply(batch, plan, progress, {})
+    assert len(made.made) == 2
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_steps_that_are_done_are_not_done_again(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    batch, plan = planned(log)
+    left_to_place(monkeypatch, list(plan.stages[0].whole[0].effect.files))
+    number = plan.steps()[done].number
+    made = Recorder(log, tmp_path / "lake")
+    made.apply(batch, plan, TableProgress(definition=TABLE, done=number), {})
+    kinds = [StepKind.CREATE, StepKind.MERGE, StepKind.PLACE]
+    assert [kind for kind, _, _ in made.made] == kinds[done + 1 :]
+
+
+def test_rows_are_counted_only_for_stages_that_are_left(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.transaction().delete_where("t", "id = 1", lambda row: row == (1,))
+    log.transaction().staged("append", "t", [(8,)])
+    log.publish()
+    batch, plan = planned(log)
+    monkeypatch.setattr(steps, "rows_of", lambda *_: "rows")
+    monkeypatch.setattr(steps, "signatures_of", lambda frames: {tag: CLAIM for tag, _, _ in frames})
+    made, progress = Recorder(log, tmp_path / "lake"), TableProgress(definition=TABLE)
+    # The first stage's rows have a claim.
+    counted = made.count_unclaimed(batch, {"t": progress})
+    assert counted == {"t/1": CLAIM}
+    left_to_place(monkeypatch, list(plan.stages[0].whole[0].effect.files))
+    made.apply(batch, plan, progress, counted)
+    assert made.made[-2:] == [(StepKind.CLEAR, 0, False), (StepKind.PLACE, 2, True)]
+    assert made.count_unclaimed(batch, {"t": progress}) == {}
+
+
+def test_a_damaged_file_of_a_merge_stops_the_table_before_its_stage(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, plan = planned(log)
+    left_to_place(monkeypatch, [])
+    (upserted,) = (piece.effect.files[0] for piece in plan.stages[0].keyed)
+    (log.payloads / upserted.path).unlink()
+    made = Recorder(log, tmp_path / "lake")
+    with pytest.raises(steps.ApplyError, match="is missing"):
+        made.apply(batch, plan, TableProgress(definition=TABLE), {})
+    assert made.made == [(StepKind.CREATE, 0, False)]
