@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 from hypothesis import event, given, settings
@@ -17,7 +18,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
-from sparktxlog.worker.replica.replica_driver import COPIES, RETRIES, ReplicaDriver, ReplicaPhase
+from sparktxlog.worker.replica.replica_driver import COPIES, RETRIES, ReplicaDriver
 
 END = 40
 ERRORS = (
@@ -116,6 +117,13 @@ class Copying(Replica):
         return super().request(*span) if span else self.request_copy()
 
 
+class Never(threading.Event):
+    """The worker is never to end, and waits for nothing."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+
 ORDER = st.one_of(
     st.integers(0, END), st.tuples(st.integers(1, END), st.integers(0, 12)), st.just("new")
 )
@@ -136,7 +144,7 @@ def test_it_is_never_stuck_and_ends_in_sync_or_idle(
 ) -> None:
     replica = Copying(faults, sorted({*ends, END}))
     replica.always = always
-    driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
+    driven = ReplicaDriver(cast(Any, replica), Never())
     for order in orders:
         replica.steps = 0
         heard = driven._heard
@@ -149,18 +157,17 @@ def test_it_is_never_stuck_and_ends_in_sync_or_idle(
                     heard = max(heard, min(first + more, END))
                     driven.take(first, min(first + more, END))
                 case _:
-                    driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
+                    driven = ReplicaDriver(cast(Any, replica), Never())
                     continue
         except TxLogError:
-            event(driven.phase.value)
             # A batch that fails of anything but the batch itself is the worker's to judge.
-            assert bool(driven.reason) is (driven.phase is ReplicaPhase.IDLE)
-            driven = ReplicaDriver(cast(Any, replica), lambda seconds: False)
+            event("idle" if driven.idle else "failed batch")
+            driven = ReplicaDriver(cast(Any, replica), Never())
         else:
-            assert driven.phase is ReplicaPhase.BASIC and not driven.reason
+            assert not driven.idle
             assert replica.position >= heard
         assert replica.open == 0
     # When the faults are gone, it comes back.
     replica.faults, replica.always, replica.steps = [], None, 0
-    ReplicaDriver(cast(Any, replica), lambda seconds: False).take(1, END)
+    ReplicaDriver(cast(Any, replica), Never()).take(1, END)
     assert replica.position == END

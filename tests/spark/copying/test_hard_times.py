@@ -37,8 +37,7 @@ from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S
 from sparktxlog.worker.copy.fetch.part_writer import write_chunk
 from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
-from sparktxlog.worker.replica import follower as follower_module
-from sparktxlog.worker.replica import replays
+from sparktxlog.worker.replica import replays, replica_driver
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import read_state
 
@@ -316,7 +315,7 @@ def test_a_follower_without_a_donor_stands_still_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(follower_module, "IDLE_S", 3.0)
+    monkeypatch.setattr(replica_driver, "IDLE_S", 3.0)
     spoil(whole)
     told = len(whole.node("C").log_text())
     whole.cut()

@@ -33,7 +33,7 @@ from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import commit_path, newest_version, read_commit
-from sparktxlog.worker.replica import follower
+from sparktxlog.worker.replica import replica_driver
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
@@ -454,7 +454,7 @@ class StoppingLog(MemoryLog):
 def test_a_following_worker_outlives_an_absent_node(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "RETRY_S", 0.01)
+    monkeypatch.setattr(replica_driver, "RETRY_S", 0.01)
     log = LogBuilder(tmp_path, interval=1)
     log.transaction().create(ORDERS)
     log.publish()

@@ -1,17 +1,17 @@
-"""The worker: takes what its node publishes, once or for ever, and does what the node answers.
+"""The worker: applies what its node publishes, once or continuously, and does what it answers.
 
     report → plan → segments → driver → batch, range or copy → report
 
-`local_replica` applies batches and `copy` copies.  `replica_driver` decides which comes next, and
-`follower` retries after failures.  Nothing is applied before the node has seen the worker: it may
-want the worker to copy or to stop.
+`local_replica` applies batches and `copy` copies.  `replica_driver` decides which comes next and
+retries after failures.  Nothing is applied before the node has seen the worker: it may want the
+worker to copy or to stop.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import monotonic, time_ns
@@ -34,11 +34,10 @@ from sparktxlog.worker.copy.fetch.workspace import remove_workspaces
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
-from sparktxlog.worker.replica.follower import POLL_S, ReplicaFollower
 from sparktxlog.worker.replica.local_replica import Replica, cost_of
 from sparktxlog.worker.replica.replays import ReplayRecords
-from sparktxlog.worker.replica.replica_driver import ReplicaDriver, ReplicaPhase
-from sparktxlog.worker.replica.reports import Heartbeat, Reporter
+from sparktxlog.worker.replica.replica_driver import POLL_S, ReplicaDriver
+from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
@@ -122,7 +121,7 @@ class Applier:
             directory.own, self.info.verify_interval, self._count_aside, lambda: time_ns() // 1000
         )
         self._replays = ReplayRecords(source, self.info.node_id)
-        self._driver: ReplicaDriver
+        self._driver = ReplicaDriver(self, threading.Event())
         #: What the node sent last, and what the last batch cost.
         self._at_hand = LogTail(position=0, lineage="", epoch=0)
         self._pace: ReplayCost | None = None
@@ -157,7 +156,7 @@ class Applier:
         return self._ended()
 
     def _apply_published(self, at_least: int, timeout_s: float) -> None:
-        self.begin(threading.Event())
+        self._driver.begin()
         deadline = monotonic() + timeout_s
         # The node sees the worker, and may say stop or copy, before anything is applied.
         self.report()
@@ -165,20 +164,18 @@ class Applier:
         tail = self._tail(wait_s=0.0)
         at_least = max(at_least, self.info.position)
         target = max(tail.position, at_least)
-        while True:
-            while tail.segments and not self.obstacle():
+        while not self.obstacle():
+            wait_s = 0.0
+            if tail.segments:
                 self._apply_tail(tail)
-                self._heed()
-                tail = (
-                    self._tail(wait_s=0.0)
-                    if self.state.position < target
-                    else replace(tail, segments=())
-                )
-            left_s = deadline - monotonic()
-            if self.state.position >= at_least or left_s <= 0 or self.obstacle():
-                return
+            else:
+                wait_s = min(POLL_S, deadline - monotonic())
+                if self.state.position >= at_least or wait_s <= 0:
+                    return
             self._heed()
-            tail = self._tail(wait_s=min(POLL_S, left_s))
+            if self.state.position >= target:
+                return
+            tail = self._tail(wait_s=wait_s)
 
     def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
         """Replay or copy until the replica holds what is ordered now, or the time is over.
@@ -189,13 +186,13 @@ class Applier:
         with self._heartbeat():
             self.report()
             if self._copies is not None and self._copies.forced:
-                self.begin(threading.Event())
+                self._driver.begin()
                 self._copy("a copy was asked for")
             self._apply_published(0, timeout_s)
         return self._ended()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
-        """Apply whatever comes until `stop` is set; retry transient failures (`follower`).
+        """Apply whatever comes until `stop` is set; retry transient failures (`replica_driver`).
 
         Raises:
             DivergedError: The replica is of another log or history (definite).
@@ -205,16 +202,17 @@ class Applier:
         """
         self._reporter.follow()
         with self._heartbeat():
-            ReplicaFollower(self, self._reporter.changed, stop).run()
+            self._driver = ReplicaDriver(self, stop)
+            self._driver.follow(self._reporter.changed)
         return self._ended()
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
         """Beat while the block runs; tell the node how it ended."""
         self._reporter.fail("")
-        beats = Heartbeat(self._reporter.beat, interval_s=self.info.worker_heartbeat)
+        beat, interval_s = self._reporter.beat, self.info.worker_heartbeat
         try:
-            with beats if self._beats else nullcontext():
+            with heartbeat(beat, interval_s=interval_s) if self._beats else nullcontext():
                 yield
         except Exception as error:
             self._reporter.end(str(error) or type(error).__name__)
@@ -228,7 +226,6 @@ class Applier:
 
     def outcome(self) -> ApplyOutcome:
         """Return what was done so far."""
-        answer = self._reporter.answer
         return ApplyOutcome(
             position=self.state.position,
             published=max(self.published, self.state.position),
@@ -236,7 +233,7 @@ class Applier:
             transactions=self._transactions,
             seconds=round(monotonic() - self._started, 3),
             diverged=self.state.diverged,
-            verdict=answer.verdict if answer else "",
+            verdict=self._reporter.answer.verdict,
             stopped=self.obstacle(),
             copies=tuple(self._copied),
         )
@@ -263,7 +260,7 @@ class Applier:
         self._replays.applied(self.state.position, self._transactions)
 
     def _end_replay(self, error: TxLogError) -> None:
-        # While the node is away a replay is not over, and nobody could be told.
+        # While the node is away a replay is not over, and its end cannot be reported.
         if not isinstance(error, TransportError):
             self._replays.end(str(error), self.state.position, self._transactions)
 
@@ -301,16 +298,7 @@ class Applier:
                 self._replica.take_over(repair.state)
                 self.report()
 
-    # --- what the machine orders ----------------------------------------------------------------
-
-    def begin(self, stop: threading.Event) -> None:
-        """Go on with a new machine; until `stop` is set it waits between attempts."""
-        self._driver = ReplicaDriver(self, stop.wait)
-
-    @property
-    def stands_idle(self) -> bool:
-        """Whether the driver has judged its last failure, and stands still."""
-        return self._driver.phase is ReplicaPhase.IDLE
+    # --- what the driver orders -----------------------------------------------------------------
 
     @property
     def position(self) -> int:
@@ -377,7 +365,7 @@ class Applier:
         """Ask the node for a missing range.
 
         Raises:
-            ExpiredError: Its log has it no more (definite).
+            ExpiredError: Its log no longer has it (definite).
             TransportError: It is not published there yet, or the node is not reached.
         """
         tail = self._tail(wait_s=POLL_S)
@@ -411,8 +399,8 @@ class Applier:
             report=self._reporter.report,
             open_fetcher=self._open_fetcher,
             options=self._copies,
-            verdict=answer.verdict if answer else "",
-            contested=answer is not None and answer.contested,
+            verdict=answer.verdict,
+            contested=answer.contested,
         )
 
     def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
@@ -434,7 +422,7 @@ class Applier:
     def obstacle(self) -> str:
         """Return why the node wants this worker to stop, empty if it does not."""
         answer = self._reporter.answer
-        if self._wants_copy() or answer is None or answer.plan not in ("copy", "stop"):
+        if self._wants_copy() or answer.plan not in ("copy", "stop"):
             return ""
         if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
             return ""
@@ -452,8 +440,7 @@ class Applier:
 
     def is_foreign(self) -> bool:
         """Return whether the node takes the replica for one of another log."""
-        answer = self._reporter.answer
-        return answer is not None and answer.verdict == ReplicaVerdict.FOREIGN.value
+        return self._reporter.answer.verdict == ReplicaVerdict.FOREIGN.value
 
     def note_error(self, text: str) -> None:
         """Have reports say why the worker stands still; empty = it does not any more."""
@@ -473,42 +460,31 @@ class Applier:
     # --- a copy -------------------------------------------------------------------------------
 
     def _wants_copy(self) -> bool:
-        answer = self._reporter.answer
-        return self._copies is not None and answer is not None and answer.plan == "copy"
+        return self._copies is not None and self._reporter.answer.plan == "copy"
 
     def _recount(self) -> None:
-        """Recount the tables that the node asks for: others have them otherwise (S3)."""
-        answer = self._reporter.answer
-        if answer is None or not answer.recount:
-            return
-        asked = (self.state.position, answer.recount)
-        if asked != self._recounted:
-            # Once for a position: a scan that fails is not repeated for ever.
-            self._recounted = asked
-            self._tell_recount(
-                recount(
-                    self._session,
-                    self.directory.lake,
-                    self.state,
-                    self.info.node_id,
-                    answer.recount,
-                )
-            )
+        """Recount the tables that the node asks for: other sites report other signatures (S3)."""
+        tables = self._reporter.answer.recount
+        if tables and (self.state.position, tables) != self._recounted:
+            # Once for a position: a scan that fails is not repeated endlessly.
+            self._recounted = (self.state.position, tables)
+            self._tell_recount(self._count(self._session, self.state, tables))
 
     def _tell_recount(self, found: Recount) -> None:
         self._reporter.answer = self.source.take_recount(found)
 
     def _count_aside(self, state: ReplicaState, table: str) -> Recount:
         """Recount a table, in a thread and a session of its own."""
-        session = applier_session(self._session)
-        return recount(session, self.directory.lake, state, self.info.node_id, [table])
+        return self._count(applier_session(self._session), state, [table])
+
+    def _count(self, session: SparkSession, state: ReplicaState, tables: Iterable[str]) -> Recount:
+        return recount(session, self.directory.lake, state, self.info.node_id, tables)
 
     def _heed(self) -> None:
         """Recount and copy if the node says so."""
         self._recount()
-        answer = self._reporter.answer
-        if answer is not None and self._wants_copy():
-            self._copy(answer.reason)
+        if self._wants_copy():
+            self._copy(self._reporter.answer.reason)
 
     def _copy(self, reason: str) -> None:
         """Copy a donor's replica, or go on with a copy that was begun, until it is KNOWN.
@@ -516,12 +492,10 @@ class Applier:
         Raises:
             TxLogError: As `ReplicaDriver.copy`.
         """
-        if not self.may_copy:
-            raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
         self._pace = None
         self._driver.copy(reason)
         if self._pace is not None:
-            # A donor behind what was here: the rest was asked for and applied at once.
+            # The donor lagged behind this replica: the rest was requested and applied at once.
             self.report(self._pace)
 
 

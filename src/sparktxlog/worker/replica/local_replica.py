@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,6 @@ from sparktxlog.worker.apply.cutting import cut_segments
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
-    PendingBatch,
     ReplicaDirectory,
     ReplicaState,
     ReplicaTable,
@@ -105,7 +103,7 @@ class Replica:
     # --- one batch ----------------------------------------------------------------------------
 
     def apply_batch(self, tail: LogTail) -> Batch:
-        """Apply the next batch of a tail durably; the state is behind it afterwards.
+        """Apply the next batch of a tail durably, and save the state that it leads to.
 
         Raises:
             DivergedError: The log does not continue this replica (protocol P24, definite).
@@ -136,25 +134,20 @@ class Replica:
                 f"segment {batch.first}-{batch.last} is of epoch {batch.epoch}, "
                 f"this replica of {self.state.epoch}"
             )
-        self._check_pending(batch, pending)
-        if pending is None and batch.tables:
-            self.state = self.state.begin(batch, tail.lineage, cut)
-            self.directory.save(self.state)
-        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
-        self.directory.record_snapshot(batch.last, tables)
-        self.state = replace(self.state.finish(batch, tables), lineage=tail.lineage)
-        # Until here the former one counts: the batch may have begun where that lies.
-        self.state = replace(self.state, cut=cut or self.state.cut)
-        self.directory.save(self.state)
-        return batch
-
-    def _check_pending(self, batch: Batch, pending: PendingBatch | None) -> None:
         if pending is not None and pending.to_hash != batch.to_hash:
             raise DivergedError(
                 f"the batch up to {pending.last} was begun with hash {pending.to_hash}, "
                 f"the log now has {batch.to_hash}",
                 position=pending.last,
             )
+        if pending is None and batch.tables:
+            self.state = self.state.begin(batch, tail.lineage, cut)
+            self.directory.save(self.state)
+        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+        self.directory.record_snapshot(batch.last, tables)
+        self.state = self.state.finish(batch, tail.lineage, tables, cut)
+        self.directory.save(self.state)
+        return batch
 
     def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
         steps = self._table_steps(lineage)

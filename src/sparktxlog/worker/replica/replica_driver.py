@@ -1,92 +1,82 @@
-"""Brings one replica to the end of the log: batches, missing ranges, a copy; one at a time.
+"""Brings one replica to the end of the log, and keeps it there: one thing at a time.
 
-    BASIC    applies batches that continue its position
-    REQUEST  asks its node for missing positions
-    LOAD     backs up the old files, gets a grant, fetches each table, restarts from the copy
-    IDLE     stands still, with a reason; a new `ReplicaDriver` goes on
+    batch           tried once more if it fails; then only a copy helps, and the node is told
+    missing range   asked for again with growing pauses; copied if the log no longer has it
+    copy            keep the old files, get a grant, stage all tables, restart from the copy
 
-A failed attempt is repeated with growing pauses; when all attempts are spent the replica is idle.
-If the log no longer holds a position, or an error would repeat, the replica is copied.  If neither
-helps (a refused token, an unreadable answer, a full disk), the replica is idle at once.
+A replica *stands idle*, with a reason, when all attempts are spent, or at once where neither replay
+nor copy helps: a refused token, an unreadable answer, a full disk.
 
-A batch that cannot be applied is tried once more; if it fails again, the worker tells its node that
-it cannot repair itself, and the replica is copied.
+A worker that follows retries transient failures; any other error ends it:
+
+    report ──► replay or copy ──► go on ──► report …
+       ▲  └──► stop               failed
+       └── stand still ◄──────────────┘
+
+While it stands still it says why, once.  It waits `IDLE_S` seconds, or until the node's plan
+changes.  Then it reports and does what the node answers.  So it survives a donor whose link is
+down, a full disk, or a queue that is behind its replica.
+
+These errors end the worker, with the exit code of the error:
+
+    the replica, or a copy of it, belongs to another log or history          4
+    the node refuses the token                                               5
+    node and worker do not understand each other: mixed releases             1
+    an invariant does not hold                                               1
+    Spark does not run any more                                              1
+
+A worker that must not copy also ends where only a copy would help: 4, or 1 if a batch failed.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from time import monotonic
+from typing import Protocol, TypeVar
 
 from sparktxlog.errors import (
     ApplyError,
     CommitRejectedError,
     DiskFullError,
     DivergedError,
+    ExpiredError,
+    InternalError,
     InvariantViolation,
     NotFoundError,
     ProtocolError,
     StorageError,
+    TransportError,
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.supervision import foreseen
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Attempts at the same after a first error of the link.
 RETRIES = 3
 #: Seconds before the first of them; doubles.
 PAUSE_S = 1.0
-#: Copies tried again in one LOAD, and copies made in a row without a batch applied after them.
+#: Copies tried again after a failed one, and copies made in a row without a batch applied after.
 COPIES = 3
+#: Seconds after which a waiting worker looks whether it is to end.
+POLL_S = 5.0
+#: Seconds before an absent node is asked again.
+RETRY_S = 1.0
+#: Seconds before a replica that stands still is reported anew.
+IDLE_S = 30.0
 
-
-class ReplicaPhase(str, Enum):
-    """What a replica is about."""
-
-    BASIC = "BASIC"
-    REQUEST = "REQUEST"
-    LOAD = "LOAD"
-    IDLE = "IDLE"
-
-
-class Move(str, Enum):
-    """What moves a replica from one phase to another."""
-
-    #: The log reaches further than what is at hand.
-    GAP = "gap"
-    #: What was missing came.
-    FILLED = "filled"
-    #: The log is expired, or applying fails in a way that would repeat.
-    BEYOND_REPLAY = "beyond-replay"
-    #: The node decided on a copy.
-    COPY_TOLD = "copy-told"
-    LOADED = "loaded"
-    #: Nobody lends, the old files cannot be kept, or neither replay nor copy would help.
-    REFUSED = "refused"
-    #: All attempts failed.
-    SPENT = "spent"
-
-
-#: All transitions there are.
-TRANSITIONS: dict[tuple[ReplicaPhase, Move], ReplicaPhase] = {
-    (ReplicaPhase.BASIC, Move.GAP): ReplicaPhase.REQUEST,
-    (ReplicaPhase.BASIC, Move.BEYOND_REPLAY): ReplicaPhase.LOAD,
-    (ReplicaPhase.BASIC, Move.COPY_TOLD): ReplicaPhase.LOAD,
-    (ReplicaPhase.BASIC, Move.REFUSED): ReplicaPhase.IDLE,
-    (ReplicaPhase.BASIC, Move.SPENT): ReplicaPhase.IDLE,
-    (ReplicaPhase.REQUEST, Move.FILLED): ReplicaPhase.BASIC,
-    (ReplicaPhase.REQUEST, Move.BEYOND_REPLAY): ReplicaPhase.LOAD,
-    (ReplicaPhase.REQUEST, Move.REFUSED): ReplicaPhase.IDLE,
-    (ReplicaPhase.REQUEST, Move.SPENT): ReplicaPhase.IDLE,
-    (ReplicaPhase.LOAD, Move.LOADED): ReplicaPhase.BASIC,
-    (ReplicaPhase.LOAD, Move.REFUSED): ReplicaPhase.IDLE,
-    (ReplicaPhase.LOAD, Move.SPENT): ReplicaPhase.IDLE,
-}
+#: A retry changes nothing: another log or history, or a bug.
+_FATAL = (DivergedError, InvariantViolation)
+#: Refusals, by the own node or by a donor.
+_REFUSALS = (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)
 
 
 class Fault(str, Enum):
@@ -102,14 +92,15 @@ class Fault(str, Enum):
     REFUSED = "refused"
 
 
-class _Task(str, Enum):
-    """What is under way."""
-
-    APPLY = "applying"
-    REQUEST = "asking for a range"
-    BACK_UP = "keeping the old files"
-    GRANT = "asking for a grant"
-    COPY = "copying"
+def fault_of(error: TxLogError) -> Fault:
+    """Return what an error of the own node or of the own disk means."""
+    if isinstance(error, _REFUSALS):
+        return Fault.TRANSPORT if error.retryable else Fault.REFUSED
+    if isinstance(error, DiskFullError):
+        return Fault.REFUSED
+    if isinstance(error, StorageError):
+        return Fault.UNAVAILABLE
+    return Fault.TRANSPORT if error.retryable else Fault.DETERMINISTIC
 
 
 class _DrivenReplica(Protocol):
@@ -124,6 +115,12 @@ class _DrivenReplica(Protocol):
     def give_up(self, reason: str) -> None: ...
     def open_copy(self) -> ReplicaCopy: ...
     def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None: ...
+    def report(self) -> None: ...
+    def obstacle(self) -> str: ...
+    def is_foreign(self) -> bool: ...
+    def go_on(self) -> None: ...
+    def note_error(self, text: str) -> None: ...
+    def lives(self) -> bool: ...
 
 
 class ReplicaDriver:
@@ -131,38 +128,39 @@ class ReplicaDriver:
 
     Args:
         replica: What is driven.
-        wait: Waits so many seconds; returns True if the worker is to end.
+        stop: Set to end it; obeyed within `POLL_S` seconds, or after the batch under way.
     """
 
-    def __init__(self, replica: _DrivenReplica, wait: Callable[[float], bool]) -> None:
+    def __init__(self, replica: _DrivenReplica, stop: threading.Event) -> None:
         self._replica = replica
-        self._wait = wait
-        self.phase = ReplicaPhase.BASIC
-        #: Why it stands still; empty unless IDLE.
-        self.reason = ""
+        self._stop = stop
+        #: Why a worker that follows stood still last, empty once something was done since.
+        self._said = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: nothing was tried, nothing was heard of."""
+        #: Why the replica stands idle; empty = it does not.
+        self.idle = ""
         #: Last position that is at hand without a gap, and furthest one ever received.
-        self._at_hand = self._heard = replica.position
-        self._task = _Task.APPLY
-        self._copy: ReplicaCopy | None = None
-        self._backed_up = False
-        self._error: TxLogError | None = None
-        #: Errors of the link in a row of the task at hand; failed copies of this LOAD.
-        self._failures = self._failed_copies = 0
+        self._at_hand = self._heard = self._replica.position
         #: Copies since anything was applied.
         self._barren_copies = 0
         #: Position at which a batch failed last.
         self._failed_at = -1
 
+    # --- one replica brought forward ----------------------------------------------------------
+
     def take(self, first: int, last: int) -> None:
         """Take in a published range and do all that follows from it.
 
         Raises:
-            TxLogError: The last failure, if the replica stands still now; its tables are as
+            TxLogError: The last failure, if the replica stands idle now; its tables are as
                 before, unless the journal names some as swapped (not definite: a repeated run
                 goes on).
         """
         self._receive(first, last)
-        self._run()
+        self._apply_all()
 
     def copy(self, reason: str) -> None:
         """Copy, because the node or somebody says so, until the replica is in sync.
@@ -170,150 +168,220 @@ class ReplicaDriver:
         Raises:
             TxLogError: As `take`.
         """
-        self._load(Move.COPY_TOLD, reason)
-        self._run()
+        self._copy(reason)
+        self._apply_all()
 
     def _receive(self, first: int, last: int) -> None:
         self._heard = max(self._heard, last)
         if first <= max(self._at_hand, self._replica.position) + 1:
             self._at_hand = max(self._at_hand, last)
 
-    def _run(self) -> None:
-        self._error = None
+    def _apply_all(self) -> None:
+        if self.idle:
+            raise ApplyError(f"the replica stands still: {self.idle}")
+        while self._heard > self._replica.position:
+            if self._at_hand > self._replica.position:
+                self._apply()
+            else:
+                self._request()
+
+    def _apply(self) -> None:
         try:
-            while self._has_work():
-                try:
-                    self._step()
-                except (DivergedError, InvariantViolation):
-                    raise
-                except TxLogError as error:
-                    self._error = error
-                    _logger.warning("%s failed: %s", self._task.value, error)
-                    self._judge(error)
+            self._replica.apply_to(self._at_hand)
+            self._barren_copies = 0
+        except _FATAL:
+            raise
+        except ApplyError as error:
+            if not self._replica.may_copy:
+                raise
+            self._note("applying", error)
+            if self._failed_at != self._replica.position:
+                self._failed_at = self._replica.position
+                self._pause(1, error)
+                return
+            # The second failure is taken for one that would repeat.
+            self._replica.give_up(str(error))
+            self._copy(error.message, error)
+
+    def _request(self) -> None:
+        """Ask the node for what is missing; copy if it does not have it any more."""
+        first, last = self._replica.position + 1, self._heard
+        try:
+            found = self._retried("asking for a range", lambda: self._replica.request(first, last))
+        except _FATAL:
+            raise
+        except TxLogError as error:
+            fault = fault_of(error)
+            if fault is Fault.REFUSED:
+                self._stand_idle(error.message)
+            if fault in (Fault.REFUSED, Fault.TRANSPORT):
+                raise
+            self._copy(error.message, error)
+        else:
+            self._receive(*found)
+
+    def _copy(self, reason: str, error: TxLogError | None = None) -> None:
+        """Copy until a copy is in place, unless the last ones led nowhere."""
+        if self._barren_copies >= COPIES:
+            self._stand_idle(f"{self._barren_copies} copies did not help: {reason}")
+            raise error or ApplyError(f"the replica stands still: {self.idle}")
+        copy, outcome = self._replica.open_copy(), None
+        try:
+            outcome = self._finish_copy(copy)
         finally:
-            self._end_copy(None)
-        if self.phase is ReplicaPhase.IDLE:
-            raise self._error or ApplyError(f"the replica stands still: {self.reason}")
-
-    def _has_work(self) -> bool:
-        if self.phase is ReplicaPhase.BASIC:
-            return self._heard > self._replica.position
-        return self.phase is not ReplicaPhase.IDLE
-
-    def _step(self) -> None:
-        match self.phase:
-            case ReplicaPhase.BASIC if self._at_hand <= self._replica.position:
-                self._go(Move.GAP)
-            case ReplicaPhase.BASIC:
-                self._task = _Task.APPLY
-                self._replica.apply_to(self._at_hand)
-                self._failures = self._barren_copies = 0
-            case ReplicaPhase.REQUEST:
-                self._task = _Task.REQUEST
-                self._receive(*self._replica.request(self._replica.position + 1, self._heard))
-                self._go(Move.FILLED)
-            case _:
-                self._make_copy()
-
-    def _make_copy(self) -> None:
-        self._task = _Task.GRANT if self._backed_up else _Task.BACK_UP
-        copy = self._copy = self._copy or self._replica.open_copy()
-        if not self._backed_up:
-            copy.back_up()
-            self._backed_up, self._task = True, _Task.GRANT
-        copy.request()
-        _logger.info("copying position %d from %s", copy.grant.position, copy.grant.node_id)
-        self._task, self._failures = _Task.COPY, 0
-        copy.stage_tables()
-        self._end_copy(copy.restart())
-        self._backed_up = False
+            self._replica.close_copy(copy, outcome)
         self._barren_copies += 1
         self._at_hand = self._replica.position
-        self._go(Move.LOADED)
 
-    def _end_copy(self, outcome: CopyOutcome | None) -> None:
-        if self._copy is not None:
-            copy, self._copy = self._copy, None
-            self._replica.close_copy(copy, outcome)
+    def _finish_copy(self, copy: ReplicaCopy) -> CopyOutcome:
+        try:
+            copy.back_up()
+        except TxLogError as error:
+            self._note("keeping the old files", error)
+            self._stand_idle(f"the old files are not kept: {error.message}")
+            raise
+        failed = 0
+        while True:
+            self._get_grant(copy)
+            _logger.info("copying position %d from %s", copy.grant.position, copy.grant.node_id)
+            try:
+                copy.stage_tables()
+                return copy.restart()
+            except _FATAL:
+                raise
+            except TxLogError as error:
+                self._note("copying", error)
+                if copy.in_place:
+                    # Only its report failed: the next report tells of the copied tables.
+                    raise
+                copy.fail(str(error))
+                failed += 1
+                if isinstance(error, DiskFullError):
+                    self._stand_idle(error.message)
+                    raise
+                # What a donor refuses, another one or another lease may give.
+                if failed > COPIES:
+                    self._stand_idle(f"{failed} copies failed, the last one: {error.message}")
+                    raise
+                if fault_of(error) is Fault.TRANSPORT:
+                    self._pause(failed, error)
 
-    # -- failures ------------------------------------------------------------------------------
+    def _get_grant(self, copy: ReplicaCopy) -> None:
+        try:
+            self._retried("asking for a grant", copy.request, copy.fail)
+        except _FATAL:
+            raise
+        except TxLogError as error:
+            if fault_of(error) is not Fault.TRANSPORT:
+                self._stand_idle(f"nothing to copy from: {error.message}")
+            raise
 
-    def _judge(self, error: TxLogError) -> None:
-        """Decide what follows from a failure of the task under way."""
-        if self._copy is not None and self._task is not _Task.BACK_UP:
-            if self._copy.in_place:
-                # Only its report failed: whoever drives reports it with what is there now.
-                raise error
-            self._copy.fail(str(error))
-        reason = error.message
-        match self._task, self._fault(error):
-            case _Task.BACK_UP, _:
-                self._go(Move.REFUSED, f"the old files are not kept: {reason}")
-            case _Task.GRANT, fault if fault is not Fault.TRANSPORT:
-                self._go(Move.REFUSED, f"nothing to copy from: {reason}")
-            case _, Fault.REFUSED:
-                self._go(Move.REFUSED, reason)
-            case _Task.COPY, fault:
-                self._failed_copies += 1
-                if self._failed_copies > COPIES:
-                    tries = f"{self._failed_copies} copies failed"
-                    self._go(Move.SPENT, f"{tries}, the last one: {reason}")
-                elif fault is Fault.TRANSPORT:
-                    self._pause(self._failed_copies)
-            case _, Fault.TRANSPORT:
-                self._failures += 1
-                if self._failures > RETRIES:
-                    tries = f"{self._failures} attempts failed"
-                    self._go(Move.SPENT, f"{tries}, the last one: {reason}")
-                else:
-                    self._pause(self._failures)
-            case _:
-                self._load(Move.BEYOND_REPLAY, reason)
+    def _retried(
+        self, task: str, act: Callable[[], T], failed: Callable[[str], None] = lambda _: None
+    ) -> T:
+        """Try again after errors of the link; any other error is the caller's."""
+        failures = 0
+        while True:
+            try:
+                return act()
+            except _FATAL:
+                raise
+            except TxLogError as error:
+                self._note(task, error)
+                failed(str(error))
+                if fault_of(error) is not Fault.TRANSPORT:
+                    raise
+                failures += 1
+                if failures > RETRIES:
+                    self._stand_idle(f"{failures} attempts failed, the last one: {error.message}")
+                    raise
+                self._pause(failures, error)
 
-    def _fault(self, error: TxLogError) -> Fault:
-        if self._task is _Task.APPLY:
-            return self._fault_of_batch(error)
-        fault = fault_of(error)
-        of_donor = self._task is _Task.COPY and not isinstance(error, DiskFullError)
-        # What a donor refuses, another one or another lease may give.
-        return Fault.UNAVAILABLE if fault is Fault.REFUSED and of_donor else fault
+    def _note(self, task: str, error: TxLogError) -> None:
+        _logger.warning("%s failed: %s", task, error)
 
-    def _fault_of_batch(self, error: TxLogError) -> Fault:
-        """Have a batch tried once more; the second failure is taken for one that would repeat."""
-        if not self._replica.may_copy or not isinstance(error, ApplyError):
+    def _pause(self, failures: int, error: TxLogError) -> None:
+        if self._stop.wait(PAUSE_S * 2 ** (failures - 1)):
             raise error
-        if self._failed_at != self._replica.position:
-            self._failed_at = self._replica.position
-            return Fault.TRANSPORT
-        self._replica.give_up(str(error))
-        return Fault.DETERMINISTIC
 
-    def _pause(self, failures: int) -> None:
-        if self._wait(PAUSE_S * 2 ** (failures - 1)):
-            raise self._error or ApplyError("the worker was stopped meanwhile")
+    def _stand_idle(self, reason: str) -> None:
+        self.idle = reason
+        # At level info: the caller shows the error.
+        _logger.info("the replica is idle: %s", reason)
 
-    def _load(self, move: Move, reason: str) -> None:
-        """Go for a copy, unless the last ones led nowhere."""
-        if self._barren_copies < COPIES:
-            self._go(move)
-        else:
-            self._go(Move.SPENT, f"{self._barren_copies} copies did not help: {reason}")
+    # --- following ----------------------------------------------------------------------------
 
-    def _go(self, move: Move, reason: str = "") -> None:
-        self.phase = TRANSITIONS[self.phase, move]
-        self._failures = self._failed_copies = 0
-        if self.phase is ReplicaPhase.IDLE:
-            self.reason = reason
-            # Whoever drives it is told by the error, and says it to people.
-            _logger.info("the replica is idle: %s", reason)
+    def follow(self, changed: threading.Event) -> None:
+        """Follow until `stop` is set or the node wants a worker to stop that cannot come back.
 
+        Args:
+            changed: Set whenever the node's plan becomes another one.
 
-def fault_of(error: TxLogError) -> Fault:
-    """Return what an error of the own node or of the own disk means."""
-    if isinstance(error, (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)):
-        return Fault.TRANSPORT if error.retryable else Fault.REFUSED
-    if isinstance(error, DiskFullError):
-        return Fault.REFUSED
-    if isinstance(error, StorageError):
-        return Fault.UNAVAILABLE
-    return Fault.TRANSPORT if error.retryable else Fault.DETERMINISTIC
+        Raises:
+            TxLogError: An error that a retry does not cure.
+        """
+        reported = False
+        while not self._stop.is_set():
+            try:
+                if not reported:
+                    # Seen by the node, and perhaps stopped, before anything is applied.
+                    self._replica.report()
+                    changed.clear()
+                    reported = True
+                obstacle = self._replica.obstacle()
+                if obstacle and (self._replica.is_foreign() or not self._replica.may_copy):
+                    return
+                if obstacle:
+                    self._stand_still(obstacle, changed, IDLE_S)
+                    reported = False
+                    continue
+                self._replica.go_on()
+                self._replica.note_error("")
+                self._said = ""
+            except Exception as error:
+                if not isinstance(error, TxLogError):
+                    _logger.exception("the worker failed unexpectedly")
+                reported = self._survive(foreseen(error), changed) and reported
+
+    def _survive(self, error: TxLogError, changed: threading.Event) -> bool:
+        """Wait as long as an error calls for; return whether the last report still counts."""
+        if self._stop.is_set():
+            _logger.warning("ended in the middle: %s", error)
+            return True
+        away = isinstance(error, TransportError) and not self.idle
+        if not away:
+            # That the node itself was away is no news to it.
+            self._replica.note_error(str(error))
+        if not self._replica.lives() or self._is_final(error):
+            raise error
+        self.begin()
+        if away:
+            _logger.warning("node not reached, trying again: %s", error)
+            self._stop.wait(RETRY_S)
+            return True
+        # An answer that came with the failure is no news.
+        changed.clear()
+        # The node knows by now that its log is too short: its next answer is another one.
+        expired = isinstance(error, ExpiredError)
+        self._stand_still(str(error), changed, RETRY_S if expired else IDLE_S)
+        return False
+
+    def _stand_still(self, reason: str, changed: threading.Event, pause_s: float) -> None:
+        if reason != self._said:
+            _logger.error("the replica waits, asking again in %g s: %s", pause_s, reason)
+            self._said = reason
+        deadline = monotonic() + pause_s
+        while not self._stop.is_set() and (left_s := deadline - monotonic()) > 0:
+            if changed.wait(min(left_s, POLL_S)):
+                return
+
+    def _is_final(self, error: TxLogError) -> bool:
+        """Return whether an error ends the worker: a retry would not cure it."""
+        if isinstance(error, _FATAL):
+            return True
+        if error.retryable or isinstance(error, InternalError):
+            return False
+        # Of an idle replica a refusal may be a donor's, not the node's.
+        if not self.idle and isinstance(error, _REFUSALS):
+            return True
+        return not self._replica.may_copy and not isinstance(error, ExpiredError)

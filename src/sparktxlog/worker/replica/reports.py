@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
-from typing import Self
 
 from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
@@ -83,9 +83,9 @@ class Reporter:
         self._latest: WorkerReport | None = None
         self._follows = False
         self._error = ""
-        #: What the node made of the last report it took.
-        self.answer: Answer | None = None
-        #: Set when the node's plan becomes another one; whoever waits for that clears it before.
+        #: What the node made of the last report it took; empty before the first one.
+        self.answer = Answer(verdict="", plan="")
+        #: Set when the node's plan becomes another one; clear it before waiting for it.
         self.changed = threading.Event()
 
     def report(
@@ -158,37 +158,28 @@ class Reporter:
                 continue  # the node has restarted: whole, then
             self._waiting.popleft()
             self.answer = answer
-            if before is None or (before.verdict, before.plan) != (answer.verdict, answer.plan):
+            if (before.verdict, before.plan) != (answer.verdict, answer.plan):
                 self.changed.set()
             if not self._waiting:
                 return answer
 
 
-class Heartbeat:
-    """A thread that beats while the context is open; the only one that sends by itself."""
+@contextmanager
+def heartbeat(beat: Callable[[], None], *, interval_s: float) -> Iterator[None]:
+    """Call `beat` in a thread while the context is open; the only one that sends by itself."""
+    stop = threading.Event()
 
-    def __init__(
-        self,
-        beat: Callable[[], None],
-        *,
-        interval_s: float,
-    ) -> None:
-        self._beat = beat
-        self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        # A beat under way may hang for as long as a request may: nobody waits for that.
-        self._thread.join(timeout=_JOIN_S)
-
-    def _run(self) -> None:
+    def run() -> None:
         supervisor = Supervisor()
-        while not self._stop.wait(self._interval_s):
+        while not stop.wait(interval_s):
             # The next beat tries again; the node sees the silence.
-            supervisor.attempt("heartbeat", self._beat)
+            supervisor.attempt("heartbeat", beat)
+
+    thread = threading.Thread(target=run, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        # A beat under way may hang for as long as a request may: the worker does not wait for that.
+        thread.join(timeout=_JOIN_S)

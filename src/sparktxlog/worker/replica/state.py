@@ -87,7 +87,7 @@ class PlacedLog:
     modified_at: int
 
     def stands_in(self, table: Path) -> bool:
-        """Return whether a table has that log, be it with newer commits."""
+        """Return whether a table has that log, perhaps with newer commits."""
         try:
             status = (table / "_delta_log" / f"{self.version:020}.json").stat()
         except FileNotFoundError:
@@ -103,9 +103,9 @@ class PendingCopy:
     copy_id: str
     #: Wall clock, microseconds since 1970 UTC.
     started_at: int
-    #: Somebody asked for it; no plan of the node stands behind it.
+    #: An operator asked for it, not the node's plan.
     forced: bool = False
-    #: Whom somebody named as the donor, empty = nobody was named.
+    #: Donor that an operator named, empty = none.
     donor: str = ""
     #: All tables lose rows that the donor lacks: the node found the replica beyond this log.
     suspect: bool = False
@@ -117,7 +117,7 @@ class PendingCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """What a worker must not forget."""
+    """The durable state of a worker."""
 
     worker_id: str
     #: Empty until the first batch.
@@ -147,15 +147,24 @@ class ReplicaState:
         )
         return replace(self, lineage=lineage, pending=pending)
 
-    def finish(self, batch: Batch, tables: dict[str, ReplicaTable]) -> ReplicaState:
-        """Return the state after a whole batch."""
+    def finish(
+        self,
+        batch: Batch,
+        lineage: str,
+        tables: dict[str, ReplicaTable],
+        cut: Cut | None = None,
+    ) -> ReplicaState:
+        """Return the state after a whole batch, which may have ended at a cut."""
         return replace(
             self,
+            lineage=lineage,
             epoch=batch.epoch,
             position=batch.last,
             chain_hash=batch.to_hash,
             tables=tables,
             pending=None,
+            # Until here the former one counts: the batch may have begun where that lies.
+            cut=cut or self.cut,
         )
 
     def recount(self, node_id: str, tables: dict[str, RecountedTable]) -> Recount:
@@ -322,6 +331,6 @@ def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
         try:
             entry = msgspec.json.decode(line, type=_SnapshotLine)
         except msgspec.MsgspecError:
-            continue  # an older version wrote on behind a torn line
+            continue  # an older version wrote after a torn line
         found[entry.position] = entry.tables
     return found

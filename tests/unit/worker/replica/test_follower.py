@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -21,8 +22,8 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.worker.replica import follower
-from sparktxlog.worker.replica.follower import ReplicaFollower
+from sparktxlog.worker.replica import replica_driver
+from sparktxlog.worker.replica.replica_driver import ReplicaDriver
 
 
 class Replica:
@@ -30,7 +31,7 @@ class Replica:
 
     def __init__(self, *script: Exception | str, may_copy: bool = True) -> None:
         self.may_copy = may_copy
-        self.stands_idle = False
+        self.position = 0
         self.foreign = False
         self.spark_lives = True
         #: What happens next: an error of the own node, `idle: …` = the machine gave up with it,
@@ -41,10 +42,6 @@ class Replica:
         self.stop = threading.Event()
         self.changed = threading.Event()
         self.errors: dict[str, TxLogError] = {}
-
-    def begin(self, stop: threading.Event) -> None:
-        self.stands_idle = False
-        self.done.append("begin")
 
     def report(self) -> None:
         self.done.append("report")
@@ -77,19 +74,28 @@ class Replica:
             raise found
         if found.startswith("idle: "):
             self.done.append("idle")
-            self.stands_idle = True
+            self.driver.idle = "all attempts failed"
             raise self.errors[found.removeprefix("idle: ")]
         self.done.append(found)
 
     def follow(self) -> list[str]:
-        ReplicaFollower(self, self.changed, self.stop).run()
+        self.driver = NotedDriver(cast(Any, self), self.stop)
+        self.driver.follow(self.changed)
         return self.done
+
+
+class NotedDriver(ReplicaDriver):
+    """Says when it begins anew."""
+
+    def begin(self) -> None:
+        super().begin()
+        cast(Replica, self._replica).done.append("begin")
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IDLE_S", "RETRY_S", "POLL_S"):
-        monkeypatch.setattr(follower, name, 0.01)
+        monkeypatch.setattr(replica_driver, name, 0.01)
 
 
 def test_a_stop_is_waited_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -212,7 +218,7 @@ def test_a_foreign_replica_is_the_end() -> None:
 
 @pytest.mark.parametrize("wake", ["changed", "stop"])
 def test_news_and_an_end_cut_the_waiting_short(wake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "IDLE_S", 600.0)
+    monkeypatch.setattr(replica_driver, "IDLE_S", 600.0)
     replica = Replica("stop: no donor", "work")
     asked: Callable[[], str] = replica.obstacle
 

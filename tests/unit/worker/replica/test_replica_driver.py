@@ -1,7 +1,8 @@
-"""The machine's orders carried out: batches, gaps, failures, and a copy as the way out."""
+"""The driver's orders carried out: batches, gaps, failures, and a copy as the way out."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
-from sparktxlog.worker.replica.replica_driver import TRANSITIONS, ReplicaDriver, ReplicaPhase
+from sparktxlog.worker.replica.replica_driver import ReplicaDriver
 
 
 class Copy:
@@ -99,12 +100,21 @@ class Replica:
         self.outcomes.append(outcome)
 
 
-def driver(replica: Replica) -> ReplicaDriver:
-    def wait(seconds: float) -> bool:
-        replica.pauses.append(seconds)
-        return False
+class Pauses(threading.Event):
+    """Never set unless it is told; notes what is waited for."""
 
-    return ReplicaDriver(cast(Any, replica), wait)
+    def __init__(self, replica: Replica, *, ends: bool = False) -> None:
+        super().__init__()
+        self.replica, self.ends = replica, ends
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.replica.pauses.append(timeout)
+        return self.ends
+
+
+def driver(replica: Replica) -> ReplicaDriver:
+    return ReplicaDriver(cast(Any, replica), Pauses(replica))
 
 
 def test_what_follows_is_applied_and_what_is_here_already_is_dropped() -> None:
@@ -128,7 +138,7 @@ def test_a_gap_that_the_log_no_longer_holds_needs_a_copy() -> None:
     driven = driver(replica)
     driven.take(30, 35)
     assert replica.done == ["ask 1-35", "back up", "request", "fetch"]
-    assert replica.position == 40 and driven.phase is ReplicaPhase.BASIC
+    assert replica.position == 40 and not driven.idle
     (outcome,) = replica.outcomes
     assert outcome is not None and outcome.donor == "B"
 
@@ -140,7 +150,7 @@ def test_a_range_that_does_not_come_is_asked_for_again_then_the_replica_is_idle(
     with pytest.raises(TransportError):
         driven.take(7, 9)
     assert replica.done == ["ask 1-9"] * 4
-    assert driven.phase is ReplicaPhase.IDLE
+    assert driven.idle == "4 attempts failed, the last one: no answer"
 
 
 def test_a_batch_that_fails_once_is_tried_again() -> None:
@@ -187,13 +197,13 @@ def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> 
     driven = driver(replica)
     with pytest.raises(ApplyError, match="no donor"):
         driven.copy("told")
-    assert driven.phase is ReplicaPhase.IDLE and replica.outcomes == [None]
-    assert driven.reason == "nothing to copy from: no donor"
+    assert replica.outcomes == [None]
+    assert driven.idle == "nothing to copy from: no donor"
     with pytest.raises(ApplyError, match="stands still: nothing to copy from: no donor"):
         driven.take(1, 5)
     again = driver(replica)
     again.copy("told again")
-    assert replica.position == 40 and again.phase is ReplicaPhase.BASIC
+    assert replica.position == 40 and not again.idle
 
 
 def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
@@ -212,10 +222,10 @@ def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
 def test_a_worker_that_is_to_end_does_not_wait() -> None:
     replica = Replica()
     replica.failures["ask"] = [TransportError("link down")]
-    driven = ReplicaDriver(cast(Any, replica), lambda seconds: True)
+    driven = ReplicaDriver(cast(Any, replica), Pauses(replica, ends=True))
     with pytest.raises(TransportError, match="link down"):
         driven.take(7, 9)
-    assert replica.done == ["ask 1-9"] and driven.phase is ReplicaPhase.REQUEST
+    assert replica.done == ["ask 1-9"] and not driven.idle
 
 
 def test_success_in_between_makes_all_attempts_good_again() -> None:
@@ -225,7 +235,7 @@ def test_success_in_between_makes_all_attempts_good_again() -> None:
         replica.missing = (replica.position + 1, end)
         replica.failures["ask"] = [TransportError("link down") for _ in range(3)]
         driven.take(end, end)
-    assert (driven.phase, replica.position) == (ReplicaPhase.BASIC, 27)
+    assert (driven.idle, replica.position) == ("", 27)
 
 
 def test_a_snapshot_behind_what_was_heard_of_requests_the_rest() -> None:
@@ -242,7 +252,7 @@ def test_without_a_backup_nothing_is_copied() -> None:
     with pytest.raises(ApplyError, match="no room"):
         driven.copy("told")
     assert replica.done == ["back up"]
-    assert driven.reason == "the old files are not kept: no room"
+    assert driven.idle == "the old files are not kept: no room"
 
 
 def test_copies_that_fail_are_not_repeated_for_ever() -> None:
@@ -252,7 +262,7 @@ def test_copies_that_fail_are_not_repeated_for_ever() -> None:
     with pytest.raises(LeaseGoneError):
         driven.copy("told")
     assert replica.done.count("request") == 4 and replica.pauses == []
-    assert driven.reason == "4 copies failed, the last one: file changed"
+    assert driven.idle == "4 copies failed, the last one: file changed"
 
 
 def test_a_broken_link_pauses_before_the_fresh_grant() -> None:
@@ -270,7 +280,7 @@ def test_a_copy_that_does_not_help_is_not_repeated_for_ever() -> None:
     with pytest.raises(ApplyError, match="predicate fails"):
         driven.take(1, 50)
     assert replica.done.count("back up") == 3
-    assert driven.reason == "3 copies did not help: predicate fails"
+    assert driven.idle == "3 copies did not help: predicate fails"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +299,7 @@ def test_what_neither_replay_nor_copy_would_change_makes_it_idle_at_once(
     driven = driver(replica)
     with pytest.raises(type(error)):
         driven.take(7, 9) if failing == "ask" else driven.copy("told")
-    assert (driven.phase, driven.reason, replica.pauses) == (ReplicaPhase.IDLE, error.message, [])
+    assert (driven.idle, replica.pauses) == (error.message, [])
 
 
 def test_what_a_donor_refuses_another_one_may_give() -> None:
@@ -306,8 +316,3 @@ def test_a_copy_that_is_in_place_is_not_begun_again_when_the_node_is_away() -> N
         driver(replica).copy("told")
     assert replica.done == ["back up", "request", "fetch"]
     assert (replica.position, replica.pauses, replica.outcomes) == (40, [], [None])
-
-
-def test_every_phase_can_be_reached_and_all_but_the_last_left() -> None:
-    assert set(TRANSITIONS.values()) == set(ReplicaPhase)
-    assert {start for start, _ in TRANSITIONS} == set(ReplicaPhase) - {ReplicaPhase.IDLE}

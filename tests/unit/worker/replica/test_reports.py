@@ -10,7 +10,7 @@ import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import TransportError
-from sparktxlog.worker.replica.reports import Heartbeat, Reporter
+from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.state import ReplicaState
 
 STATE = ReplicaState(worker_id="w", lineage="test", position=1, chain_hash="h")
@@ -86,7 +86,7 @@ def test_the_heartbeat_outlives_failures_and_ends_with_its_context(error: Except
             third.set()
         raise error
 
-    with Heartbeat(beat, interval_s=0.001):
+    with heartbeat(beat, interval_s=0.001):
         assert third.wait(10)
     seen = beats
     assert not any(thread.name == "heartbeat" for thread in threading.enumerate())

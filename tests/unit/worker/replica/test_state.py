@@ -36,7 +36,7 @@ def test_a_state_is_read_back_and_keeps_its_id(tmp_path: Path) -> None:
         directory.save(begun)
         assert directory.load() == begun and begun.pending is not None
         assert begun.position == 0 and begun.pending.last == 4
-        done = begun.finish(batch, {"t": TABLE})
+        done = begun.finish(batch, "l", {"t": TABLE})
         directory.save(done)
     with closing(ReplicaDirectory(tmp_path)) as directory:
         assert directory.load() == done

@@ -1,0 +1,180 @@
+"""The worker's loop around a replica without tables: reports, batches, recounts, and plans."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from tests.worker_log import LogBuilder, MemoryLog, table
+
+from sparktxlog.errors import TransportError
+from sparktxlog.model.report import Recount
+from sparktxlog.worker.apply.batches import Batch, plan_batch
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica import applier, replica_driver
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.local_replica import Replica
+from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
+
+END = 3
+
+
+class Positions(Replica):
+    """Applies a batch by taking its end for the position."""
+
+    def apply_batch(self, tail: LogTail) -> Batch:
+        state = self.state
+        segments = [s for s in tail.segments if s.last > state.position][:1]
+        batch = plan_batch(segments, Mock(), position=state.position, chain_hash=state.chain_hash)
+        self.state = state.finish(batch, tail.lineage, {})
+        return batch
+
+
+class Node(MemoryLog):
+    """A node that may be away at a call, and ends its worker where nothing is left."""
+
+    def __init__(self, log: LogBuilder, lake: Path) -> None:
+        super().__init__(log, lake)
+        self.stop = threading.Event()
+        self.away_at: set[int] = set()
+        self.calls = 0
+
+    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
+        self.calls += 1
+        if self.calls in self.away_at:
+            raise TransportError("away")
+        tail = super().segments(after, wait_s=0.0, limit=1)
+        if not tail.segments:
+            self.stop.set()
+        return tail
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    log = LogBuilder(tmp_path, interval=1)
+    log.transaction().create(table("t", "id bigint"))
+    log.publish()
+    for number in range(1, END):
+        log.transaction().inline("append", "t", [(number,)])
+        log.publish()
+    monkeypatch.setattr(applier, "applier_session", lambda spark: spark)
+    monkeypatch.setattr(applier, "lock_by_driver", lambda *_: lambda: None)
+    monkeypatch.setattr(applier, "Replica", Positions)
+    for name in ("RETRY_S", "IDLE_S", "PAUSE_S"):
+        monkeypatch.setattr(replica_driver, name, 0.01)
+    return Node(log, tmp_path / "lake")
+
+
+@pytest.fixture
+def directory(node: Node) -> Iterator[ReplicaDirectory]:
+    with closing(ReplicaDirectory(node.lake)) as found:
+        yield found
+
+
+def worker(node: Node, directory: ReplicaDirectory, **options: Any) -> Applier:
+    spark: Any = Mock()
+    spark.sparkContext._jsc.sc().isStopped.return_value = False
+    return Applier(spark, node, directory, **options)  # type: ignore[arg-type]
+
+
+def test_a_run_reports_then_applies_batch_by_batch(node: Node, directory: ReplicaDirectory) -> None:
+    outcome = worker(node, directory).run_once()
+    assert (outcome.position, outcome.published, outcome.batches) == (END, END, END)
+    assert (outcome.verdict, outcome.stopped) == ("KNOWN", "")
+    assert [report.position for report in node.reports] == [0, 1, 2, END]
+    assert not any(report.follows for report in node.reports)
+
+
+@pytest.mark.parametrize("plan", ["copy", "stop"])
+def test_a_node_that_says_stop_or_copy_has_nothing_applied(
+    node: Node, directory: ReplicaDirectory, plan: str
+) -> None:
+    node.answer = Answer(verdict="DIVERGED", plan=plan, reason="other rows")
+    outcome = worker(node, directory).run_once()
+    assert (outcome.position, outcome.batches, outcome.verdict) == (0, 0, "DIVERGED")
+    assert outcome.stopped.startswith("the node says DIVERGED: other rows.")
+
+
+def test_a_replay_that_was_asked_for_ignores_a_faster_copy(
+    node: Node, directory: ReplicaDirectory
+) -> None:
+    node.answer = Answer(verdict="KNOWN", plan="copy", reason="faster")
+    assert worker(node, directory, replays_anyway=True).run_once().position == END
+
+
+def test_a_worker_that_follows_outlives_an_absent_node_and_says_its_end(
+    node: Node, directory: ReplicaDirectory
+) -> None:
+    node.away_at = {1, 3}
+    outcome = worker(node, directory).follow(node.stop)
+    assert (outcome.position, outcome.batches) == (END, END)
+    assert [*dict.fromkeys(report.position for report in node.reports)] == [0, 1, 2, END]
+    assert all(report.follows for report in node.reports[:-1])
+    assert not node.reports[-1].follows and not node.reports[-1].error
+
+
+def test_tables_that_the_node_asks_for_are_recounted_once_for_a_position(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recounted(_: Any, lake: Path, state: ReplicaState, node_id: str, names: Any) -> Recount:
+        asked.append((state.position, tuple(names)))
+        return state.recount(node_id, {})
+
+    asked: list[tuple[int, tuple[str, ...]]] = []
+    monkeypatch.setattr(applier, "recount", recounted)
+    node.answer = Answer(verdict="KNOWN", plan="replay", recount=("t",))
+    worker(node, directory).follow(node.stop)
+    assert asked == [(position, ("t",)) for position in range(END + 1)]
+    assert len(node.recounts) == END + 1
+
+
+def test_a_forced_copy_without_a_donor_ends_with_the_node_s_reason(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Mock(side_effect=TransportError("no donor is reached"))
+    monkeypatch.setattr(applier, "ReplicaCopy", lambda *_, **__: copy)
+    copy = Mock(request=refused, state=ReplicaState(worker_id="w"), in_place=False)
+    with pytest.raises(TransportError, match="no donor is reached"):
+        worker(node, directory, copies=CopyOptions(forced=True)).catch_up()
+    assert (copy.back_up.call_count, refused.call_count, copy.close.call_count) == (1, 4, 1)
+    assert "no donor is reached" in node.reports[-1].error
+
+
+def test_the_node_is_told_what_ended_the_worker(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Positions, "apply_batch", Mock(side_effect=RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        worker(node, directory).run_once()
+    assert node.reports[-1].error == "a bug"
+
+
+def test_a_heartbeat_repeats_the_report_on_its_own_connection(
+    node: Node, directory: ReplicaDirectory, tmp_path: Path
+) -> None:
+    class Quick(Node):
+        def info(self) -> NodeInfo:
+            return replace(super().info(), worker_heartbeat=0.001)
+
+        def segments(self, after: int, **options: Any) -> LogTail:
+            if after == END:
+                assert beaten.wait(30)
+            return super().segments(after, **options)
+
+    class Reporting(MemoryLog):
+        def report(self, report: Any) -> Answer:
+            if [r.position for r in self.reports].count(END) > 2:
+                beaten.set()
+            return super().report(report)
+
+    beaten = threading.Event()
+    reporting, quick = Reporting(node.log, node.lake), Quick(node.log, node.lake)
+    worker(quick, directory, reporting=reporting).follow(quick.stop)
+    assert beaten.is_set() and quick.reports == []
