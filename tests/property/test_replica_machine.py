@@ -18,7 +18,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
-from sparktxlog.worker.replica.replica_driver import COPIES, RETRIES, ReplicaDriver
+from sparktxlog.worker.replica.replica_driver import COPIES, RETRIES, ReplicaDriver, ReplicaPhase
 
 END = 40
 ERRORS = (
@@ -160,11 +160,12 @@ def test_it_is_never_stuck_and_ends_in_sync_or_idle(
                     driven = ReplicaDriver(cast(Any, replica), Never())
                     continue
         except TxLogError:
+            event(driven.phase.value)
             # A batch that fails of anything but the batch itself is the worker's to judge.
-            event("idle" if driven.idle else "failed batch")
+            assert bool(driven.reason) is (driven.phase is ReplicaPhase.IDLE)
             driven = ReplicaDriver(cast(Any, replica), Never())
         else:
-            assert not driven.idle
+            assert driven.phase is ReplicaPhase.BASIC and not driven.reason
             assert replica.position >= heard
         assert replica.open == 0
     # When the faults are gone, it comes back.

@@ -116,14 +116,15 @@ class TableSteps:
     def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
         """Count appended rows for which no submitter gave a claim; at most one Spark job."""
         frames = []
-        for name, progress in working.items():
-            for stage in _stages_left(batch.tables.get(name), progress):
-                pieces = [piece for piece in stage.whole if not piece.claimed]
-                if pieces:
-                    columns = progress.definition.columns
-                    rows = rows_of(self._session, str(self._payload_root), columns, pieces)
-                    frames.append((f"{name}/{stage.index}", rows, progress.definition))
+        # Spark looks for the files as soon as they are named.
         with failures_named(", ".join(batch.tables)), tagged(self._session, "count", "appends"):
+            for name, progress in working.items():
+                for stage in _stages_left(batch.tables.get(name), progress):
+                    pieces = [piece for piece in stage.whole if not piece.claimed]
+                    if pieces:
+                        columns = progress.definition.columns
+                        rows = rows_of(self._session, str(self._payload_root), columns, pieces)
+                        frames.append((f"{name}/{stage.index}", rows, progress.definition))
             return signatures_of(frames)
 
     def apply(

@@ -154,8 +154,9 @@ class TableRepair:
     state: ReplicaState
     info: NodeInfo
     directory: ReplicaDirectory | None = None
-    #: Rows put into quarantine, None = not counted, and their directory.
-    _kept: tuple[int | None, str] = (0, "")
+    #: Rows put into quarantine, None = not counted; their directory.
+    _quarantined: int | None = 0
+    _quarantine_path: str = ""
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -333,8 +334,8 @@ class TableRepair:
         return RepairOutcome(
             found=found,
             done=True,
-            quarantined=self._kept[0],
-            path=self._kept[1],
+            quarantined=self._quarantined,
+            path=self._quarantine_path,
             version=table.version,
             rows=table.signature.rows,
             replayed=self.state.position - found.position,
@@ -353,8 +354,8 @@ class TableRepair:
         # First: what a crash leaves is a table that is not there yet.
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
         if (self.lake / found.table).exists():
-            path = quarantine.save_files(found.table, found.foreign, found.reason)
-            self._kept = (None, path)
+            self._quarantined = None
+            self._quarantine_path = quarantine.save_files(found.table, found.foreign, found.reason)
 
     def _restore(self, found: Diagnosis) -> None:
         """Export what others added, and go back to the recorded version in one commit."""
@@ -384,7 +385,7 @@ class TableRepair:
         quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         own = self.lake / table.definition.name
         saved = quarantine.save_rows(table.definition, own, table.version, examined, reason)
-        self._kept = (saved.rows, saved.path)
+        self._quarantined, self._quarantine_path = saved.rows, saved.path
 
     def _commit(self, table: ReplicaTable, examined: Examined) -> int:
         name = table.definition.name

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -126,15 +126,19 @@ class TableQuarantine:
             link_tree(old, kept)
             path = str(kept.relative_to(self._lake))
         return self._record(
-            table=name,
-            reason=reason,
-            version=examined.version,
-            donor_version=donor_version,
-            rows=rows,
-            path=path,
-            foreign=examined.foreign[:_NAMED],
-            note=note[:500],
-            committed_at=examined.committed_at,
+            Quarantined(
+                table=name,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=examined.version,
+                donor_version=donor_version,
+                rows=rows,
+                path=path,
+                foreign=examined.foreign[:_NAMED],
+                note=note[:500],
+                committed_at=examined.committed_at,
+            )
         )
 
     def _export(
@@ -171,14 +175,18 @@ class TableQuarantine:
                 sync_directory(directory)
             forget_log(self._session, old)
         return self._record(
-            table=table,
-            reason=reason,
-            version=version if version >= 0 else None,
-            donor_version=None,
-            rows=None,
-            path=str(kept.relative_to(self._lake)),
-            foreign=foreign[:_NAMED],
-            committed_at=at,
+            Quarantined(
+                table=table,
+                copy_id=self._copy_id,
+                at=time_ns() // 1000,
+                reason=reason,
+                version=version if version >= 0 else None,
+                donor_version=None,
+                rows=None,
+                path=str(kept.relative_to(self._lake)),
+                foreign=foreign[:_NAMED],
+                committed_at=at,
+            )
         ).path
 
     def _exports(self, table: str) -> list[Quarantined]:
@@ -210,8 +218,7 @@ class TableQuarantine:
         # What was exported before is not in the table any more.
         return target.with_name(f"{target.name}.v{examined.version}")
 
-    def _record(self, **fields: Any) -> Quarantined:
-        line = Quarantined(copy_id=self._copy_id, at=time_ns() // 1000, **fields)
+    def _record(self, line: Quarantined) -> Quarantined:
         path = self._lake / STATE_DIRECTORY / "quarantine.jsonl"
         append_line(path, json.dumps(asdict(line)).encode())
         return line

@@ -1,11 +1,12 @@
 """Brings one replica to the end of the log, and keeps it there: one thing at a time.
 
-    batch           tried once more if it fails; then only a copy helps, and the node is told
-    missing range   asked for again with growing pauses; copied if the log no longer has it
-    copy            keep the old files, get a grant, stage all tables, restart from the copy
-
-A replica *stands idle*, with a reason, when all attempts are spent, or at once where neither replay
-nor copy helps: a refused token, an unreadable answer, a full disk.
+    BASIC    applies batches.  A batch that fails is tried once more; then only a copy helps, and
+             the node is told.
+    REQUEST  asks the node for a missing range, again with growing pauses.  A range that the log
+             no longer has needs a copy.
+    LOAD     copies: keeps the old files, gets a grant, stages all tables, restarts from the copy
+    IDLE     stands still, with a reason: all attempts are spent, or neither replay nor copy helps
+             (a refused token, an unreadable answer, a full disk)
 
 A worker that follows retries transient failures; any other error ends it:
 
@@ -79,6 +80,24 @@ _FATAL = (DivergedError, InvariantViolation)
 _REFUSALS = (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)
 
 
+class ReplicaPhase(str, Enum):
+    """What a replica is about."""
+
+    BASIC = "BASIC"
+    REQUEST = "REQUEST"
+    LOAD = "LOAD"
+    IDLE = "IDLE"
+
+
+#: Phase → phases it may turn into.  A new beginning leads from each to BASIC.
+REPLICA_TRANSITIONS: dict[ReplicaPhase, frozenset[ReplicaPhase]] = {
+    ReplicaPhase.BASIC: frozenset({ReplicaPhase.REQUEST, ReplicaPhase.LOAD}),
+    ReplicaPhase.REQUEST: frozenset({ReplicaPhase.BASIC, ReplicaPhase.LOAD, ReplicaPhase.IDLE}),
+    ReplicaPhase.LOAD: frozenset({ReplicaPhase.BASIC, ReplicaPhase.IDLE}),
+    ReplicaPhase.IDLE: frozenset(),
+}
+
+
 class Fault(str, Enum):
     """Why something failed, as far as it decides what comes next."""
 
@@ -140,8 +159,9 @@ class ReplicaDriver:
 
     def begin(self) -> None:
         """Begin anew: nothing was tried, nothing was heard of."""
-        #: Why the replica stands idle; empty = it does not.
-        self.idle = ""
+        self.phase = ReplicaPhase.BASIC
+        #: Why the replica stands idle; empty unless IDLE.
+        self.reason = ""
         #: Last position that is at hand without a gap, and furthest one ever received.
         self._at_hand = self._heard = self._replica.position
         #: Copies since anything was applied.
@@ -177,8 +197,8 @@ class ReplicaDriver:
             self._at_hand = max(self._at_hand, last)
 
     def _apply_all(self) -> None:
-        if self.idle:
-            raise ApplyError(f"the replica stands still: {self.idle}")
+        if self.phase is ReplicaPhase.IDLE:
+            raise ApplyError(f"the replica stands still: {self.reason}")
         while self._heard > self._replica.position:
             if self._at_hand > self._replica.position:
                 self._apply()
@@ -194,7 +214,7 @@ class ReplicaDriver:
         except ApplyError as error:
             if not self._replica.may_copy:
                 raise
-            self._note("applying", error)
+            _logger.warning("applying failed: %s", error)
             if self._failed_at != self._replica.position:
                 self._failed_at = self._replica.position
                 self._pause(1, error)
@@ -205,6 +225,7 @@ class ReplicaDriver:
 
     def _request(self) -> None:
         """Ask the node for what is missing; copy if it does not have it any more."""
+        self._enter(ReplicaPhase.REQUEST)
         first, last = self._replica.position + 1, self._heard
         try:
             found = self._retried("asking for a range", lambda: self._replica.request(first, last))
@@ -219,12 +240,14 @@ class ReplicaDriver:
             self._copy(error.message, error)
         else:
             self._receive(*found)
+            self._enter(ReplicaPhase.BASIC)
 
     def _copy(self, reason: str, error: TxLogError | None = None) -> None:
         """Copy until a copy is in place, unless the last ones led nowhere."""
+        self._enter(ReplicaPhase.LOAD)
         if self._barren_copies >= COPIES:
             self._stand_idle(f"{self._barren_copies} copies did not help: {reason}")
-            raise error or ApplyError(f"the replica stands still: {self.idle}")
+            raise error or ApplyError(f"the replica stands still: {self.reason}")
         copy, outcome = self._replica.open_copy(), None
         try:
             outcome = self._finish_copy(copy)
@@ -232,12 +255,15 @@ class ReplicaDriver:
             self._replica.close_copy(copy, outcome)
         self._barren_copies += 1
         self._at_hand = self._replica.position
+        self._enter(ReplicaPhase.BASIC)
 
     def _finish_copy(self, copy: ReplicaCopy) -> CopyOutcome:
         try:
             copy.back_up()
+        except _FATAL:
+            raise
         except TxLogError as error:
-            self._note("keeping the old files", error)
+            _logger.warning("keeping the old files failed: %s", error)
             self._stand_idle(f"the old files are not kept: {error.message}")
             raise
         failed = 0
@@ -250,7 +276,7 @@ class ReplicaDriver:
             except _FATAL:
                 raise
             except TxLogError as error:
-                self._note("copying", error)
+                _logger.warning("copying failed: %s", error)
                 if copy.in_place:
                     # Only its report failed: the next report tells of the copied tables.
                     raise
@@ -287,7 +313,7 @@ class ReplicaDriver:
             except _FATAL:
                 raise
             except TxLogError as error:
-                self._note(task, error)
+                _logger.warning("%s failed: %s", task, error)
                 failed(str(error))
                 if fault_of(error) is not Fault.TRANSPORT:
                     raise
@@ -297,15 +323,17 @@ class ReplicaDriver:
                     raise
                 self._pause(failures, error)
 
-    def _note(self, task: str, error: TxLogError) -> None:
-        _logger.warning("%s failed: %s", task, error)
-
     def _pause(self, failures: int, error: TxLogError) -> None:
         if self._stop.wait(PAUSE_S * 2 ** (failures - 1)):
             raise error
 
+    def _enter(self, phase: ReplicaPhase) -> None:
+        assert phase in REPLICA_TRANSITIONS[self.phase], f"{self.phase} → {phase}"
+        self.phase = phase
+
     def _stand_idle(self, reason: str) -> None:
-        self.idle = reason
+        self._enter(ReplicaPhase.IDLE)
+        self.reason = reason
         # At level info: the caller shows the error.
         _logger.info("the replica is idle: %s", reason)
 
@@ -348,7 +376,7 @@ class ReplicaDriver:
         if self._stop.is_set():
             _logger.warning("ended in the middle: %s", error)
             return True
-        away = isinstance(error, TransportError) and not self.idle
+        away = isinstance(error, TransportError) and self.phase is not ReplicaPhase.IDLE
         if not away:
             # That the node itself was away is no news to it.
             self._replica.note_error(str(error))
@@ -382,6 +410,6 @@ class ReplicaDriver:
         if error.retryable or isinstance(error, InternalError):
             return False
         # Of an idle replica a refusal may be a donor's, not the node's.
-        if not self.idle and isinstance(error, _REFUSALS):
+        if self.phase is not ReplicaPhase.IDLE and isinstance(error, _REFUSALS):
             return True
         return not self._replica.may_copy and not isinstance(error, ExpiredError)

@@ -123,7 +123,8 @@ def verify_replica(
     info = source.info()
     session = applier_session(spark)
     others = {
-        replica["node_id"]: replica["tables"]
+        # A site that was not heard since the node's start has a line without tables.
+        replica["node_id"]: replica.get("tables", {})
         for replica in source.replicas()
         if replica["position"] == state.position and replica["worker_id"] != state.worker_id
     }
@@ -134,16 +135,17 @@ def verify_replica(
         reported = {
             node: shown[name]["signature"] for node, shown in others.items() if name in shown
         }
-        counted, files, failure = _count_table(session, lake / name, table)
-        findings.append(search.explain(counted, table, files, failure, reported))
-    found = Verification(
+        found, files, failure = _count_table(session, lake / name, table)
+        findings.append(search.explain(found, table, files, failure, reported))
+    answer = source.take_recount(_recount_of(state, info.node_id, findings))
+    return Verification(
         node_id=info.node_id,
         position=state.position,
         tables=tuple(findings),
         compared_sites=tuple(sorted(others)),
+        verdict=answer.verdict,
+        plan=answer.plan,
     )
-    answer = source.take_recount(_recount_of(state, info.node_id, findings))
-    return replace(found, verdict=answer.verdict, plan=answer.plan)
 
 
 def recount_lines(found: Verification) -> list[str]:

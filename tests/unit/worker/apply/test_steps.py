@@ -7,8 +7,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import AnalysisException
 from tests.worker_log import LogBuilder, table
 
+from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply import steps
@@ -118,6 +120,19 @@ def test_rows_are_counted_only_for_stages_that_are_left(
     assert made.count_unclaimed(batch, {"t": progress}) == {}
 
 
+def test_a_missing_file_without_a_claim_is_an_error_of_its_table(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.transaction().staged("append", "t", [(8,)])
+    log.publish()
+    batch, _ = planned(log)
+    # Spark looks for a file as soon as it is named, not only when the rows are counted.
+    monkeypatch.setattr(steps, "rows_of", Mock(side_effect=AnalysisException("PATH_NOT_FOUND")))
+    made = Recorder(log, tmp_path / "lake")
+    with pytest.raises(ApplyError, match="table t: AnalysisException: PATH_NOT_FOUND"):
+        made.count_unclaimed(batch, {"t": TableProgress(definition=TABLE)})
+
+
 def test_a_damaged_file_of_a_merge_stops_the_table_before_its_stage(
     log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +141,6 @@ def test_a_damaged_file_of_a_merge_stops_the_table_before_its_stage(
     (upserted,) = (piece.effect.files[0] for piece in plan.stages[0].keyed)
     (log.payloads / upserted.path).unlink()
     made = Recorder(log, tmp_path / "lake")
-    with pytest.raises(steps.ApplyError, match="is missing"):
+    with pytest.raises(ApplyError, match="is missing"):
         made.apply(batch, plan, TableProgress(definition=TABLE), {})
     assert made.made == [(StepKind.CREATE, 0, False)]

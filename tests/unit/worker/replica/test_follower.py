@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.replica import replica_driver
-from sparktxlog.worker.replica.replica_driver import ReplicaDriver
+from sparktxlog.worker.replica.replica_driver import ReplicaDriver, ReplicaPhase
 
 
 class Replica:
@@ -74,7 +74,7 @@ class Replica:
             raise found
         if found.startswith("idle: "):
             self.done.append("idle")
-            self.driver.idle = "all attempts failed"
+            self.driver.phase = ReplicaPhase.IDLE
             raise self.errors[found.removeprefix("idle: ")]
         self.done.append(found)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -19,7 +22,11 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.copy.copy_terms import CopyOutcome
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
-from sparktxlog.worker.replica.replica_driver import ReplicaDriver
+from sparktxlog.worker.replica.replica_driver import (
+    REPLICA_TRANSITIONS,
+    ReplicaDriver,
+    ReplicaPhase,
+)
 
 
 class Copy:
@@ -113,8 +120,20 @@ class Pauses(threading.Event):
         return self.ends
 
 
-def driver(replica: Replica) -> ReplicaDriver:
-    return ReplicaDriver(cast(Any, replica), Pauses(replica))
+class NotedDriver(ReplicaDriver):
+    """Notes each phase that it enters."""
+
+    def __init__(self, replica: Replica, *, ends: bool = False) -> None:
+        self.phases = [ReplicaPhase.BASIC]
+        super().__init__(cast(Any, replica), Pauses(replica, ends=ends))
+
+    def _enter(self, phase: ReplicaPhase) -> None:
+        super()._enter(phase)
+        self.phases.append(phase)
+
+
+def driver(replica: Replica) -> NotedDriver:
+    return NotedDriver(replica)
 
 
 def test_what_follows_is_applied_and_what_is_here_already_is_dropped() -> None:
@@ -138,7 +157,7 @@ def test_a_gap_that_the_log_no_longer_holds_needs_a_copy() -> None:
     driven = driver(replica)
     driven.take(30, 35)
     assert replica.done == ["ask 1-35", "back up", "request", "fetch"]
-    assert replica.position == 40 and not driven.idle
+    assert (replica.position, driven.phase) == (40, ReplicaPhase.BASIC)
     (outcome,) = replica.outcomes
     assert outcome is not None and outcome.donor == "B"
 
@@ -150,7 +169,7 @@ def test_a_range_that_does_not_come_is_asked_for_again_then_the_replica_is_idle(
     with pytest.raises(TransportError):
         driven.take(7, 9)
     assert replica.done == ["ask 1-9"] * 4
-    assert driven.idle == "4 attempts failed, the last one: no answer"
+    assert driven.reason == "4 attempts failed, the last one: no answer"
 
 
 def test_a_batch_that_fails_once_is_tried_again() -> None:
@@ -198,12 +217,12 @@ def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> 
     with pytest.raises(ApplyError, match="no donor"):
         driven.copy("told")
     assert replica.outcomes == [None]
-    assert driven.idle == "nothing to copy from: no donor"
+    assert driven.reason == "nothing to copy from: no donor"
     with pytest.raises(ApplyError, match="stands still: nothing to copy from: no donor"):
         driven.take(1, 5)
     again = driver(replica)
     again.copy("told again")
-    assert replica.position == 40 and not again.idle
+    assert (replica.position, again.phase) == (40, ReplicaPhase.BASIC)
 
 
 def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
@@ -222,10 +241,10 @@ def test_errors_of_the_link_are_tried_again_with_growing_pauses() -> None:
 def test_a_worker_that_is_to_end_does_not_wait() -> None:
     replica = Replica()
     replica.failures["ask"] = [TransportError("link down")]
-    driven = ReplicaDriver(cast(Any, replica), Pauses(replica, ends=True))
+    driven = NotedDriver(replica, ends=True)
     with pytest.raises(TransportError, match="link down"):
         driven.take(7, 9)
-    assert replica.done == ["ask 1-9"] and not driven.idle
+    assert replica.done == ["ask 1-9"] and driven.phase is ReplicaPhase.REQUEST
 
 
 def test_success_in_between_makes_all_attempts_good_again() -> None:
@@ -235,7 +254,7 @@ def test_success_in_between_makes_all_attempts_good_again() -> None:
         replica.missing = (replica.position + 1, end)
         replica.failures["ask"] = [TransportError("link down") for _ in range(3)]
         driven.take(end, end)
-    assert (driven.idle, replica.position) == ("", 27)
+    assert (driven.phase, replica.position) == (ReplicaPhase.BASIC, 27)
 
 
 def test_a_snapshot_behind_what_was_heard_of_requests_the_rest() -> None:
@@ -252,7 +271,7 @@ def test_without_a_backup_nothing_is_copied() -> None:
     with pytest.raises(ApplyError, match="no room"):
         driven.copy("told")
     assert replica.done == ["back up"]
-    assert driven.idle == "the old files are not kept: no room"
+    assert driven.reason == "the old files are not kept: no room"
 
 
 def test_copies_that_fail_are_not_repeated_for_ever() -> None:
@@ -262,7 +281,7 @@ def test_copies_that_fail_are_not_repeated_for_ever() -> None:
     with pytest.raises(LeaseGoneError):
         driven.copy("told")
     assert replica.done.count("request") == 4 and replica.pauses == []
-    assert driven.idle == "4 copies failed, the last one: file changed"
+    assert driven.reason == "4 copies failed, the last one: file changed"
 
 
 def test_a_broken_link_pauses_before_the_fresh_grant() -> None:
@@ -280,7 +299,7 @@ def test_a_copy_that_does_not_help_is_not_repeated_for_ever() -> None:
     with pytest.raises(ApplyError, match="predicate fails"):
         driven.take(1, 50)
     assert replica.done.count("back up") == 3
-    assert driven.idle == "3 copies did not help: predicate fails"
+    assert driven.reason == "3 copies did not help: predicate fails"
 
 
 @pytest.mark.parametrize(
@@ -299,7 +318,7 @@ def test_what_neither_replay_nor_copy_would_change_makes_it_idle_at_once(
     driven = driver(replica)
     with pytest.raises(type(error)):
         driven.take(7, 9) if failing == "ask" else driven.copy("told")
-    assert (driven.idle, replica.pauses) == (error.message, [])
+    assert (driven.phase, driven.reason, replica.pauses) == (ReplicaPhase.IDLE, error.message, [])
 
 
 def test_what_a_donor_refuses_another_one_may_give() -> None:
@@ -316,3 +335,62 @@ def test_a_copy_that_is_in_place_is_not_begun_again_when_the_node_is_away() -> N
         driver(replica).copy("told")
     assert replica.done == ["back up", "request", "fetch"]
     assert (replica.position, replica.pauses, replica.outcomes) == (40, [], [None])
+
+
+def _fill(replica: Replica, driven: ReplicaDriver) -> None:
+    replica.missing = (1, 9)
+    driven.take(7, 9)
+
+
+def _overrun(replica: Replica, driven: ReplicaDriver) -> None:
+    driven.take(30, 35)
+
+
+def _refuse_range(replica: Replica, driven: ReplicaDriver) -> None:
+    replica.failures["ask"] = [UnauthorizedError("wrong token")]
+    driven.take(7, 9)
+
+
+def _refuse_copy(replica: Replica, driven: ReplicaDriver) -> None:
+    replica.failures["request"] = [ApplyError("no donor")]
+    driven.copy("told")
+
+
+WAYS: tuple[tuple[Callable[[Replica, ReplicaDriver], None], str], ...] = (
+    (_fill, "BASIC REQUEST BASIC"),
+    (_overrun, "BASIC REQUEST LOAD BASIC"),
+    (_refuse_range, "BASIC REQUEST IDLE"),
+    (_refuse_copy, "BASIC LOAD IDLE"),
+)
+
+
+def _phases(act: Callable[[Replica, ReplicaDriver], None]) -> list[ReplicaPhase]:
+    replica = Replica()
+    driven = driver(replica)
+    with suppress(TxLogError):
+        act(replica, driven)
+    return driven.phases
+
+
+@pytest.mark.parametrize(("act", "phases"), WAYS)
+def test_the_phases_of_a_way(act: Callable[[Replica, ReplicaDriver], None], phases: str) -> None:
+    assert _phases(act) == [ReplicaPhase(phase) for phase in phases.split()]
+
+
+def test_every_way_of_the_table_is_taken() -> None:
+    taken = {way for act, _ in WAYS for way in pairwise(_phases(act))}
+    assert taken == {(a, b) for a, targets in REPLICA_TRANSITIONS.items() for b in targets}
+
+
+@pytest.mark.parametrize("source", list(ReplicaPhase))
+@pytest.mark.parametrize("target", list(ReplicaPhase))
+def test_there_is_no_other_way(source: ReplicaPhase, target: ReplicaPhase) -> None:
+    driven = driver(Replica())
+    driven.phase = source
+    if target in REPLICA_TRANSITIONS[source]:
+        driven._enter(target)
+        assert driven.phase is target
+    else:
+        with pytest.raises(AssertionError, match=f"{source} → {target}"):
+            driven._enter(target)
+        assert driven.phase is source

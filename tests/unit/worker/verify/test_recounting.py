@@ -96,10 +96,12 @@ def test_a_verification_compares_its_count_with_the_record_and_with_other_sites(
             ("v", "e", 7, {}),
         )
     ]
+    # A site that was not heard since the node's start.
+    source.others.append(cast(ReplicaLine, {"worker_id": "u", "node_id": "f", "position": 7}))
     monkeypatch.setattr(verify, "applier_session", lambda spark: spark)
     monkeypatch.setattr(verify, "count_rows", lambda *_: SIGNATURE)
     found = verify_replica(Mock(), cast(Any, source), lake)
-    assert found.compared_sites == ("b", "c", "e") and not found.sound
+    assert found.compared_sites == ("b", "c", "e", "f") and not found.sound
     (finding,) = found.tables
     assert (finding.counted, finding.differing_sites) == (SIGNATURE.to_text(), {"c": other})
     assert (found.verdict, found.plan, finding.causes) == ("KNOWN", "up-to-date", ())
