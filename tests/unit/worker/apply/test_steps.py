@@ -120,6 +120,27 @@ def test_rows_are_counted_only_for_stages_that_are_left(
     assert made.count_unclaimed(batch, {"t": progress}) == {}
 
 
+def test_a_stage_whose_merge_is_done_still_needs_the_count_of_its_appended_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(TABLE)
+    log.transaction().staged("append", "t", [(1,), (2,)])
+    log.transaction().staged("upsert", "t", [(5,)])
+    log.publish()
+    batch, plan = planned(log)
+    monkeypatch.setattr(steps, "rows_of", lambda *_: "rows")
+    monkeypatch.setattr(steps, "signatures_of", lambda frames: {tag: CLAIM for tag, _, _ in frames})
+    left_to_place(monkeypatch, list(plan.stages[0].whole[0].effect.files))
+    # A damaged file that only the MERGE read does not stop the placing.
+    (upserted,) = (piece.effect.files[0] for piece in plan.stages[0].keyed)
+    (log.payloads / upserted.path).unlink()
+    made = Recorder(log, tmp_path / "lake")
+    progress = TableProgress(definition=TABLE, done=plan.steps()[1].number)
+    made.apply(batch, plan, progress, made.count_unclaimed(batch, {"t": progress}))
+    assert made.made == [(StepKind.PLACE, 2, True)]
+
+
 def test_a_missing_file_without_a_claim_is_an_error_of_its_table(
     log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

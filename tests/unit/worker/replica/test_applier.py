@@ -120,8 +120,9 @@ def test_a_worker_that_follows_outlives_an_absent_node_and_says_its_end(
     assert not node.reports[-1].follows and not node.reports[-1].error
 
 
+@pytest.mark.parametrize("follows", [True, False])
 def test_tables_that_the_node_asks_for_are_recounted_once_for_a_position(
-    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch, follows: bool
 ) -> None:
     def recounted(_: Any, lake: Path, state: ReplicaState, node_id: str, names: Any) -> Recount:
         asked.append((state.position, tuple(names)))
@@ -130,7 +131,11 @@ def test_tables_that_the_node_asks_for_are_recounted_once_for_a_position(
     asked: list[tuple[int, tuple[str, ...]]] = []
     monkeypatch.setattr(applier, "recount", recounted)
     node.answer = Answer(verdict="KNOWN", plan="replay", recount=("t",))
-    worker(node, directory).follow(node.stop)
+    if follows:
+        node.away_at = {2}
+        worker(node, directory).follow(node.stop)
+    else:
+        worker(node, directory).run_once()
     assert asked == [(position, ("t",)) for position in range(END + 1)]
     assert len(node.recounts) == END + 1
 

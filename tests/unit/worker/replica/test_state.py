@@ -13,9 +13,11 @@ from tests.unit.worker.apply.test_batches import segment
 from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import plan_batch
+from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.replica import state as state_module
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
+    ReplicaState,
     ReplicaTable,
     read_snapshots,
     read_state,
@@ -42,6 +44,14 @@ def test_a_state_is_read_back_and_keeps_its_id(tmp_path: Path) -> None:
         assert directory.load() == done
     assert done.position == 4 and done.pending is None and done.worker_id == fresh.worker_id
     assert done.tables["t"].to_report().signature == TABLE.signature
+
+
+def test_a_cut_counts_until_a_batch_ends_at_the_next_one() -> None:
+    batch = plan_batch([segment(1, 4)], lambda _: pytest.fail("no rows"))
+    first, second = (Cut(position=at, chain_hash="h", epoch=1) for at in (2, 4))
+    begun = ReplicaState(worker_id="w", position=2, cut=first)
+    assert begun.finish(batch, "l", {}).cut == first
+    assert begun.finish(batch, "l", {}, second).cut == second
 
 
 def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
