@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 from pyspark.errors import AnalysisException
-from tests.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.worker_log import LogBuilder, MemoryLog, table
+from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.report import Recount
