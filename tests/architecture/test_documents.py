@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,15 @@ def _named_commands(text: str) -> list[list[str]]:
     return [piece.split()[1:] for piece in pieces if piece.startswith("sparktxlog ")]
 
 
+@cache
+def _program() -> Any:
+    """Return the command line as an object; to make it takes a while."""
+    return typer.main.get_command(app)
+
+
 def _unknown_command(words: list[str]) -> str:
     """Return the first word that is no command where one must stand, empty if there is none."""
-    command: Any = typer.main.get_command(app)
+    command = _program()
     for word in words:
         known = getattr(command, "commands", None)  # of a group of commands
         if known is None or not re.fullmatch(r"[a-z][a-z-]*", word):

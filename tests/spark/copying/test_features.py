@@ -1,10 +1,10 @@
-"""Tables with features of Delta copied fresh and as a swap, row by row; what is refused."""
+"""Tables with features of Delta copied fresh and as a swap, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,8 @@ from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher, grant, offer
 from tests.support.worker_log import LogBuilder, table
 
-from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.copy.copy_terms import CopyOptions
-from sparktxlog.worker.copy.layout import Way, check_copyable, swap_way
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.state import ReplicaDirectory
 
@@ -137,48 +134,3 @@ def test_tables_with_features_are_copied_fresh_and_swapped(donor: Donor) -> None
     changes = donor.spark.read.format("delta").option("readChangeFeed", "true")
     changes = changes.option("startingVersion", 3).load(str(donor.root / "whole" / "mapped"))
     assert changes.where("_change_type = 'update_postimage'").count() == 1
-
-
-PLAIN = LogVersion(
-    version=1,
-    protocol={"minReaderVersion": 1, "minWriterVersion": 2},
-    metadata={"id": "i", "schemaString": "{}", "partitionColumns": [], "configuration": {}},
-    adds=({"path": "a.parquet"},),
-)
-
-
-def with_features(*names: str) -> LogVersion:
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
-    return replace(PLAIN, protocol=protocol)
-
-
-@pytest.mark.parametrize(
-    ("log", "reason"),
-    [
-        (with_features("catalogManaged"), "feature 'catalogManaged'"),
-        (with_features("somethingNew"), "feature 'somethingNew'"),
-        (replace(PLAIN, adds=({"path": "file:/other/a.parquet"},)), "shallow clone"),
-        (replace(PLAIN, adds=({"path": "/other/a.parquet"},)), "shallow clone"),
-        (replace(PLAIN, adds=({"path": "%2e%2e/a.parquet"},)), "leaves the table"),
-        (
-            replace(PLAIN, adds=({"path": "a", "deletionVector": {"storageType": "p"}},)),
-            "absolute path",
-        ),
-    ],
-)
-def test_what_files_do_not_carry_is_refused(log: LogVersion, reason: str) -> None:
-    with pytest.raises(ApplyError, match=reason) as caught:
-        check_copyable("t", log)
-    assert caught.value.definite and caught.value.hint and "'t'" in caught.value.message
-
-
-def test_features_of_a_log_travel_with_it_only() -> None:
-    check_copyable("t", with_features("rowTracking", "domainMetadata"))
-    assert swap_way(PLAIN, with_features("rowTracking")) is Way.RENAME
-    assert swap_way(PLAIN, with_features("appendOnly")) is Way.COMMIT
-    assert swap_way(with_features("changeDataFeed"), PLAIN) is Way.RENAME
-    append_only = replace(
-        PLAIN, metadata={**PLAIN.metadata, "configuration": {"delta.appendOnly": "true"}}
-    )
-    assert swap_way(append_only, PLAIN) is Way.RENAME
-    assert swap_way(None, PLAIN) is Way.RENAME

@@ -225,7 +225,7 @@ def test_a_lost_update_of_two_sites_waits_for_whoever_knows_which_is_right(
         monkeypatch.setattr(TableSteps, "run_step", run_step)
 
     monkeypatch.setattr(TableSteps, "run_step", lose)
-    # Found at the next signature; a third site would tell (test_majority), two cannot.
+    # Found at the next signature; a third site would tell (test_replicas_majority), two cannot.
     outcome = sites.work(sites.b, copies=CopyOptions())
     assert (len(lost), outcome.verdict, outcome.copies) == (1, "KNOWN", ())
     for node in (sites.a, sites.b):

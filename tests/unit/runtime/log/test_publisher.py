@@ -21,13 +21,13 @@ from tests.support.storage_samples import entries_of, run_of
 from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
-from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
-from sparktxlog.runtime.log.publisher import Publisher
+from sparktxlog.runtime.log.publisher import Publisher, bounded
 from sparktxlog.runtime.membership.standings import INSTANCE
-from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Write
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, StoredEntry, Write
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables import log_table
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
@@ -311,3 +311,16 @@ def test_a_held_publisher_goes_on_after_a_moment(tmp_path: Path) -> None:
     publisher.ordered(run.header.n)
     assert done.wait(10), publisher.failure
     publisher.stop()
+
+
+def test_a_publish_is_bounded_but_takes_one_run_at_least() -> None:
+    def stored(n: int) -> StoredEntry:
+        header = RunHeader(
+            epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=n, digest=b"", size_bytes=1
+        )
+        entry = QueueEntry(position=1, header=header, previous_hash=b"", chain_hash=b"")
+        return StoredEntry(entry=entry, ids=b"", ordered_at=1)
+
+    assert len(bounded([stored(28_000), stored(2_000), stored(1)])) == 2
+    assert len(bounded([stored(30_001), stored(1)])) == 1
+    assert bounded([]) == []

@@ -21,7 +21,7 @@ from sparktxlog.runtime.membership import join_steps
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
-from sparktxlog.runtime.membership.join_steps import Joining
+from sparktxlog.runtime.membership.join_steps import Joining, QuietMoment
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, StoredEntry, Write
 from sparktxlog.supervision import Supervisor
 
@@ -356,3 +356,24 @@ def test_who_asks_in_vain_looks_whether_the_queue_is_kept_at_all() -> None:
         await bench.joining.close()
 
     asyncio.run(main())
+
+
+def test_it_asks_at_a_moment_of_rest() -> None:
+    busy = True
+    quiet = QuietMoment(lambda: busy, lambda: 0.0)
+    assert not quiet.may_ask()
+    busy = False
+    assert quiet.may_ask()
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    """Each time that it is no member any more it waits anew."""
+    now = 10.0
+    quiet = QuietMoment(lambda: True, lambda: now)
+    assert not quiet.may_ask()
+    now += 1.49
+    assert not quiet.may_ask()
+    now += 0.01
+    assert quiet.may_ask()
+    quiet.begin()
+    assert not quiet.may_ask()

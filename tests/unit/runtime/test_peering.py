@@ -1,4 +1,4 @@
-"""Numbers that no node can keep are refused where a peer's message arrives, with a typed error."""
+"""What peers may send: numbers that a node can keep, and greetings of the only process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from typing import Any, cast
 
 import pytest
 from tests.support.storage_samples import run_of
+from tests.unit.transport.test_peer_link_addresses import hello
 from tests.verification.mutation.lone import Lone
 
 from sparktxlog.codec.wire import Envelope, encode_pushes
-from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.errors import (
+    BusyError,
+    ForbiddenPeerError,
+    PeerTimeoutError,
+    RemoteProtocolError,
+    TransportError,
+)
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.events import Event
 from sparktxlog.runtime.peering import Peering
@@ -75,3 +82,40 @@ def test_a_pushed_run_with_such_a_number_is_refused(peering: Peering, told: list
     with pytest.raises(RemoteProtocolError, match="cannot be"):
         asyncio.run(peering.on_push("b", encode_pushes([(header, run.payload)])))
     assert not told
+
+
+def greet(answers: str | TransportError, *, known: bool = False) -> None:
+    """Have B greet as a new process, or as the one known, while its addresses answer so."""
+
+    async def other_process(boot: str) -> str:
+        if isinstance(answers, TransportError):
+            raise answers
+        return answers
+
+    base: Any = SimpleNamespace(
+        config=SimpleNamespace(data_dir=Path("unused")),
+        journal=None,
+        published=None,
+        run_blocking=None,
+        master=SimpleNamespace(knows_process=lambda node, boot: known),
+        links={"B": SimpleNamespace(other_process=other_process)},
+    )
+    membership: Any = SimpleNamespace(greeter=None, verifier=None)
+    unused: Any = None
+    peering = Peering(base, unused, membership, unused)
+    asyncio.run(peering._check_process("B", hello("B", "http://b", "ib")))
+
+
+def test_while_nobody_can_tell_the_greeting_is_to_be_repeated() -> None:
+    with pytest.raises(BusyError, match="http://b is silent"):
+        greet(PeerTimeoutError("http://b is silent"))
+
+
+def test_another_process_at_the_address_is_the_node() -> None:
+    with pytest.raises(ForbiddenPeerError, match="two processes are node 'B'"):
+        greet("another")
+
+
+def test_who_is_alone_or_known_is_taken() -> None:
+    greet("")
+    greet("another", known=True)

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 from tests.support.greetings import make_greeter
-from tests.unit.transport.test_other_address import hello
+from tests.unit.transport.test_peer_link_addresses import hello
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.transport import peer_link as peers_module
