@@ -59,6 +59,7 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.faults
 def test_the_others_go_on_without_a_dead_member_and_it_comes_back(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     # Only accepted: nobody links to a node with another secret, so nobody else has these.

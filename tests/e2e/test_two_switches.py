@@ -19,7 +19,7 @@ from tests.support.node_processes import call, running, wait_until
 from tests.support.site_links import TwoSwitchCluster, ways_between
 from tests.support.steady_load import SteadyLoad
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 #: A member is overdue after six seconds, and a post without an answer ends after ten.
 SOONER = ("suspect-timeout = 4", "start-timeout = 8")

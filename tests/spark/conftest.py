@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from sparktxlog.api import session as api_session
 from sparktxlog.api.session import build_session
 
 #: For a few rows; see also jvm.py.
@@ -22,3 +23,15 @@ def spark() -> Iterator[SparkSession]:
     session = build_session("local[2]", _QUICK, app_name="sparktxlog-tests")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def jobs_share_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs and commands of this process use the tests' Spark, which outlives them."""
+
+    def own(*_: object, **__: object) -> SparkSession:
+        made = spark.newSession()
+        monkeypatch.setattr(made, "stop", lambda: None)
+        return made
+
+    monkeypatch.setattr(api_session, "build_session", own)

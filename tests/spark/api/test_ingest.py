@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
+from tests.unit.cli.test_command_line import invoke
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.jobs.ingest import Ingest, ingest
@@ -104,7 +105,12 @@ def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_the_job_commits_and_ends_with_one_json_line(
-    log: TxLog, node: RunningNode, tmp_path: Path
+    log: TxLog,
+    node: RunningNode,
+    tmp_path: Path,
+    jobs_share_spark: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     log.create_table("jobbed", "id bigint")
     (tmp_path / "in.csv").write_text("id\n1\n2\n")
@@ -131,9 +137,10 @@ def test_the_job_commits_and_ends_with_one_json_line(
     log.worker.apply(result["position"], 60)  # type: ignore[union-attr]
     assert log.table("jobbed").count() == 2
     # The command does the same.
-    command = (sys.executable, "-m", "sparktxlog.cli", "commit")
-    code, again, errors = _run(*command, *arguments, "--transaction-id", result["transaction_id"])
-    assert (code, again["position"]) == (0, result["position"]), errors
+    same = ("--transaction-id", result["transaction_id"], "--json")
+    assert invoke(monkeypatch, "commit", *arguments, *same) == 0
+    again = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert again["position"] == result["position"]
 
 
 def test_the_job_says_what_is_wrong_before_spark_starts(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from tests.support.node_processes import TABLE, Cluster, append, call, wait_unti
 from tests.support.steady_load import SteadyLoad
 from tests.unit.cli.test_command_line import invoke
 
-from sparktxlog.api import session
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
 from sparktxlog.worker.backup.image_store import ImageStore
@@ -109,17 +108,8 @@ def sites(running: Sites) -> Sites:
 
 
 @pytest.fixture
-def run_job(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> RunJob:
-    """Return what runs a job with the tests' Spark, which outlives it."""
-
-    def own(*_: object, **__: object) -> SparkSession:
-        made = spark.newSession()
-        monkeypatch.setattr(made, "stop", lambda: None)
-        return made
-
-    monkeypatch.setattr(session, "build_session", own)
+def run_job(jobs_share_spark: None, capfd: pytest.CaptureFixture[str]) -> RunJob:
+    """Return what runs a job in this process."""
 
     def run(name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         spec = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")

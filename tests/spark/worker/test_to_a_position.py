@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
 from tests.unit.cli.test_command_line import invoke
 
-from sparktxlog.api import session
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.apply.placing import placed_name
@@ -114,16 +113,9 @@ def test_a_replica_stops_at_run_ends_inside_a_segment_and_goes_on(
 
 @pytest.fixture
 def shell(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    jobs_share_spark: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Shell:
-    """Return what runs commands with the tests' Spark, which outlives them."""
-
-    def own(*_: object, **__: object) -> SparkSession:
-        made = spark.newSession()
-        monkeypatch.setattr(made, "stop", lambda: None)
-        return made
-
-    monkeypatch.setattr(session, "build_session", own)
+    """Return what runs commands in this process."""
 
     def run(*arguments: object, code: int = 0) -> Any:
         found = invoke(monkeypatch, *map(str, arguments), "--json")

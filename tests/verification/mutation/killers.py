@@ -7,7 +7,6 @@ The mutation itself is in the modules that this process imported: see `isolation
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import process_time
@@ -84,21 +83,6 @@ def examine(mutant: Mutant, budget_s: float, killers: Sequence[Killer] = ()) -> 
             return Result(name=mutant.name, kill=kill, tried=tried, seconds=spent)
         tried[str(killer)] = runs
     return Result(name=mutant.name, kill=None, tried=tried, seconds=process_time() - started)
-
-
-def failing_traces() -> dict[str, bool]:
-    """Return the traces that fail by an assertion: name → whether it is one of their own."""
-    files = {trace.__code__.co_filename for trace in TRACES}
-    found: dict[str, bool] = {}
-    for trace in TRACES:
-        try:
-            trace(Master)
-        except AssertionError as error:
-            own = traceback.extract_tb(error.__traceback__)[-1].filename in files
-            found[trace.__name__] = own
-        except Exception:
-            pass
-    return found
 
 
 def _runs(mutant: Mutant, killer: Killer) -> Iterator[tuple[str, Callable[[], str]]]:

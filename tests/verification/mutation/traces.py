@@ -6,6 +6,7 @@ Each public function of a module of traces is one.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from inspect import isfunction
 
@@ -41,3 +42,18 @@ TRACES: tuple[Trace, ...] = tuple(
     for name, value in vars(module).items()
     if isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
 )
+
+
+def failing_traces() -> dict[str, bool]:
+    """Return the traces that fail by an assertion: name → whether it is one of their own."""
+    files = {trace.__code__.co_filename for trace in TRACES}
+    found: dict[str, bool] = {}
+    for trace in TRACES:
+        try:
+            trace(Master)
+        except AssertionError as error:
+            own = traceback.extract_tb(error.__traceback__)[-1].filename in files
+            found[trace.__name__] = own
+        except Exception:
+            pass
+    return found
