@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.known_replicas import base_of
-from tests.unit.runtime.fleet.test_replicas import report
+from tests.support.known_replicas import base_of, report
 
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport

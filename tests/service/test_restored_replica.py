@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.image_lake import Lake
 from tests.support.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
-from tests.unit.worker.backup.test_imaging import Lake
 
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from sparktxlog.model.report import TableState, WorkerReport
+from sparktxlog.model.signature import TableSignature
+
 
 class _AllSites(dict[str, Any]):
     """A link, which is up, to whichever site is asked for."""
@@ -38,4 +41,25 @@ def base_of(
         journal=SimpleNamespace(read_hash_at=hash_at),
         state=SimpleNamespace(values=saved or {}),
         links=_AllSites() if links is None else links,
+    )
+
+
+def hash_at(position: int) -> bytes | None:
+    """Return the hash of a position; every tenth one is an end of a run."""
+    return position.to_bytes(32, "big") if position % 10 == 0 else None
+
+
+def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") -> WorkerReport:
+    """Return a report of the table `t` at a position."""
+    signature = TableSignature(rows=rows)
+    return WorkerReport(
+        worker_id=f"w{node}",
+        node_id=node,
+        lineage="l",
+        epoch=1,
+        position=position,
+        chain_hash=(hash_at(position) or b"").hex(),
+        tables={
+            "t": TableState(version=position, signature=signature, schema="s", diverged=diverged)
+        },
     )

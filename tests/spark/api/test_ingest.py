@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.unit.cli.test_command_line import invoke
+from tests.support.command_line import invoke
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.jobs.ingest import Ingest, ingest

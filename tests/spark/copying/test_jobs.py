@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.support.steady_load import SteadyLoad
-from tests.unit.cli.test_command_line import invoke
 
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job

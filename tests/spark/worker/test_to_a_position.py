@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from tests.support.command_line import invoke
 from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table, table
-from tests.unit.cli.test_command_line import invoke
 
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.cutting import Cut

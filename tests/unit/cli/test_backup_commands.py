@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.test_command_line import invoke
-from tests.unit.worker.backup.test_imaging import Lake, rows
+from tests.support.command_line import invoke
+from tests.support.image_lake import Lake, rows
 
 from sparktxlog.api.jobs import job_options
 from sparktxlog.cli import backup_commands

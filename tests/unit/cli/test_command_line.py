@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import invoke
 
 from sparktxlog.cli import serve, status_commands
-from sparktxlog.cli.command_line import run
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
@@ -73,14 +72,6 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
     monkeypatch.setattr(status_commands, "NodeApi", CannedNode)
     CannedNode.answers = {"/v1/status": STATUS}
     return CannedNode
-
-
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command line as a shell does; return the exit code."""
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    return int(caught.value.code or 0)
 
 
 def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(

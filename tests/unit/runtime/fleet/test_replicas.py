@@ -5,35 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from tests.support.known_replicas import base_of
+from tests.support.known_replicas import base_of, hash_at, report
 
-from sparktxlog.model.report import ReplicaVerdict, TableState, WorkerReport
-from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.fleet.replicas import HISTORY, Replicas
 from sparktxlog.storage.interfaces import PutValue
 
 
-def hash_at(position: int) -> bytes | None:
-    return position.to_bytes(32, "big") if position % 10 == 0 else None
-
-
 def replicas(saved: dict[str, bytes] | None = None, position: int = 100_000) -> Replicas:
     return Replicas(base_of("A", hash_at, position=position, saved=saved))
-
-
-def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") -> WorkerReport:
-    signature = TableSignature(rows=rows)
-    return WorkerReport(
-        worker_id=f"w{node}",
-        node_id=node,
-        lineage="l",
-        epoch=1,
-        position=position,
-        chain_hash=(hash_at(position) or b"").hex(),
-        tables={
-            "t": TableState(version=position, signature=signature, schema="s", diverged=diverged)
-        },
-    )
 
 
 def test_a_site_with_another_content_than_most_is_diverged() -> None:

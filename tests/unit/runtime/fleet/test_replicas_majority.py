@@ -10,8 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.known_replicas import base_of
-from tests.unit.runtime.fleet.test_replicas import hash_at, report
+from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.catchup.comparison import Cause
 from sparktxlog.catchup.donors import Candidate, choose_donors

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.segments import effect, segment
 
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import (
     STEPS,
     Clear,
@@ -22,25 +23,6 @@ from sparktxlog.worker.apply.batches import (
     plan_batch,
 )
 from sparktxlog.worker.apply.tables import OwnCommit
-
-
-def segment(first: int, last: int, *effects: TableEffect) -> Segment:
-    return Segment(
-        first=first,
-        last=last,
-        from_hash=f"h{first - 1}",
-        to_hash=f"h{last}",
-        epoch=1,
-        transactions=last - first + 1,
-        rejected=0,
-        effects=effects,
-    )
-
-
-def effect(kind: str, first: int, last: int | None = None, **fields: Any) -> TableEffect:
-    return TableEffect(
-        table="t", kind=kind, first=first, last=first if last is None else last, **fields
-    )
 
 
 def never(found: TableEffect) -> tuple[LogPlace, LogPlace]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.worker.apply.test_batches import effect, segment
+from tests.support.segments import effect, segment
 
 from sparktxlog.errors import ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.storage.interfaces import TableEffect

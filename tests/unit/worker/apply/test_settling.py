@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from tests.unit.worker.apply.test_batches import segment
+from tests.support.segments import segment
 
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.unit.worker.apply.test_batches import segment
+from tests.support.segments import segment
 
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE

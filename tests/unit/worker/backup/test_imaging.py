@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.support.worker_log import table
+from tests.support.image_lake import Lake, rows, stored_files
 
 from sparktxlog.errors import (
     CorruptLogError,
@@ -27,7 +27,6 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
-from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.backup import imaging, restoring
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica, image_name
@@ -36,48 +35,9 @@ from sparktxlog.worker.backup.table_files import version_files
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,
-    ReplicaState,
-    ReplicaTable,
     read_snapshots,
     read_state,
 )
-
-DEFINITION = table("t", "id bigint, p string", partition_by=["p"])
-
-
-class Lake:
-    """A replica of one table, written by delta-rs."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.position = 0
-
-    def append(self, *rows: tuple[int, str]) -> ReplicaState:
-        data = pa.table({"id": [r[0] for r in rows], "p": [r[1] for r in rows]})
-        write_deltalake(self.path / "t", data, mode="append", partition_by=["p"])
-        return self.record()
-
-    def record(self, **changes: object) -> ReplicaState:
-        self.position += 1
-        signature = TableSignature(rows=self.position, lane0=2**64 - 1, lane1=7)
-        with closing(ReplicaDirectory(self.path)) as directory:
-            state = replace(
-                directory.load(),
-                lineage="l",
-                epoch=1,
-                position=self.position,
-                chain_hash=f"{self.position:064x}",
-                tables={
-                    "t": ReplicaTable(
-                        definition=DEFINITION,
-                        version=DeltaTable(self.path / "t").version(),
-                        signature=signature,
-                    )
-                },
-                **changes,  # type: ignore[arg-type]
-            )
-            directory.save(state)
-        return state
 
 
 @pytest.fixture
@@ -91,15 +51,6 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def store(tmp_path: Path) -> ImageStore:
     return ImageStore(tmp_path / "backups")
-
-
-def rows(lake: Path, version: int | None = None) -> list[tuple[int, str]]:
-    found = DeltaTable(lake / "t", version=version).to_pyarrow_table().to_pydict()
-    return sorted(zip(found["id"], found["p"], strict=True))
-
-
-def stored_files(store: ImageStore) -> set[Path]:
-    return {path for path in (store.root / "files").rglob("*") if path.is_file()}
 
 
 def test_a_restored_image_is_the_replica_at_its_position(

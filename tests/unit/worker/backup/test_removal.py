@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from tests.unit.worker.backup.test_imaging import Lake, rows, stored_files
+from tests.support.image_lake import Lake, rows, stored_files
 
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.worker.backup.image_store import ImageStore

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.segments import segment
 from tests.support.worker_log import table
-from tests.unit.worker.apply.test_batches import segment
 
 from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.signature import TableSignature

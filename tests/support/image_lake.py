@@ -1,0 +1,67 @@
+"""A replica without Spark, and what its images hold."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from tests.support.worker_log import table
+
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.replica.state import (
+    ReplicaDirectory,
+    ReplicaState,
+    ReplicaTable,
+)
+
+DEFINITION = table("t", "id bigint, p string", partition_by=["p"])
+
+
+class Lake:
+    """A replica of one table, written by delta-rs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position = 0
+
+    def append(self, *rows: tuple[int, str]) -> ReplicaState:
+        data = pa.table({"id": [r[0] for r in rows], "p": [r[1] for r in rows]})
+        write_deltalake(self.path / "t", data, mode="append", partition_by=["p"])
+        return self.record()
+
+    def record(self, **changes: object) -> ReplicaState:
+        self.position += 1
+        signature = TableSignature(rows=self.position, lane0=2**64 - 1, lane1=7)
+        with closing(ReplicaDirectory(self.path)) as directory:
+            state = replace(
+                directory.load(),
+                lineage="l",
+                epoch=1,
+                position=self.position,
+                chain_hash=f"{self.position:064x}",
+                tables={
+                    "t": ReplicaTable(
+                        definition=DEFINITION,
+                        version=DeltaTable(self.path / "t").version(),
+                        signature=signature,
+                    )
+                },
+                **changes,  # type: ignore[arg-type]
+            )
+            directory.save(state)
+        return state
+
+
+def rows(lake: Path, version: int | None = None) -> list[tuple[int, str]]:
+    """Return the rows of the table `t`, sorted."""
+    found = DeltaTable(lake / "t", version=version).to_pyarrow_table().to_pydict()
+    return sorted(zip(found["id"], found["p"], strict=True))
+
+
+def stored_files(store: ImageStore) -> set[Path]:
+    """Return the files that images hold."""
+    return {path for path in (store.root / "files").rglob("*") if path.is_file()}
