@@ -1,9 +1,9 @@
 """All errors of sparktxlog, in one tree.
 
-Every class says with `definite` whether the refused or failed act certainly did **not** happen
-(`True`) or may have happened (`False`: ask for the transaction id before doing it again).  Each
-instance carries a stable `code`, the fields of the case and a `hint` that names the way out, so
-that HTTP (RFC 9457), the CLI and Python show the same text.
+`definite` says for each class whether it is certain that **nothing** happened (`True`), or whether
+something may have happened (`False`: ask for the transaction id before you repeat the call).  Each
+instance carries a stable `code`, the fields of the case and a `hint` that says what to do.  HTTP
+(RFC 9457), the command line and Python show the same text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 
 class _Facts(TypedDict, total=False):
-    """What a class statement of an error may say; the rest is as in its base."""
+    """Arguments of the class statement of an error; the rest is inherited."""
 
     code: str
     definite: bool
@@ -31,7 +31,7 @@ class TxLogError(Exception):
 
     #: Stable identifier, part of the public interface.
     code: ClassVar[str] = "error"
-    #: True: certainly nothing happened.  False: it may have happened.
+    #: True: it is certain that nothing happened.  False: something may have happened.
     definite: ClassVar[bool] = True
     #: True: the same call may succeed later.
     retryable: ClassVar[bool] = False
@@ -91,7 +91,7 @@ class ProtocolError(TxLogError, code="protocol"):
 
 
 class LocalProtocolError(ProtocolError, code="protocol-local", http_status=409):
-    """This node was asked for something its protocol state does not allow."""
+    """A call that the present state of the node or client does not allow."""
 
 
 class RemoteProtocolError(ProtocolError, code="protocol-remote", http_status=400):
@@ -99,11 +99,11 @@ class RemoteProtocolError(ProtocolError, code="protocol-remote", http_status=400
 
 
 class UnknownKindError(RemoteProtocolError):
-    """A peer of a later release sent a kind of message that this one does not know."""
+    """A peer of a later release sent a kind of message that this release does not know."""
 
 
 class CommitRejectedError(TxLogError, code="rejected", http_status=422):
-    """The transaction certainly did not and will not take effect."""
+    """The transaction did not take effect, and will not."""
 
 
 class UnknownTableError(CommitRejectedError, code="unknown-table", http_status=404):
@@ -111,11 +111,11 @@ class UnknownTableError(CommitRejectedError, code="unknown-table", http_status=4
 
 
 class SchemaMismatchError(CommitRejectedError, code="schema-mismatch"):
-    """Columns or types are not the table's."""
+    """The columns or types differ from those of the table."""
 
 
 class InvalidRowsError(CommitRejectedError, code="invalid-rows"):
-    """Rows break a rule of the table: NULL or duplicate keys, no rows."""
+    """Rows break a rule of the table: NULL, a key twice in an upsert, no rows."""
 
 
 class InvalidNameError(CommitRejectedError, code="invalid-name", http_status=400):
@@ -127,7 +127,7 @@ class InvalidRequestError(CommitRejectedError, code="invalid-request", http_stat
 
 
 class DuplicateTransactionError(CommitRejectedError, code="duplicate-transaction", http_status=409):
-    """The transaction id stands for another transaction."""
+    """Another transaction has this transaction id."""
 
 
 class ExpiredIdError(CommitRejectedError, code="expired-id", http_status=409):
@@ -135,7 +135,7 @@ class ExpiredIdError(CommitRejectedError, code="expired-id", http_status=409):
 
 
 class ExpiredTransactionError(CommitRejectedError, code="expired-transaction", http_status=409):
-    """The transaction was ordered, or submitted, after the time that it was valid until."""
+    """The transaction was submitted or ordered after its `valid_until`."""
 
 
 class OversizeError(CommitRejectedError, code="oversize", http_status=413):
@@ -143,11 +143,11 @@ class OversizeError(CommitRejectedError, code="oversize", http_status=413):
 
 
 class UnsupportedTypeError(CommitRejectedError, code="unsupported-type", http_status=415):
-    """The body of a request has a type that no route takes."""
+    """The body of a request has a media type that no route accepts."""
 
 
 class HeadTooLongError(CommitRejectedError, code="head-too-long", http_status=431):
-    """URL and headers of a request are longer than a node takes."""
+    """URL and headers of a request are longer than a node accepts."""
 
 
 class SlowRequestError(CommitRejectedError, code="slow-request", retryable=True, http_status=408):
@@ -155,7 +155,7 @@ class SlowRequestError(CommitRejectedError, code="slow-request", retryable=True,
 
 
 class ManifestMismatchError(CommitRejectedError, code="manifest-mismatch"):
-    """A staged file is not what its manifest says: digest, size, rows or schema."""
+    """A staged file differs from its manifest: digest, size, rows or schema."""
 
 
 class PayloadStoreError(CommitRejectedError, code="payload-store"):
@@ -167,26 +167,26 @@ class BusyError(CommitRejectedError, code="busy", retryable=True, http_status=50
 
 
 class NotMemberError(CommitRejectedError, code="not-a-member", retryable=True, http_status=503):
-    """The node is no member of the current epoch: it takes no transactions (P19).
+    """The node is not a member of the current epoch, so it takes no transactions (P19).
 
-    It asks by itself to be admitted, which takes seconds, so the same submit may succeed later.
+    It asks to be admitted, which takes seconds.  The same submit may succeed later.
     """
 
     way_out = (
-        "Try again, since the node asks to be admitted, or submit at another site; `sparktxlog "
-        "status` says why it is no member."
+        "Try again in a few seconds: the node is asking to be admitted.  Or submit at another "
+        "site.  `sparktxlog status` says why it is not a member."
     )
 
 
 class NoQuorumError(CommitRejectedError, code="no-quorum", retryable=True, http_status=503):
     """Too few nodes answer: the level cannot be reached before others return.
 
-    Fields `waits_for` (nodes that are not heard) and `levels` (the highest one that is possible).
+    Fields: `waits_for` (missing nodes) and `levels` (the highest possible level).
     """
 
     way_out = (
-        "Try again, or submit at another site.  At level `accepted` the node keeps it, and "
-        "it is ordered when the others are back."
+        "Try again, or submit at another site.  Or submit at level `accepted`: the node keeps the "
+        "transaction and it is ordered when the others are back."
     )
 
 
@@ -197,14 +197,14 @@ class PausedError(CommitRejectedError, code="paused", retryable=True, http_statu
 class PositionNotReachedError(
     CommitRejectedError, code="position-not-reached", retryable=True, http_status=503
 ):
-    """The node has not got to the position after which the request was to come.
+    """The node has not reached the position that the request has to come after.
 
-    Fields `after`, and `position` that the node has got to.
+    Fields: `after`, and the node's `position`.
     """
 
     way_out = (
-        "Try again, here or elsewhere; `sparktxlog status` names the nodes that are missing.  "
-        "After a restore or `peer force` the log may end before it: then connect again."
+        "Try again, at this node or another one.  `sparktxlog status` names missing nodes.  After "
+        "a restore or `peer force` the log may end before that position: then connect again."
     )
 
 
@@ -215,7 +215,7 @@ class CommitStateUnknownError(
 
 
 class NotFoundError(TxLogError, code="not-found", http_status=404):
-    """What was asked for is not there."""
+    """What was asked for does not exist here."""
 
 
 class StorageError(TxLogError, code="storage", definite=False):
@@ -223,15 +223,15 @@ class StorageError(TxLogError, code="storage", definite=False):
 
 
 class CorruptLogError(StorageError, code="corrupt-log"):
-    """Stored bytes are damaged beyond what the node may repair by itself."""
+    """Stored bytes are damaged, and the node cannot repair them itself."""
 
 
 class FrontLostError(CorruptLogError):
-    """The journal lacks what the node's other files say it had: the node must not go on with it."""
+    """The journal lacks what other files of the node show that it had: the node must not start."""
 
 
 class NewerReleaseError(CorruptLogError, code="newer-release", definite=True):
-    """A newer release wrote this, and the one at hand would read it wrongly; nothing changed."""
+    """A newer release wrote this, and this release would misread it; nothing changed."""
 
 
 class ExpiredError(StorageError, code="expired", definite=True, http_status=410):
@@ -239,11 +239,11 @@ class ExpiredError(StorageError, code="expired", definite=True, http_status=410)
 
 
 class LeaseGoneError(StorageError, code="lease-gone", definite=True, http_status=410):
-    """The lease of a copy was released, has expired, or is of an earlier start of the donor."""
+    """The lease of a copy was released or has expired, or the donor was restarted."""
 
 
 class FileChangedError(StorageError, code="file-changed", definite=True, http_status=410):
-    """A pinned file is no longer what it was when it was pinned."""
+    """A pinned file has changed since it was pinned."""
 
 
 class LockedError(StorageError, code="locked", definite=True):
@@ -251,15 +251,15 @@ class LockedError(StorageError, code="locked", definite=True):
 
 
 class DiskFullError(StorageError, code="disk-full", definite=True, retryable=True, http_status=507):
-    """No space left: nothing of this act was kept."""
+    """No space left on the disk: nothing of this call was kept."""
 
 
 class TransportError(TxLogError, code="transport", definite=False, retryable=True, http_status=502):
-    """A node could not be reached or the link broke in the middle."""
+    """A node could not be reached, or the connection broke during the call."""
 
 
 class UnreachableError(TransportError, code="unreachable", definite=True):
-    """No connection to the node came about: nothing was sent."""
+    """No connection to the node was possible: nothing was sent."""
 
 
 class PeerTimeoutError(TransportError, code="peer-timeout"):
@@ -267,11 +267,11 @@ class PeerTimeoutError(TransportError, code="peer-timeout"):
 
 
 class DonorYieldsError(TransportError, code="donor-yields", definite=True, http_status=503):
-    """A donor's own transactions go first for a while: ask again."""
+    """A donor serves its own transactions first at the moment: ask again."""
 
 
 class DamagedChunkError(TransportError, code="damaged-chunk"):
-    """Bytes of a copy are not what the donor's digest says, twice in a row: they were not used."""
+    """Bytes of a copy differed from the donor's digest twice in a row; they were not used."""
 
 
 class UnauthorizedError(
@@ -281,19 +281,19 @@ class UnauthorizedError(
 
 
 class ForbiddenError(UnauthorizedError, code="forbidden", http_status=403):
-    """The credentials are good, and not for this: it takes an operator's (`admin-token`)."""
+    """The credentials are valid, but this call needs those of an operator (`admin-token`)."""
 
 
 class ForeignPageError(UnauthorizedError, code="foreign-page", http_status=403):
-    """The request comes from a page of another site, in a browser."""
+    """The request comes from a web page of another site, in a browser."""
 
 
 class ForbiddenPeerError(UnauthorizedError, code="forbidden-peer", http_status=403):
-    """The sender is no configured peer, or not the one it claims to be."""
+    """The sender is not a configured peer, or not the peer that it claims to be."""
 
 
 class WireVersionError(ForbiddenPeerError, code="wire-version"):
-    """The two nodes speak no common wire version, or the log works by a later one (P31)."""
+    """The two nodes have no common wire version, or the log uses a later one (P31)."""
 
 
 class ApplyError(TxLogError, code="apply"):
@@ -301,34 +301,34 @@ class ApplyError(TxLogError, code="apply"):
 
 
 class PayloadLostError(ApplyError, code="payload-lost"):
-    """A file that a batch needs is damaged here, and no other site gave it."""
+    """A file that a batch needs is damaged here, and no other site could supply it."""
 
 
 class DivergedError(ApplyError, code="diverged", http_status=409):
-    """A replica's table is not what the log makes of it."""
+    """A table of a replica differs from what the log says it must be."""
 
 
 class ForeignLogError(DivergedError, code="foreign"):
-    """The replica is of another log than the node's: it is the wrong node, or the wrong lake."""
+    """The replica belongs to another log than the node: wrong node, or wrong lake."""
 
 
 class CopyConflictError(ApplyError, code="copy-conflict", retryable=True, http_status=409):
-    """Somebody wrote to a table while a copy replaced it; the table is as that writer left it."""
+    """Another writer changed a table while a copy replaced it; that writer's table stays."""
 
 
 class NotAppliedError(ApplyError, code="not-applied", retryable=True, http_status=409):
-    """The table or position asked for was not applied here yet."""
+    """The requested table or position is not applied here yet."""
 
 
 class CommittedNotAppliedError(ApplyError, code="committed-not-applied", definite=False):
-    """The transaction has its position, and `apply="inline"` could not apply it here.
+    """The transaction has its position, but `apply="inline"` could not apply it here.
 
-    Attribute `receipt`: what the commit would have returned, None where the error came as JSON.
+    Attribute `receipt`: what the commit would have returned; None if the error came as JSON.
     """
 
     way_out = (
-        "Do not commit it again: every site has it.  log.apply() tries once more; `sparktxlog "
-        "status` says what keeps this site's tables."
+        "Do not commit it again: every site has it.  log.apply() tries again; `sparktxlog "
+        "status` says why this site's tables are behind."
     )
 
     def __init__(self, message: str, *, hint: str = "", receipt: Any = None, **fields: Any) -> None:
@@ -337,7 +337,7 @@ class CommittedNotAppliedError(ApplyError, code="committed-not-applied", definit
 
 
 class InternalError(TxLogError, code="internal", definite=False):
-    """The node failed at a request in an unforeseen way; its log has the trace."""
+    """An unexpected failure of the node during a request; its log has the trace."""
 
 
 class InvariantViolation(TxLogError, code="invariant", definite=False):
@@ -345,7 +345,7 @@ class InvariantViolation(TxLogError, code="invariant", definite=False):
 
 
 class ContradictionError(InvariantViolation, code="contradiction"):
-    """A node contradicts what it said itself: nothing more of it is believed (P10, P30)."""
+    """A node contradicts what it said before: nothing more that it says is used (P10, P30)."""
 
     def __init__(self, message: str, *, peer: str = "", hint: str = "", **fields: object) -> None:
         super().__init__(message, hint=hint, **({"peer": peer} if peer else {}), **fields)
@@ -353,20 +353,21 @@ class ContradictionError(InvariantViolation, code="contradiction"):
 
 
 class OtherQueueError(ContradictionError, code="diverged"):
-    """A node has another queue at a position that this one knows (I1)."""
+    """Another node's queue differs from this node's at a position that both have (I1)."""
 
 
 class OutdatedError(InvariantViolation, code="outdated"):
-    """Others hold what this node said and does not know of: its disk is an older image (P30)."""
+    """Others hold what this node sent but does not have: its disk is an older image (P30)."""
 
 
 def first_lines(error: BaseException, most: int = 3) -> str:
-    """Return the first lines of an error's text as one: Spark's go on with a trace."""
+    """Return the first lines of an error's text as one; Spark adds a trace to its own."""
     return " ".join(str(error).strip().split("\n")[:most])[:600]
 
 
-#: The way out for a node whose history is another one than that of the log which goes on (P28).
+#: Hint for a node whose history differs from that of the log (P28).
 QUARANTINE_HINT = (
     "On the side that gives way, stop the node and run `sparktxlog peer quarantine --config FILE "
-    "--from URL` (URL of a node that goes on). It keeps what only this node has, and lets it join."
+    "--from URL` (URL of a node whose log is kept). What only this node has goes to quarantine, "
+    "and the node can join."
 )

@@ -155,7 +155,7 @@ def test_other_words_are_shown_as_they_are(node: Node) -> None:
 def test_an_absent_node_is_a_transport_error() -> None:
     with pytest.raises(TransportError, match="did not answer"):
         HttpLogSource("http://127.0.0.1:9").info()
-    with pytest.raises(ConfigError, match="no URL"):
+    with pytest.raises(ConfigError, match="not a URL"):
         HttpLogSource("127.0.0.1:7070")
 
 

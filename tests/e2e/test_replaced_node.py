@@ -138,8 +138,8 @@ def test_a_dead_node_is_replaced_by_one_decision_and_the_new_one_joins_by_anothe
 def test_what_cannot_be_is_refused_with_its_reason(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     for arguments, part in (
-        (("X", "D", "http://127.0.0.1:1"), "no node 'X' has a place"),
-        (("C", "B", "http://127.0.0.1:1"), "node 'B' has a place already"),
+        (("X", "D", "http://127.0.0.1:1"), "'X' is not a node of the cluster"),
+        (("C", "B", "http://127.0.0.1:1"), "node 'B' is already in the cluster"),
         (("C", "D", b.url), "is the address of 'B'"),
         (("C", "D", "http://127.0.0.1:1", "--weight", "9"), "would have no majority"),
     ):

@@ -113,7 +113,7 @@ def test_either_switch_may_fail_and_all_nodes_show_it(cluster: TwoSwitchCluster)
         assert json.loads(peer_list(cluster, "--json"))["reachability"] == found
         text = peer_list(cluster)
         assert "which addresses answer" in text
-        assert f"The nodes differ about {second['A'][0]}, {second['C'][0]}" in text
+        assert f"Nodes disagree about {second['A'][0]}, {second['C'][0]}" in text
         assert links_of(cluster) == at_switch(cluster, 0)
         cluster.second.heal()
         all_show(cluster, set())

@@ -168,7 +168,7 @@ def refused(node: NodeProcess, path: str, body: Any = None, raw: bytes | None = 
     document = problem.value.document
     assert (problem.value.status, document["title"]) == (404, "not-found")
     assert (document["definite"], document["retryable"]) == (True, False)
-    assert document["detail"].startswith("node 'W' is a witness, it votes only")
+    assert document["detail"].startswith("node 'W' is a witness, which only votes")
     assert "peer list" in document["hint"]
     assert document["fields"]["witness"] == "W"
 

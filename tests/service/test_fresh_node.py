@@ -28,7 +28,7 @@ def test_a_fresh_node_without_a_peer_takes_no_transaction(tmp_path: Path) -> Non
         running = build_node(config_of(tmp_path, "A", ports))
         await running.start()
         try:
-            with pytest.raises(NotMemberError, match="B has not taken it") as caught:
+            with pytest.raises(NotMemberError, match="B has not accepted it") as caught:
                 await running.submit(create(), level=Level.ACCEPTED, timeout=5)
             assert caught.value.definite and caught.value.retryable
             assert not running.membership.joining.proven

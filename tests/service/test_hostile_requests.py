@@ -298,7 +298,7 @@ def test_a_body_that_no_peer_signed_is_not_read(tmp_path: Path) -> None:
                 assert status in (401, 403, 409)
             status, problem = await peer.send(path, b"another body", peer.headers(path, body))
             assert (status, problem["title"]) == (401, "unauthorized")
-            assert "not the one that was signed" in problem["detail"]
+            assert "differs from the one that it signed" in problem["detail"]
             assert (await peer.send(path, body))[0] == 204
 
     asyncio.run(main())

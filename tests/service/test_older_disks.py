@@ -151,7 +151,7 @@ def test_two_empty_disks_of_three_found_no_second_log(tmp_path: Path) -> None:
             await made.start("A", "B")
             links = [made.nodes[own].base.links[other] for own, other in ("AB", "BA")]
             await until(lambda: all(link.up for link in links))
-            with pytest.raises(NotMemberError, match="C has not taken it as it is"):
+            with pytest.raises(NotMemberError, match="C has not accepted it"):
                 await made.submit("A")
             await asyncio.sleep(4 * QUICK["suspect_timeout"])  # type: ignore[operator]
             assert [one.base.master.view.epoch for one in made.nodes.values()] == [1, 1]

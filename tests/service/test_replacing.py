@@ -74,9 +74,9 @@ def test_a_place_changes_hands_by_one_decision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "body", "status", "part"),
     [
-        ("X", {"id": "D", "url": FRESH}, 409, "no node 'X' has a place"),
+        ("X", {"id": "D", "url": FRESH}, 409, "'X' is not a node of the cluster"),
         ("B", {"id": "B", "url": FRESH}, 409, "cannot replace itself"),
-        ("B", {"id": "C", "url": FRESH}, 409, "node 'C' has a place already"),
+        ("B", {"id": "C", "url": FRESH}, 409, "node 'C' is already in the cluster"),
         ("B", {"id": "D", "url": "http://127.0.0.1:1,OF-A"}, 409, "is the address of 'A'"),
         ("B", {"id": "D", "url": FRESH, "weight": 3}, 409, "would have no majority"),
         ("B", {"id": "D", "url": FRESH, "weight": -1}, 400, "expected 0 to"),

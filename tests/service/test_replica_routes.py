@@ -334,7 +334,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
                 return replace(await ask(worker_id, named=named), position=inside)
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
-            with pytest.raises(LocalProtocolError, match="this node cannot tell"):
+            with pytest.raises(LocalProtocolError, match="too old to be compared"):
                 await b.fleet.copies.ticket(DECISION, ["A"])
 
     asyncio.run(main())
@@ -547,7 +547,7 @@ def test_a_worker_that_goes_silent_is_told_of(
                 await until(lambda: [entry for entry in said if entry["event"] == "worker silent"])
             assert judge_status(a.status()) is ExitCode.LAGGING
             (warning,) = a.status()["warnings"]
-            assert "is silent for" in warning["text"] and "no such file" in warning["text"]
+            assert "has been silent for" in warning["text"] and "no such file" in warning["text"]
             text = a.base.metrics.text().decode()
             assert re.search(r"sparktxlog_replica_silent{[^}]*} 1.0", text)
             assert re.search(r"sparktxlog_replica_error{[^}]*} 1.0", text)

@@ -308,7 +308,7 @@ def test_a_damaged_file_is_fetched_again_from_who_holds_it(tmp_path: Path) -> No
             assert (found["fetched"], lost["path"], lost["position"]) == ([], file.path, 2)
             assert (lost["table"], lost["run"]) == ("t", "A/1/2")
             assert "has the digest" in lost["reason"]
-            assert lost["asked"] == {"A": "it has not got it whole either"}
+            assert lost["asked"] == {"A": "it does not have a good copy"}
             assert [name for name, good, _ in b.ready() if not good] == ["payloads"]
 
     asyncio.run(main())
@@ -338,7 +338,7 @@ def test_a_run_that_nobody_can_deliver_is_voided(tmp_path: Path) -> None:
             await until(lambda: bool(b.status()["undelivered"]))
             (run,) = b.status()["undelivered"]
             for node, name, error in (
-                (b, run["digest"], "Ask A, which stamped it"),
+                (b, run["digest"], "Ask A, which accepted it"),
                 (a, "0" * 16, "no runs '0000000000000000' wait"),
             ):
                 with pytest.raises((LocalProtocolError, NotFoundError), match=error) as caught:

@@ -1,1 +1,1 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""
+"""What users call: `connect` for Spark, `Client` without Spark, and the work of the jobs."""

@@ -1,4 +1,4 @@
-"""Batches of many transactions of one table: given ids, sent over several connections."""
+"""Batches of many transactions on one table: they get ids and go over several connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BatchReceipt:
 
     @property
     def late(self) -> bool:
-        """Whether a run is ordered and has not reached a higher level in time."""
+        """Whether a run is ordered but did not reach the requested level in time."""
         return any(receipt.late for receipt in self.receipts)
 
     def transaction_id(self, index: int) -> str:
@@ -63,7 +63,7 @@ class BatchReceipt:
 def transactions_of(
     definition: TableDefinition, kind: OperationKind, rows: pa.Table, column: str | None
 ) -> TransactionRuns:
-    """Check rows and make transactions of them: of each row, or of equal values of a column."""
+    """Check rows and make transactions of them: one per row, or per value of a column."""
     rows, txs = _grouped(definition, rows, column)
     row_schema(definition, kind)
     rows = align_rows(definition, kind, rows)
@@ -77,7 +77,7 @@ def transactions_of(
 def send_runs(
     send: Callable[[EncodedRun], Receipt], runs: Iterator[EncodedRun], connections: int
 ) -> tuple[Receipt, ...]:
-    """Send runs; with more than one connection several at a time."""
+    """Send runs, as many at a time as there are connections."""
     receipts: list[Receipt] = []
     try:
         if connections <= 1:
@@ -125,7 +125,7 @@ def _grouped(
     values = rows[column].combine_chunks()
     if values.null_count:
         raise SchemaMismatchError(
-            f"column {column!r} groups rows into transactions and may not be NULL",
+            f"column {column!r} groups rows into transactions and must not be NULL",
             table=definition.name,
             column=column,
         )

@@ -9,7 +9,7 @@
         print(tx.receipt.position)
 
 Every transaction has an id that the client makes, so a repeat after a broken link is the same
-transaction.  An error says whether certainly nothing happened (`error.definite`).
+transaction.  `error.definite` says whether it is certain that nothing happened.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sparktxlog.model.table import Column, TableDefinition
 
 _NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
 
-#: Rows of one operation: a list of mappings, or anything that speaks Arrow's C stream.
+#: Rows of one operation: a list of mappings, or an object with Arrow's C stream interface.
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | Any
 #: Columns of a new table: name → type, `Column`s, or an Arrow schema (which has no type stubs).
 Columns: TypeAlias = Mapping[str, str] | Iterable[Column] | Any
@@ -54,8 +54,8 @@ Columns: TypeAlias = Mapping[str, str] | Iterable[Column] | Any
 class Transaction(TransactionDraft[Rows, Columns]):
     """Operations over one or more tables that take effect together or not at all.
 
-    Made by `Client.transaction`; leaving its `with` block submits it, an error inside drops it.
-    Without one, `commit` submits it.
+    Made by `Client.transaction`.  The end of its `with` block submits it; an error inside drops it.
+    Without a `with` block, `commit` submits it.
     """
 
     _another = "client.transaction()"
@@ -74,7 +74,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         self._id = (
             transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
         )
-        #: The user gave the id: what changes nothing is recorded under it all the same.
+        #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = transaction_id is not None
         self._session = session
         self._level = level
@@ -146,7 +146,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         if self._receipt is None:
             request = TransactionRequest(
                 operations=self._operations,
-                # Without an id there is nothing to record.
+                # Without an id from the user nothing is recorded.
                 transaction_id=self.id if self._given or not self._is_nothing else None,
                 session=self._session,
                 valid_until=microseconds(self._valid_until),
@@ -160,8 +160,8 @@ class Transaction(TransactionDraft[Rows, Columns]):
 class Client(Commits[Rows, Columns]):
     """Talks to one node, or to several nodes of one log; safe to share between threads.
 
-    With several URLs a call goes to the next node when one does not answer or takes no
-    transactions, and a submit whose node was lost is followed to its outcome; the same id is never
+    With several URLs a call goes to the next node if one does not answer or takes no transactions.
+    If a node is lost during a submit, the client finds the outcome at another one; an id is never
     applied twice.  Level `applied` then means the site of the node that answers.
 
     Args:
@@ -247,26 +247,26 @@ class Client(Commits[Rows, Columns]):
 
         Args:
             table: Name of the table.
-            rows: Arrow data; without rows there are no transactions, and none are submitted.
+            rows: Arrow data; without rows nothing is submitted.
             kind: `append`, `upsert`, `delete_keys` or `overwrite`.
             transaction_column: Column whose equal values make one transaction; not stored.
             session: See `transaction`.
             level: Instead of the client's.
             timeout_s: Seconds for each run.
             run_transactions: Transactions in one request, to 8,192.
-            connections: Requests at a time.  With more than one, runs may be ordered otherwise
-                than they stand in `rows`; kinds other than `append` therefore use one.
+            connections: Requests at a time.  With more than one, the order of runs may differ from
+                that of `rows`, so kinds other than `append` use only one.
 
         Raises:
             CommitStateUnknownError: Field `transaction_id` names the first of the run concerned;
                 other runs may have been ordered (not definite).
-            CommitRejectedError: The run was refused; earlier ones may have been ordered
-                (definite for this run; field `accepted` counts the transactions before it).
+            CommitRejectedError: A run was refused; earlier runs may have been ordered (definite
+                for this run; field `accepted` counts the transactions before it).
         """
         try:
             wanted = OperationKind(kind)
         except ValueError as error:
-            raise InvalidRequestError(f"{kind!r} is no kind of operation") from error
+            raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
         if self._info is None:
             self._info = self.info()
         made = transactions_of(
@@ -286,10 +286,10 @@ class Client(Commits[Rows, Columns]):
         return BatchReceipt(receipts=receipts, ids=made.ids)
 
     def after(self, position: int) -> None:
-        """Let all that is submitted or asked for from now on come after a position.
+        """Make later submits and reads come after a position.
 
-        A client remembers the positions of its own receipts by itself; this is for those of
-        others.  A node that has not got there waits, for as long as the call may take.
+        A client remembers the positions of its own receipts; this is for those of other clients.
+        A node that has not reached the position waits, at most as long as the call may take.
         """
         self._link.after(position)
 
@@ -309,7 +309,7 @@ class Client(Commits[Rows, Columns]):
             timeout_s: Instead of the client's.
 
         Returns:
-            The receipt; `late` where it is ordered and has not reached a higher level in time.
+            The receipt; `late` if it is ordered but did not reach the level in time.
 
         Raises:
             CommitStateUnknownError: Not ordered in time (not definite).
@@ -319,7 +319,7 @@ class Client(Commits[Rows, Columns]):
         return self._link.wait(_id_of(receipt), level, timeout_s)
 
     def receipt(self, transaction_id: str) -> Receipt:
-        """Return what is known of a transaction; NotFoundError if no node that answers saw it."""
+        """Return the state of a transaction; NotFoundError if no node that answers saw it."""
         found = transaction_id_from_text(transaction_id)
         return self._link.receipt(transaction_id_to_text(found))
 
@@ -328,7 +328,7 @@ class Client(Commits[Rows, Columns]):
         return dict(self._link.get("/v1/info"))
 
     def status(self) -> dict[str, Any]:
-        """Return the master's view: queues, peers, missing nodes and why, replicas."""
+        """Return the node's status: queues, peers, missing nodes, replicas."""
         return dict(self._link.get("/v1/status"))
 
     def queue(self, after: int = 0, limit: int = 100) -> list[dict[str, Any]]:
@@ -367,24 +367,24 @@ def _id_of(receipt: Receipt | BatchReceipt | str) -> str:
         return transaction_id_to_text(transaction_id_from_text(receipt))
     if isinstance(receipt, BatchReceipt):
         if not receipt.n:
-            raise LocalProtocolError("the batch had no rows: there is nothing to wait for")
+            raise LocalProtocolError("the batch had no rows, so there is nothing to wait for")
         return receipt.transaction_id(receipt.n - 1)
     if receipt.transaction_id is None:
         if not receipt.n:
-            raise LocalProtocolError("nothing was submitted: there is nothing to wait for")
+            raise LocalProtocolError("nothing was submitted, so there is nothing to wait for")
         if receipt.ids:
             return receipt.ids[-1]
         raise LocalProtocolError(
-            "the receipt of a run names no transaction", hint="Wait for one of its ids."
+            "the receipt of a run has no transaction id", hint="Wait for one of the run's ids."
         )
     return receipt.transaction_id
 
 
 def arrow_table(rows: Any) -> pa.Table:
-    """Return anything that speaks Arrow as a table.
+    """Return any object with Arrow data as a table.
 
     Raises:
-        InvalidRequestError: It does not (definite).
+        InvalidRequestError: It has none, or it cannot be read (definite).
     """
     if isinstance(rows, pa.Table):
         return rows
@@ -398,8 +398,8 @@ def arrow_table(rows: Any) -> pa.Table:
     except pa.ArrowException as error:
         raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error
     raise InvalidRequestError(
-        f"rows are an Arrow table or a list of dicts, not {type(rows).__name__}",
-        hint="Spark DataFrames are committed with sparktxlog.connect(spark, url).",
+        f"rows must be an Arrow table or a list of dicts, not {type(rows).__name__}",
+        hint="Commit Spark DataFrames with sparktxlog.connect(spark, url).",
     )
 
 

@@ -1,4 +1,4 @@
-"""`connect`: a Spark session and a node become a `TxLog`, the object that users work with."""
+"""`connect` makes a `TxLog`, the object that users work with, of a Spark session and a node."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What rows mean must not depend on the session they were committed from.
+#: The meaning of rows must not depend on the session that commits them.
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     # INT96, Spark's default, has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
-#: A position, or "own": that of this log's last commit.
+#: A position, or "own": that of this `TxLog`'s last commit.
 AtLeast = int | Literal["own"] | None
 
 
@@ -71,25 +71,26 @@ def connect(
     the session's time zone to UTC and its Parquet timestamps to microseconds, and registers the
     data source `txlog`.
 
-    With several URLs of one log the first node that takes transactions is the session's *home*: its
-    payload store, its tables.  A commit whose node is lost is followed to its outcome at the
-    others, or submitted there under the same id.  A commit whose rows were staged as files is bound
-    to its home: if that is lost, its outcome is asked for elsewhere, and else UNKNOWN.
+    With several URLs of one log, the first node that takes transactions is the session's *home*,
+    whose payload store and tables it uses.  If a node is lost during a commit, the others are asked
+    for the outcome, or the transaction is submitted there under the same id.  Staged files are
+    bound to the home: if it is lost, no other node can take them, and a commit that no other node
+    knows ends as UNKNOWN.
 
     Args:
         spark: The session whose DataFrames are committed.
         url: The node's, such as `http://127.0.0.1:7070`; several as a list, or with commas.
         token: Client token, where the node asks for one.
-        apply: "inline": this session also applies what it commits, in place of a worker.
+        apply: "inline": this session also applies its commits, instead of a worker.
         session: Commits of one session are ordered as they were submitted (protocol P1a);
             default: one for each call.
-        timeout: Seconds that a commit waits for its level, unless it says otherwise.
+        timeout: Seconds that a commit waits for its level by default.
 
     Raises:
         UnreachableError: No node answers there (definite).
         UnauthorizedError: The token is missing or wrong (definite).
-        PayloadStoreError: The payload store is not shared; the text names both sides (definite).
-        ConfigError: `apply` is none of the allowed values, or the node is of another version.
+        PayloadStoreError: The payload store is not shared; the message names both sides (definite).
+        ConfigError: `apply` has a wrong value, or the node has another version.
         InvalidRequestError: `apply="inline"` and several URLs (definite).
     """
     if apply not in (None, "inline"):
@@ -98,7 +99,7 @@ def connect(
         )
     link = Nodes(url, token=token)
     if apply == "inline" and len(link) > 1:
-        raise InvalidRequestError("apply='inline' works with one node", hint="Give one URL.")
+        raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
     home, info = link.choose()
     _check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
@@ -126,7 +127,7 @@ def _check_version(version: str, url: str) -> None:
     if version.split(".")[:2] != __version__.split(".")[:2]:
         raise ConfigError(
             f"the node at {url} has version {version}, this package has {__version__}",
-            hint=f"Install the node's: pip install 'sparktxlog[spark]=={version}'.",
+            hint=f"Install the node's version: pip install 'sparktxlog[spark]=={version}'.",
             value=version,
         )
 
@@ -136,8 +137,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
     (durable at this node), `acquired` (durable at the quorum), `ordered` (has its position, the
-    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).  What is ordered
-    in time and not applied returns a receipt that says `late`.
+    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).  The receipt of
+    a transaction that is ordered but not applied in time says `late`.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         #: End of this log's last commit in the synchronized queue, 0 = none yet.
         self.last_position = 0
         self._link = link
-        #: Whose payload store and tables the session sees.
+        #: The node whose payload store and tables the session uses.
         self._home = home
         self._session = session
         self._timeout_s = timeout_s
@@ -176,14 +177,14 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         self.close()
 
     def close(self) -> None:
-        """Close connections and give up the replica; the Spark session goes on."""
+        """Close connections and release the replica; the Spark session stays."""
         if self.worker is not None:
             self.worker.close()
             self.worker = None
         self._link.close()
 
     def after(self, position: int) -> None:
-        """Let all that is committed from now on come after a position; see `Client.after`."""
+        """Make later commits come after a position; see `Client.after`."""
         self._link.after(position)
 
     # -- commits ---------------------------------------------------------------------------------
@@ -264,13 +265,13 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         return b.receipt
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
-        """Return what the node knows of a transaction, None if it never saw it."""
+        """Return the receipt of a transaction, None if the node never saw it."""
         return self._link.find(transaction_id_from_text(str(transaction_id)))
 
     # -- what transactions and batches need ------------------------------------------------------
 
     def definition(self, table: str) -> TableDefinition:
-        """Return a table's definition, kept once read: definitions do not change.
+        """Return a table's definition; it is kept once read, because definitions do not change.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
@@ -323,12 +324,12 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             raise
 
     def _asked(self, level: str) -> str:
-        """Return the level to ask the node for: an inline worker applies only afterwards."""
+        """Return the level to request from the node: an inline worker applies only afterwards."""
         inline = self.worker is not None and level in ("applied", "applied(1)")
         return Level.ORDERED.value if inline else level
 
     def _after(self, receipts: Sequence[Receipt], level: str, deadline: float) -> Sequence[Receipt]:
-        """Let the inline worker apply what was ordered; what it does not reach in time is `late`.
+        """Let the inline worker apply ordered transactions; those not applied in time are `late`.
 
         Raises:
             CommittedNotAppliedError: It is ordered and cannot be applied here (not definite).
@@ -347,7 +348,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             what = "the batch" if first is None else f"transaction {first}"
             reason = error.message if isinstance(error, TxLogError) else str(error)
             raise CommittedNotAppliedError(
-                f"{what} is committed at position {self.last_position}, and not applied here: "
+                f"{what} is committed at position {self.last_position}, but not applied here: "
                 f"{reason}",
                 receipt=receipts[0],
                 transaction_id=first,
@@ -374,7 +375,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             raise NotAppliedError(
                 f"position {wanted} is not published after {self._timeout_s:g} s, the queue table "
                 f"ends at {answer['position']}",
-                hint="See `sparktxlog status`: which node is missing?",
+                hint="`sparktxlog status` says which node is missing.",
                 published=answer["position"],
                 position=wanted,
             )
@@ -402,14 +403,14 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         return self._view("transfers")
 
     def epochs(self) -> DataFrame:
-        """Return the latest epochs that this node has taken up; see `views.EPOCHS`."""
+        """Return the latest epochs that this node entered; see `views.EPOCHS`."""
         return self._view("epochs")
 
     def _view(self, name: str) -> DataFrame:
         return self.spark.createDataFrame(view(name, self._link.get))
 
     def table(self, name: str, at_least: AtLeast = None) -> DataFrame:
-        """Return a table of this site's replica, at the newest position that is applied whole.
+        """Return a table of this site's replica, at the newest position that is applied completely.
 
         Args:
             name: The table's.
@@ -417,13 +418,13 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
-            NotAppliedError: No worker has applied it yet; the text has both positions and the
+            NotAppliedError: No worker has applied it yet; the message has both positions and the
                 command to run (definite).
         """
         return self.snapshot(at_least=at_least).table(name)
 
     def snapshot(self, position: int | None = None, at_least: AtLeast = None) -> Snapshot:
-        """Return all tables at one position: whole transactions only.
+        """Return all tables at one position, without parts of transactions.
 
         Args:
             position: End of a batch that this site's worker applied; default: the newest.
@@ -450,10 +451,10 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         return Snapshot.of(self.spark, self, answer)
 
     def apply(self, timeout: float | None = None) -> int:
-        """Apply all that is ordered by now, with the worker of `apply="inline"`.
+        """Apply all transactions ordered so far, with the worker of `apply="inline"`.
 
         Returns:
-            The position that the replica has then; others' commits may have moved it on.
+            The replica's new position; it may include later commits of others.
 
         Raises:
             InvalidRequestError: The log was connected without a worker (definite).
@@ -461,11 +462,11 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """
         if self.worker is None:
             raise InvalidRequestError(
-                "this log has no worker of its own",
-                hint="connect(…, apply='inline'), or run a worker: "
+                "this session has no worker",
+                hint="Use connect(…, apply='inline'), or run a worker: "
                 f"./spark-submit.sh jobs/apply.py --url {self.url}",
             )
-        # What is ordered is published a moment later, and not only this log commits.
+        # Ordered transactions are published a moment later, and others commit too.
         ordered = int(self._home.get("/v1/info")["position"])
         outcome = self.worker.apply(
             max(ordered, self.last_position), self._timeout_s if timeout is None else timeout
@@ -526,7 +527,7 @@ class Snapshot:
 
 
 def not_applied(log: TxLog, table: str, applied: int, wanted: int) -> NotAppliedError:
-    """Return the error that says both positions and the command that applies."""
+    """Return the error with both positions and the command to run."""
     synchronized = log.position()
     thing = f"table {table!r}" if table else f"position {wanted}"
     return NotAppliedError(
@@ -542,7 +543,7 @@ def not_applied(log: TxLog, table: str, applied: int, wanted: int) -> NotApplied
 class InlineWorker:
     """`apply="inline"`: a worker that runs between the commits of a session; owns the replica.
 
-    For notebooks, tests and single-node use; elsewhere a worker of its own follows the log.
+    For notebooks, tests and single nodes; elsewhere a separate worker follows the log.
 
     Args:
         spark: Session with Delta.
@@ -567,8 +568,8 @@ class InlineWorker:
         """Apply what is published, at least up to a position.
 
         Raises:
-            NotAppliedError: Not reached in time; the commit itself stands (definite).
-            ApplyError: A batch cannot be applied; its tables keep their last whole state.
+            NotAppliedError: Not reached in time; the commit stays valid (definite).
+            ApplyError: A batch cannot be applied; its tables keep their last complete state.
         """
         outcome = self._applier.run_once(at_least=at_least, timeout_s=timeout_s)
         if outcome.diverged:
@@ -576,8 +577,8 @@ class InlineWorker:
             raise ApplyError(f"tables stand still: {shown}", tables=list(outcome.diverged))
         if outcome.position < at_least:
             raise NotAppliedError(
-                f"position {at_least} is ordered and not applied after {timeout_s:.0f} s, "
-                f"the replica stands at {outcome.position}",
+                f"position {at_least} is ordered but not applied after {timeout_s:.0f} s, "
+                f"the replica is at {outcome.position}",
                 hint=outcome.stopped or "Call log.apply() again.",
                 applied=outcome.position,
                 position=at_least,
@@ -585,6 +586,6 @@ class InlineWorker:
         return outcome
 
     def close(self) -> None:
-        """Give the replica free."""
+        """Release the replica."""
         self._directory.close()
         self._source.close()

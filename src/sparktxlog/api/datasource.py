@@ -1,11 +1,11 @@
-"""The data source `txlog`: `df.write.format("txlog")` appends, `spark.read.format("txlog")` shows.
+"""The data source `txlog`: `df.write.format("txlog")` appends, `spark.read.format("txlog")` reads.
 
-Spark runs every method here in Python processes of its own: no session, no memory shared with the
-user's, options lower-cased.  Tasks write files into the payload store; the commit posts them.  The
-claim of a content signature is missing, for Spark's hash cannot be had here: prefer `log.append`,
-whose staging is faster, too.
+Spark runs every method here in separate Python processes: without a session, without the user's
+memory, with options in lower case.  Tasks write files into the payload store; the commit posts
+them.  Transactions of this data source carry no signature, because Spark's hash is not available
+here.  Prefer `log.append`, which is also faster.
 
-Filters are never pushed down: Spark 4.2 gives silently wrong results with it (measured).
+Filters are never pushed down: Spark 4.2 then gives wrong results without an error (measured).
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class TxLogDataSource(DataSource):
 
     Options: `url` and `token` of the node, or of several with commas between their URLs (known
     after `connect`); to write `table`, `transaction_id`, `level`, `timeout`, and `after`, a
-    position that the node must have got to; to read,
+    position that the node must have reached; to read,
     `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`.
     """
 
-    #: Set by `register`: what `connect` knows.
+    #: Set by `register`: url and token of `connect`.
     defaults: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class TxLogDataSource(DataSource):
         return StructType.fromJson(_queue_schema(_open_queue(self._link())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a view, its content pinned now."""
+        """Return the reader of a view, whose content is fixed now."""
         link = self._link()
         arrow = to_arrow_schema(schema, timezone="UTC")
         name = self._view()
@@ -108,7 +108,7 @@ class TxLogDataSource(DataSource):
                 hint="Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
             )
         if not self.options.get("table"):
-            raise InvalidRequestError("no table is named", hint="Add .option('table', name).")
+            raise InvalidRequestError("no table is given", hint="Add .option('table', name).")
         link = self._link()
         home, info = link.choose()
         definition = link.table(check_table_name(self.options["table"]))
@@ -133,7 +133,7 @@ def _link(options: Mapping[str, str]) -> Nodes:
     url = options.get("url")
     if not url:
         raise InvalidRequestError(
-            "the node is not named",
+            "no node is given",
             hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
         )
     link = Nodes(url, token=options.get("token"))
@@ -144,7 +144,7 @@ def _link(options: Mapping[str, str]) -> Nodes:
 def _whole(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise InvalidRequestError(
-            f"the option 'after' is {text[:40]!r}, a position is wanted", value=text[:40]
+            f"the option 'after' is {text[:40]!r}, expected a position", value=text[:40]
         )
     return int(text)
 
@@ -166,7 +166,7 @@ class _QueueReader(DataSourceReader):
     """The files of the published queue, pinned at one Delta version."""
 
     def __init__(self, table: Any, schema: pa.Schema) -> None:
-        # The queue table has no deletion vectors and no column mapping: its files are its rows.
+        # The queue table has no deletion vectors and no column mapping, so its files are its rows.
         self._files = sorted(table.file_uris())
         self._schema = schema
 
@@ -188,7 +188,7 @@ def _open_queue(link: Nodes) -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             "reading the queue needs the package deltalake",
-            hint="pip install 'sparktxlog[spark]'",
+            hint="Run: pip install 'sparktxlog[spark]'",
         ) from error
     root = Path(link.get("/v1/info")["log_root"]) / "synchronized_queue"
     try:
@@ -219,9 +219,9 @@ class _Staged(WriterCommitMessage):
 class TxLogWriter(DataSourceArrowWriter):
     """Stages the rows of one append from tasks, and posts it when all are done.
 
-    Built once for each job and pickled to tasks and commit, so the transaction id made here is
-    the same everywhere.  Of a task that ran twice only the attempt that won sends a message.  Only
-    the node whose payload store has the files can take them; the outcome is asked for at all.
+    Built once for each job and pickled to tasks and commit, so the transaction id made here is the
+    same everywhere.  If a task ran twice, only the successful attempt sends a message.  Only the
+    node whose payload store has the files can take them; the outcome is asked for at all nodes.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class TxLogWriter(DataSourceArrowWriter):
             raise
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Post the transaction; files of one that certainly failed are removed."""
+        """Post the transaction; if it certainly failed, remove its files."""
         files = _files(messages)
         try:
             self._commit(files)
@@ -286,7 +286,7 @@ class TxLogWriter(DataSourceArrowWriter):
         deadline = time.monotonic() + timeout_s
         link = _link(self._options)
         if link.known(self._id, level, timeout_s) is not None:
-            self._remove()  # of the first commit the log has its own
+            self._remove()  # the log has the files of the first commit
             return
         self._marker().touch()
         left = max(0.0, deadline - time.monotonic())
@@ -305,14 +305,14 @@ class TxLogWriter(DataSourceArrowWriter):
         """Remove what tasks wrote, unless the log has the transaction or may still get it.
 
         Spark calls this also after a commit that raised, although the log may have accepted it.
-        A transaction that was posted and not certainly refused keeps its files, even if the node
-        does not know it: the request may still be on its way there.
+        A transaction that was posted and not definitely refused keeps its files, even if the node
+        does not know it: the request may still be on its way.
         """
         if not self._marker().exists():
             self._remove()
 
     def _marker(self) -> Path:
-        """File that says that the transaction was posted: it may have happened from then on."""
+        """File that marks the transaction as posted: from then on it may have taken effect."""
         return self._root / self._folder / "_submitted"
 
     def _remove(self) -> None:
@@ -322,7 +322,7 @@ class TxLogWriter(DataSourceArrowWriter):
         """
         folder = self._root / self._folder
         gone = folder.with_name(f"{folder.name}-gone")
-        with contextlib.suppress(FileNotFoundError):  # a commit that failed has removed it
+        with contextlib.suppress(FileNotFoundError):  # a failed commit has removed it
             folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(OSError):  # another write under the same id has files there
@@ -336,7 +336,7 @@ def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]
     )
 
 
-#: What `txlog` means in each session.
+#: Session → what `txlog` means there.
 _registered: WeakKeyDictionary[SparkSession, dict[str, str | None]] = WeakKeyDictionary()
 
 
@@ -345,11 +345,11 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
 
     Args:
         spark: The session.
-        url: The node, or several with commas, that are meant where no option `url` is given.
+        url: Default of the option `url`: the node, or several with commas.
         token: Their client token.
     """
     known = {"url": url, "token": token}
-    # Spark warns of every name that is registered again.
+    # Spark warns if a name is registered again.
     if _registered.get(spark) == known:
         return
 
@@ -368,7 +368,7 @@ _RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)")
 
 
 def errors_from_spark(error: BaseException) -> BaseException:
-    """Return the typed error inside an error of Spark's, or the error itself.
+    """Return the typed error inside an error of Spark, or the error itself.
 
         try:
             df.write.format("txlog").option("table", "orders").mode("append").save()

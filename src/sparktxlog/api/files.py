@@ -17,7 +17,7 @@ from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
-#: Rows of a row group; Spark hands over 10,000 at a time.
+#: Rows of a row group; Spark passes 10,000 at a time.
 _GROUP_ROWS = 128 << 10
 #: Files that one task may hold open; more partition values than that need log.append.
 _MAX_OPEN = 500
@@ -27,7 +27,7 @@ Values = tuple[str | None, ...]
 
 @dataclass(slots=True)
 class _Open:
-    """A file under way and the rows that wait for its next row group."""
+    """An open file, and the rows that wait for its next row group."""
 
     path: Path
     writer: pq.ParquetWriter
@@ -54,11 +54,11 @@ class FileStage:
         self._open: dict[Values, _Open] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take in rows, columns in any order.
+        """Add rows, columns in any order.
 
         Raises:
             SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
-            PayloadStoreError: The operation's directory is not there (definite).
+            PayloadStoreError: The operation's directory does not exist (definite).
         """
         if not batch.num_rows:
             return
@@ -126,7 +126,7 @@ def _flush(file: _Open) -> None:
 
 
 def _in_order(table: pa.Table, definition: TableDefinition) -> pa.Table:
-    """Return the columns under the table's own spelling: the session may ignore case."""
+    """Return the columns with the table's spelling of their names: the session may ignore case."""
     spelling = {column.name.lower(): column.name for column in definition.columns}
     return table.rename_columns([spelling.get(name.lower(), name) for name in table.column_names])
 

@@ -1,9 +1,9 @@
-"""Rows on their way into the log: small ones as Arrow, all others as Parquet files written once.
+"""Stages rows: small DataFrames as Arrow, all others as Parquet files that are written once.
 
-One Spark job writes the files *and* counts rows, NULLs and the content signature, by an
-`Observation` of the write; rows are never read a second time, but for the key columns of
-upserts, whose duplicates need a grouping.  What cannot be large (a local relation, a Python list)
-is fetched as Arrow instead, with the row hashes as two more columns of the same job.
+One Spark job writes the files *and* counts rows, NULLs and the content signature, with an
+`Observation` of the write.  Rows are not read again, except the key columns of upserts, to find
+duplicates.  Small DataFrames (a local relation, a Python list) are fetched as Arrow instead, with
+the row hashes as two more columns of the same job.
 
     <payload store>/<transaction id>/<place>-<table>-<random>/[column=value/]part-….parquet
 """
@@ -43,9 +43,9 @@ from sparktxlog.worker.apply.signatures import (
     signature_from,
 )
 
-#: Row hashes that travel beside inline rows, one column for each lane.
+#: Columns of row hashes beside inline rows, one for each lane.
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
-#: Rows that a frame of unknown size (a Python list) is probed for before it is staged.
+#: A frame of unknown size (a Python list) is fetched up to so many rows before it is staged.
 _PROBE_ROWS = 4096
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
@@ -53,16 +53,16 @@ _NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPayloads:
-    """The payload store as driver and executors see it."""
+    """The payload store that node, driver and executors share."""
 
     #: Absolute path, the same for the node, the driver and all executors.
     root: Path
-    #: Largest rows, as Arrow, that travel with the transaction itself.
+    #: Most bytes of rows, as Arrow, that are sent with the transaction itself.
     inline_limit_bytes: int
 
 
 class SignatureExpressions:
-    """Spark expressions of tables' signatures, built once: each takes many calls into the JVM."""
+    """Spark expressions of signatures, built once per table: each takes many calls into the JVM."""
 
     def __init__(self) -> None:
         #: What `signature_columns` makes.
@@ -84,7 +84,7 @@ class FrameStager:
         spark: Session whose executors write.
         store: Where to.
         transaction_id: 16 bytes, names the directory.
-        expressions: Kept from one transaction to the next.
+        expressions: Shared by all transactions of a session.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class FrameStager:
     def stage(
         self, frame: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
     ) -> PreparedOperation:
-        """Check, write and count the rows of one operation; none are returned as none, inline.
+        """Check, write and count the rows of one operation; without rows nothing is written.
 
         Args:
             frame: Rows; columns in any order.
             definition: The table.
             kind: A kind that carries rows.
-            place: Of the operation in its transaction.
+            place: Index of the operation in its transaction.
 
         Raises:
             SchemaMismatchError: Columns or types do not fit; no Spark job ran (definite).
-            InvalidRowsError: NULL where none may be, a key twice in an upsert (definite).
+            InvalidRowsError: NULL in a column that takes none, a key twice in an upsert (definite).
             PayloadStoreError: The driver does not see what executors wrote (definite).
         """
         rows = conform(frame, definition, kind)
@@ -136,7 +136,7 @@ class FrameStager:
         limit = self._store.inline_limit_bytes
         size = _size_bytes(rows)
         if size is None:
-            # One partition, read until the limit: neither a shuffle nor more rows than that.
+            # One partition, read up to the limit: no shuffle, no further rows.
             rows = rows.coalesce(1).limit(_PROBE_ROWS + 1)
         elif size > limit:
             return None
@@ -214,7 +214,7 @@ def inline_rows(
     rows: pa.Table,
     claim: TableSignature | None = None,
 ) -> PreparedOperation:
-    """Return the operation whose rows travel with the transaction itself."""
+    """Return the operation whose rows are sent with the transaction itself."""
     return PreparedOperation(
         table=definition.name,
         kind=kind,
@@ -237,7 +237,7 @@ def with_lanes(
 
 
 def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:
-    """Return the rows without their hashes, and the signature that the hashes add up to."""
+    """Return the rows without their hashes, and the sum of the hashes as a signature."""
     if LANE_COLUMNS[0] not in table.column_names:
         return table, None
     claim = lane_signature(*(table[name].to_numpy() for name in LANE_COLUMNS))
@@ -245,7 +245,7 @@ def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:
 
 
 def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:
-    """Describe the Parquet files below a directory, hashing several at once.
+    """Describe the Parquet files below a directory; several are hashed at once.
 
     Spark's checksum files are removed: the digests replace them.
     """
@@ -320,7 +320,7 @@ def _null_in(
 def _duplicate_key(definition: TableDefinition, key: dict[str, Any]) -> InvalidRowsError:
     shown = ", ".join(f"{name}={str(value)[:60]!r}" for name, value in key.items())
     return InvalidRowsError(
-        f"upsert of table {definition.name!r}: the key {shown} stands in more than one row",
+        f"upsert of table {definition.name!r}: more than one row has the key {shown}",
         hint=f"Keep one row for each key: df.dropDuplicates({list(definition.keys)!r}).",
         table=definition.name,
         key=shown,

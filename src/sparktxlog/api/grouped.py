@@ -1,4 +1,4 @@
-"""Many transactions out of Arrow rows: sorted once by transaction, and cut into runs (P1b).
+"""Makes many transactions of Arrow rows: sorted once by transaction, then cut into runs (P1b).
 
 No object is made per row or transaction: ids are one array of bytes, groups and cuts are array
 operations, and a run is one Arrow stream for each table and kind.
@@ -32,16 +32,16 @@ _FILL = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedRows:
-    """The fetched rows of one operation, of many transactions."""
+    """The fetched rows of one operation in many transactions."""
 
     definition: TableDefinition
     kind: OperationKind
-    #: Place of the operation in its transactions.
+    #: Index of the operation in its transactions.
     place: int
     rows: pa.Table
     #: Each row's value in the transaction column.
     values: pa.ChunkedArray
-    #: Each row's transaction id as text, None = ids are made.
+    #: Each row's transaction id as text, None = random ids.
     ids: pa.ChunkedArray | None
     #: int64 row hashes of both lanes; none for deletes.
     lanes: tuple[np.ndarray[Any, Any], ...] = ()
@@ -85,7 +85,7 @@ class TransactionRuns:
     Args:
         groups: Their rows.
         ids: 16 bytes for each of them.
-        values: What each of them is called in errors.
+        values: Name of each of them in errors.
     """
 
     def __init__(self, groups: Sequence[RowGroup], ids: bytes, values: Sequence[Any]) -> None:
@@ -133,7 +133,7 @@ class TransactionRuns:
         blocks: list[Block] = []
         sections: list[bytes] = []
         for group in self.groups:
-            # Bounds of the array's own type: else all of it is converted, for each run.
+            # Bounds of the array's type: otherwise each run converts the whole array.
             bounds = np.array((first, end), dtype=group.txs.dtype)
             low, high = np.searchsorted(group.txs, bounds).tolist()
             if low == high:
@@ -178,8 +178,8 @@ class TransactionRuns:
     def _oversize(self, index: int, size: int, limit: int) -> OversizeError:
         value = str(self.values[index])[:80]
         return OversizeError(
-            f"the transaction {value!r} has about {size:,} bytes, {limit:,} fit in a run",
-            hint="Make it several transactions, or commit it by itself with log.transaction() of "
+            f"transaction {value!r} has about {size:,} bytes, a run may have {limit:,}",
+            hint="Split it into several transactions, or commit it with log.transaction() of "
             "sparktxlog.connect: its rows are then staged as files.",
             transaction=value,
             size_bytes=size,
@@ -281,7 +281,7 @@ def _ids(
     digits = pc.replace_substring(first, "-", "")
     if not pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$")).as_py():
         raise InvalidRowsError(
-            "some transaction ids are no UUIDs of 32 hexadecimal digits",
+            "some transaction ids are not UUIDs of 32 hexadecimal digits",
             hint="Make them with F.expr('uuid()'), or from a hash: md5(...) has 32 digits.",
         )
     text: bytes = digits.buffers()[2].to_pybytes()

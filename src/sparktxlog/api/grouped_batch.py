@@ -1,4 +1,4 @@
-"""Batches: many transactions out of a few DataFrames, and what became of them.
+"""Batches: many transactions made of a few DataFrames, and their receipts.
 
 A column says which rows belong to which transaction.  Rows are fetched as Arrow with their hashes.
 Runs are submitted one after another, each while the next one is being encoded.
@@ -50,7 +50,7 @@ _ID = "__txlog_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedRejection:
-    """A transaction of a batch that takes no effect, an ordered fact."""
+    """A transaction of a batch that takes no effect; all sites reject it."""
 
     transaction_id: str
     #: Its value in the transaction column, as text.
@@ -61,7 +61,7 @@ class GroupedRejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedReceipt:
-    """What became of a batch."""
+    """The result of a batch."""
 
     transactions: int
     rows: int
@@ -74,7 +74,7 @@ class GroupedReceipt:
 
     @property
     def late(self) -> bool:
-        """Whether a run is ordered and has not reached a higher level in time."""
+        """Whether a run is ordered but did not reach the requested level in time."""
         return any(receipt.late for receipt in self.runs)
 
     @classmethod
@@ -126,17 +126,17 @@ class Grouping(TypedDict):
 
 
 class GroupedBatch(Draft[GroupedReceipt]):
-    """Collects operations whose rows say which transaction they belong to.
+    """Collects operations whose rows name their transaction.
 
-    Each distinct value of the transaction column is one transaction; it holds the rows of all
-    operations with that value, all or nothing, in the order in which the operations were added.
-    Transactions are ordered by the column.  Used in a `with` statement: submitted at its end;
-    without one, `commit` submits it.
+    Each distinct value of the transaction column is one transaction: the rows of all operations
+    with that value, all or nothing, in the order in which the operations were added.  Transactions
+    are ordered by the column.  The end of a `with` block submits the batch; without one, `commit`
+    does.
 
-    Without rows there are no transactions, and none are submitted, whatever the kind.
+    Without rows nothing is submitted, whatever the kind.
 
-    The rows go through the driver, as Arrow: for many small transactions.  A large one belongs
-    into `log.transaction()`, where executors write it.
+    The rows pass through the driver, as Arrow, so a batch is for many small transactions.  Use
+    `log.transaction()` for a large one: the executors write its rows.
     """
 
     _another = "log.batch()"
@@ -146,7 +146,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
         self._level = level
         self._timeout_s = timeout_s
         self._operations: list[GroupedRows] = []
-        #: Fixed with its ids by the first commit.
+        #: Fixed by the first commit, including the ids.
         self._grouped: GroupedTransactions | None = None
 
     def commit(self) -> GroupedReceipt:
@@ -158,7 +158,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
             CommitRejectedError: A run was refused; field `accepted_transactions` counts those
                 before it (definite for the rest).
             CommitStateUnknownError: Not known in time (not definite).
-            CommittedNotAppliedError: Ordered, and not applied by `apply="inline"` (not definite).
+            CommittedNotAppliedError: Ordered but not applied by `apply="inline"` (not definite).
             InvalidRequestError: There is no operation in it (definite).
         """
         if self._receipt is not None:
@@ -166,7 +166,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
         if self._grouped is None:
             if not self._operations:
                 raise InvalidRequestError(
-                    "the batch has no operation", hint="Call b.append(…) or another one before."
+                    "the batch has no operation", hint="First call b.append(…) or another one."
                 )
             self._grouped = GroupedTransactions(self._operations)
             self._operations = []
@@ -206,7 +206,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
             frame: Rows; the transaction column need not be one of the table's.
             transaction: Column that tells transactions apart and orders them.
             transaction_ids: Column with each transaction's UUID as text; default: random.  With
-                ids a batch may be repeated: what was committed stays committed once.
+                ids a batch may be repeated: no transaction takes effect twice.
 
         Raises:
             UnknownTableError: The table is not in the catalog (definite).
@@ -286,10 +286,10 @@ def fetch(
 def submit_runs(
     link: Nodes, runs: Iterable[EncodedRun], level: str, timeout_s: float
 ) -> list[tuple[EncodedRun, Receipt]]:
-    """Commit runs in order, each posted while the next is being encoded.
+    """Commit runs in order; each is posted while the next one is encoded.
 
-    A run is posted once the one before is accepted, so that their order is kept; the level is
-    reached at the end.
+    A run is posted after the one before was accepted, which keeps their order.  The level is
+    awaited at the end.
 
     Raises:
         CommitRejectedError: A run was refused; the hint says how many transactions before it
@@ -308,7 +308,7 @@ def submit_runs(
             posted.append((pending[0], _result(pending[1], posted)))
     if parse_level(level)[0] is Level.ACCEPTED:
         return posted
-    # A repeated run is answered from the first one, once that has reached the level.
+    # A repeated run gets the receipt of the first one, once that has reached the level.
     return [(run, _post_run(link, run, level, deadline)) for run, _ in posted]
 
 

@@ -1,13 +1,13 @@
-"""Several nodes of one log as one partner: one that answers is asked, a lost submit is followed.
+"""A client of several nodes of one log: it asks a node that answers, and finds lost submits.
 
-A transaction keeps its id wherever it is submitted, so submitting it again elsewhere is no risk:
-of two that are ordered only the first takes effect, and every node answers with the first one's
-outcome.  What was refused for certain goes to the next node.  What may have happened is asked for
-at the others first, then submitted there.  Only when no node knows it in time the outcome is
-UNKNOWN, never a guess.
+A transaction keeps its id wherever it is submitted, so it is safe to submit it again at another
+node: if it is ordered twice, only the first takes effect, and every node answers with the first
+one's outcome.  After a definite refusal the submit goes to the next node.  If it may have taken
+effect, the other nodes are asked first, then it is submitted there.  The outcome is UNKNOWN only
+if no node knows it in time; it is never guessed.
 
-Files that were staged in one site's payload store cannot be submitted at another: such a
-transaction is bound to its node, the others are only asked for its outcome.
+Files that were staged in one site's payload store cannot be submitted at another site.  Such a
+transaction is bound to its node; the others are only asked for its outcome.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from sparktxlog.model.table import TableDefinition
 
 _log = logging.getLogger(__name__)
 
-#: Phases of a node that takes transactions, if only to keep them.
+#: Phases in which a node takes transactions.
 _TAKES_PART = ("NORMAL", "SUSPECT", "WEDGED")
-#: Seconds for which a node that did not answer is asked last.
+#: Seconds during which a node that did not answer is asked last.
 _MUTE_S = 5.0
 _FIRST_PAUSE_S = 0.05
 #: Pauses between two questions for a receipt.
@@ -54,36 +54,36 @@ _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.25
 _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
-#: Seconds for a question that others can answer too.
+#: Seconds for a question that other nodes can answer too.
 _PATIENCE_S = 5.0
-#: With less time left no node is asked again.
+#: With less time left, no node is asked again.
 _SHORTEST_S = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
 class _Errand:
-    """One submit on its way through the nodes."""
+    """One submit, and what the nodes answered so far."""
 
     body: bytes
-    #: Its receipt is not that of its first id.
+    #: Whether it is a run: its receipt is not that of its first id.
     is_run: bool
     #: Id of the transaction, the first one of a run.
     id_text: str
     level: str
-    #: Position that the node must have got to.
+    #: Position that the node must have reached.
     after: int | None
-    #: When the level shall be reached, and when the call ends: `LEAST_S` after its begin or later.
+    #: Deadlines of the level and of the call, which lasts `LEAST_S` at least.
     deadline: float
     end: float
     #: URL of the only node that can take it, None = all can.
     only: str | None
-    #: URL → why the node there may have taken it.
+    #: URL → why that node may have taken it.
     perhaps: dict[str, TxLogError] = field(default_factory=dict)
-    #: URL → why the node there takes nothing at the moment.
+    #: URL → why that node takes nothing at the moment.
     refusals: dict[str, TxLogError] = field(default_factory=dict)
-    #: A node refused the transaction itself while another one may have taken it: only ask.
+    #: True: a node refused the transaction, but another one may have taken it; only ask.
     barred: bool = False
-    #: Ordered, and late, or known from a node that does not keep the outcome.
+    #: Receipt of an ordered transaction that is late, or without its outcome.
     ordered: Receipt | None = None
     reached: Level | None = None
 
@@ -92,15 +92,15 @@ class _Errand:
         return max(0.0, self.end - time.monotonic())
 
     def has_time(self) -> bool:
-        """Whether another round may still bring something."""
+        """Whether there is time for another round."""
         return self.left() > _SHORTEST_S and time.monotonic() < self.deadline
 
     def patience(self, share: float) -> float:
-        """Seconds that a node may wait for the level, of its share."""
+        """Seconds of its share that a node may wait for the level."""
         return max(0.0, min(self.deadline - time.monotonic(), node_patience(share)))
 
     def take(self, receipt: Receipt) -> Receipt | None:
-        """Return a receipt at its level; a late one, or one without the outcome, is only kept."""
+        """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
         bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
         if not bare and not receipt.late:
             return receipt
@@ -109,12 +109,12 @@ class _Errand:
         return None
 
     def reasons(self) -> str:
-        """Why no node has taken it yet, for people."""
+        """Why no node has taken it yet, as text."""
         known = {**self.refusals, **self.perhaps}
         return "; ".join(f"{url}: {error}" for url, error in known.items()) or "its level is late"
 
     def is_over(self) -> bool:
-        """Whether what is known to be ordered is the last word: a late level may still come."""
+        """Whether a kept receipt is final: a late level may still be reached."""
         return self.ordered is not None and not (self.ordered.late and self.has_time())
 
 
@@ -126,7 +126,7 @@ class Nodes:
     Args:
         urls: One URL, several with commas between them, or a list.
         token: Client token of all nodes; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
-        timeout_s: Seconds to wait for an answer where a call says nothing else.
+        timeout_s: Seconds to wait for an answer, unless a call says otherwise.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class Nodes:
         self._mute: dict[str, float] = {}
         self._lock = threading.Lock()
         self.timeout_s = timeout_s
-        #: Greatest position of a receipt: what is asked from then on comes after it.
+        #: Greatest position of a receipt; later requests come after it.
         self.position = 0
 
     @property
     def urls(self) -> list[str]:
-        """URLs of all nodes, that of the one that is asked first in front."""
+        """URLs of all nodes, in the order in which they are asked."""
         return [
             link.url for link in sorted(self._links, key=lambda link: link is not self._current)
         ]
@@ -155,7 +155,7 @@ class Nodes:
         return len(self._links)
 
     def after(self, position: int) -> None:
-        """Let submits and questions for tables from now on come after a position."""
+        """Make later submits, and reads of tables, come after a position."""
         with self._lock:
             self.position = max(self.position, position)
 
@@ -195,7 +195,7 @@ class Nodes:
         return found
 
     def _pass_over(self, link: Http, error: TransportError) -> None:
-        """Ask a node that gave no answer last for a while; raise what is true of all nodes."""
+        """Ask a node without an answer last for a while; raise an error that concerns all nodes."""
         if not _is_mute(error):
             raise error
         self._mute[link.url] = time.monotonic() + _MUTE_S
@@ -205,7 +205,7 @@ class Nodes:
     def get(
         self, path: str, *, timeout_s: float | None = None, waits: bool = False, **query: Any
     ) -> Any:
-        """Return the answer of the first node that gives one; arguments and errors as `Http.get`.
+        """Return the answer of the first node that has one; arguments and errors as `Http.get`.
 
         Each node gets half of the time left, the last one all.  A witness gives no answer to what
         only masters know.
@@ -239,16 +239,16 @@ class Nodes:
         raise last
 
     def tables(self) -> list[TableDefinition]:
-        """Return all definitions at a node that has got to `position`; errors as `table`."""
+        """Return all definitions at a node that has reached `position`; errors as `table`."""
         found = self.get("/v1/tables", waits=True, after=self.position or None)
         return msgspec.convert(found, list[TableDefinition])
 
     def table(self, name: str) -> TableDefinition:
-        """Return a table's definition at a node that has got to `position`.
+        """Return a table's definition at a node that has reached `position`.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
-            PositionNotReachedError: No node got there in time (definite).
+            PositionNotReachedError: No node reached the position in time (definite).
             TransportError: No node answers.
         """
         path = f"/v1/tables/{quote(name, safe='')}"
@@ -385,14 +385,14 @@ class Nodes:
         """Submit one transaction's JSON; see `submit`.
 
         Raises:
-            CommitRejectedError: Also if it was rejected at its position: the class fits the code.
+            CommitRejectedError: Also if it was rejected at its position; the class says why.
         """
         return committed(
             self.submit(body, transaction_id, level=level, timeout_s=timeout_s, only=only)
         )
 
     def find(self, transaction_id: bytes, timeout_s: float | None = None) -> Receipt | None:
-        """Return what is known of a transaction, None if no node that answers ever saw it."""
+        """Return the receipt of a transaction, None if no node that answers ever saw it."""
         try:
             return self.receipt(transaction_id_to_text(transaction_id), timeout_s)
         except NotFoundError:
@@ -416,7 +416,7 @@ class Nodes:
         wanted, copies = parse_level(level)
         if copies != 1:
             raise InvalidRequestError(
-                f"level {level!r} can only be asked for at submit", hint="Wait for applied."
+                f"level {level!r} can only be requested at submit", hint="Wait for applied."
             )
         deadline = time.monotonic() + timeout_s
         pause, pause_s = threading.Event(), _FIRST_WAIT_S
@@ -426,7 +426,7 @@ class Nodes:
                 found = self.receipt(transaction_id, max(0.0, deadline - time.monotonic()))
             except NotFoundError as error:
                 if not error.fields.get("unheard"):
-                    raise  # else a node that does not answer may have it
+                    raise  # otherwise a node that does not answer may have it
             reached = None if found is None else found.level
             if found and reached and LEVEL_RANK[reached] >= LEVEL_RANK[wanted]:
                 return found
@@ -436,7 +436,7 @@ class Nodes:
             if left <= 0:
                 raise CommitStateUnknownError(
                     f"transaction {transaction_id} has not reached {level!r} in time",
-                    hint="It may still get there.",
+                    hint="It may still reach it.",
                     transaction_id=transaction_id,
                     reached=None if reached is None else reached.value,
                 )
@@ -444,8 +444,8 @@ class Nodes:
             pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
 
     def _visit(self, link: Http, errand: _Errand) -> Receipt | None:
-        """Ask a node for what may have happened elsewhere, then submit; None = go on."""
-        # A node that is alone is asked by submitting the same id again.
+        """Ask a node for an earlier submit at another node, then submit; None = go on."""
+        # With only one node, the same id is submitted again.
         doubtful = errand.perhaps or errand.ordered
         if doubtful and (errand.barred or len(self) > 1):
             found = self._known(link, errand)
@@ -454,7 +454,7 @@ class Nodes:
         left = errand.left()
         if errand.barred or errand.only not in (None, link.url) or not left:
             return None
-        # Half of the time, so that there is some for another node.
+        # Half of the time, so that some is left for another node.
         share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
         try:
             receipt = link.submit_once(
@@ -473,7 +473,7 @@ class Nodes:
         return errand.take(receipt)
 
     def _known(self, link: Http, errand: _Errand) -> Receipt | None:
-        """Return the node's receipt if it is at the level; a run has none by one of its ids."""
+        """Return the node's receipt if it has the level; a run has no receipt by one of its ids."""
         level, copies = parse_level(errand.level)
         if errand.is_run or copies != 1:
             return None
@@ -493,7 +493,7 @@ class Nodes:
         return errand.take(found)
 
     def _judge(self, link: Http, errand: _Errand, error: TxLogError) -> None:
-        """Note why a node did not answer with a receipt; raise what is true of all nodes."""
+        """Note why a node gave no receipt; raise an error that concerns all nodes."""
         if isinstance(error, TransportError) and _is_mute(error):
             self._pass_over(link, error)
         if not error.definite:
@@ -508,7 +508,7 @@ class Nodes:
             errand.barred = True
 
     def _ending(self, errand: _Errand) -> Receipt:
-        """Return what a last question finds out, or raise what is known of the outcome."""
+        """Ask once more and return the receipt, or raise what is known of the outcome."""
         if errand.ordered is not None:
             return errand.ordered
         if not errand.perhaps:
@@ -527,7 +527,7 @@ class Nodes:
         reason = next(iter(errand.perhaps.values()))
         staged = f" {_staged_text(errand.only)}" if errand.only is not None else ""
         raise CommitStateUnknownError(
-            f"transaction {errand.id_text} may have been taken, and no node knows it at level "
+            f"transaction {errand.id_text} may have been taken, but no node knows it at level "
             f"{errand.level!r} in time: {reason.message}",
             hint=f"Ask for its id, or submit it again with the same id.{staged}",
             transaction_id=errand.id_text,
@@ -540,7 +540,7 @@ def committed(receipt: Receipt) -> Receipt:
     """Return the receipt of a transaction that takes effect, or is not ordered yet.
 
     Raises:
-        CommitRejectedError: It was rejected at its position; the class fits the code (definite).
+        CommitRejectedError: It was rejected at its position; the class says why (definite).
     """
     if receipt.outcome != "rejected":
         return receipt
@@ -551,7 +551,7 @@ def committed(receipt: Receipt) -> Receipt:
     raise kind(
         f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
         f"{reason.text}",
-        hint="Every site rejects it alike; nothing of it takes effect.",
+        hint="Every site rejects it; nothing of it takes effect.",
         transaction_id=receipt.transaction_id,
         position=receipt.position,
         reason=reason.code,
@@ -560,8 +560,8 @@ def committed(receipt: Receipt) -> Receipt:
 
 def _staged_text(url: str) -> str:
     return (
-        f"Its files are staged in the payload store of the node at {url}, no other node can take "
-        "them: to submit it elsewhere, connect there and commit it again with the same id."
+        f"Its files are staged in the payload store of the node at {url}; no other node can take "
+        "them. To submit it elsewhere, connect there and commit it again with the same id."
     )
 
 
@@ -580,7 +580,7 @@ def _rank(receipt: Receipt) -> tuple[int, bool]:
 
 
 def _is_mute(error: TransportError) -> bool:
-    """Whether a node gave no answer, or none of a node, so that another one may be asked."""
+    """Whether no node answered at that URL, so that another one may be asked."""
     return isinstance(error, UnreachableError) or not error.definite
 
 

@@ -1,4 +1,4 @@
-"""Operations on tables, written once: in transactions, and each as a transaction of its own."""
+"""Operations on tables, declared once: inside a transaction, or each as its own transaction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 an Arrow schema, or `Column`s.  From Spark: a StructType, a DDL string, or a
                 DataFrame whose names and types are taken.
             keys: Columns that upserts and deletes match on; never NULL.
-            partition_by: Columns whose values make directories.
+            partition_by: Partition columns.
             deletion_vectors: Whether Delta marks deleted rows instead of rewriting files; default:
                 no from Python, with keys from Spark.
 
@@ -103,19 +103,19 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
 
 
 class Draft(ABC, Generic[ReceiptT]):
-    """What is filled in a `with` block and submitted at its end, or by `commit`."""
+    """A transaction or batch: filled in a `with` block, submitted at its end or by `commit`."""
 
-    #: What begins another one, for texts.
+    #: Call that begins another one, for messages.
     _another: ClassVar[str]
     _receipt: ReceiptT | None = None
 
     def _named(self) -> tuple[str, dict[str, str]]:
-        """Return what this is called in errors, and their fields."""
+        """Return its name in errors, and their fields."""
         return "the batch", {}
 
     @property
     def receipt(self) -> ReceiptT:
-        """What became of it.
+        """The receipt of the commit.
 
         Raises:
             LocalProtocolError: It is not committed, or its commit failed (definite).
@@ -123,7 +123,7 @@ class Draft(ABC, Generic[ReceiptT]):
         if self._receipt is None:
             name, fields = self._named()
             raise LocalProtocolError(
-                f"{name} has no receipt, for no commit of it succeeded",
+                f"{name} has no receipt, because no commit of it succeeded",
                 hint="Call its commit(), or leave its `with` block.",
                 **fields,
             )
@@ -134,7 +134,7 @@ class Draft(ABC, Generic[ReceiptT]):
         if submitted:
             name, fields = self._named()
             raise LocalProtocolError(
-                f"{name} was submitted, it takes no more operations",
+                f"{name} was submitted and takes no more operations",
                 hint=f"Begin another one with {self._another}.",
                 **fields,
             )
@@ -144,7 +144,7 @@ class Draft(ABC, Generic[ReceiptT]):
         """Submit it and return the receipt; again, it returns the same one."""
 
     def _drop(self) -> None:
-        """Give up what the `with` block began: it raised."""
+        """Drop it, because the `with` block raised."""
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +169,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
 
 
 class Commits(Generic[RowsT, ColumnsT]):
-    """Commits single operations, each as a transaction of its own.
+    """Commits single operations, each as its own transaction.
 
     Options are those of `transaction`; arguments and errors those of `Operations`, and of the
     transaction's `commit`.

@@ -1,4 +1,4 @@
-"""Does everybody see the same payload store?  Asked once, before anything is staged."""
+"""Checks once, before anything is staged, that all processes see the same payload store."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _HINT = (
 
 
 def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: str) -> None:
-    """Send a file the way that staged rows go: executor, driver, node.
+    """Check a file on the way of staged rows: executor, driver, node.
 
     Args:
         spark: Session whose executor writes, with Spark's own writer.
         root: The node's payload store, as the node names it.
         get: Returns the JSON answer of the node's `GET path`.
-        url: The node's, for texts.
+        url: The node's URL, for messages.
 
     Raises:
-        PayloadStoreError: One of the three sees another store; both names are in the text
+        PayloadStoreError: One of the three sees another store; the message names both
             (definite).
     """
     check_directory(root, url)
@@ -69,10 +69,10 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
 
 
 def check_directory(root: Path, url: str) -> None:
-    """Look whether the driver has the node's payload store at all.
+    """Check that the directory of the node's payload store exists at the driver.
 
     Raises:
-        PayloadStoreError: It has not (definite).
+        PayloadStoreError: It does not (definite).
     """
     if not root.is_dir():
         uri = root.as_uri()

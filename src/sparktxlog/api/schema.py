@@ -1,8 +1,8 @@
-"""Spark schemas against the tables of the log: what a DataFrame must look like, and its select.
+"""Compares the schemas of DataFrames with the tables of the log, and casts DataFrames to them.
 
-A DataFrame fits a table if it has the table's columns, no more and no fewer, in any order, and if
-every type widens to the table's without losing anything (`int` to `bigint`, `decimal(5,2)` to
-`decimal(10,2)`).  Nothing is narrowed or parsed silently: a cast is the user's to write.
+A DataFrame fits a table if it has exactly the table's columns, in any order, and if every type
+widens to the table's without loss (`int` to `bigint`, `decimal(5,2)` to `decimal(10,2)`).  Nothing
+is narrowed or parsed silently: the user has to write such a cast.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def struct_of(definition: TableDefinition, kind: OperationKind) -> T.StructType:
 def check_fit(
     given: T.StructType, definition: TableDefinition, kind: OperationKind
 ) -> list[tuple[str, T.StructField]]:
-    """Return for each column of the operation the name it has in the data.
+    """Return for each column of the operation its name in the data.
 
     Raises:
         SchemaMismatchError: An extra or missing column, or a type that would lose something
@@ -181,7 +181,7 @@ def _cast(
     name: str, given: T.DataType, field: T.StructField, definition: TableDefinition
 ) -> SparkColumn:
     column = F.col(quoted_name(name))
-    if given != field.dataType:  # each cast to a type takes several calls into the JVM
+    if given != field.dataType:  # each cast takes several calls into the JVM
         column = column.cast(field.dataType)
     if field.name in definition.partition_by and isinstance(field.dataType, T.StringType):
         column = F.nullif(column, F.lit(""))

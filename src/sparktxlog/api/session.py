@@ -1,11 +1,10 @@
 """Spark sessions that can read and write the project's Delta tables.
 
-`connect` takes any session the user has; this module makes one for jobs, tests, the demo and
-users who have none yet.
+`connect` takes any session; this module makes one for jobs, tests, the demo and users without one.
 
-The wheel of delta-spark holds no JARs.  Spark resolves them through `spark.jars.packages`, which
-asks a network and prints a page of text at each start; so what it found is written down beside the
-cache, and later starts take the files from there.  spark-submit.sh keeps the same list.
+The wheel of delta-spark contains no JARs.  Spark resolves them with `spark.jars.packages`, which
+needs a network and prints a page of text at each start.  So the list of resolved files is kept
+beside the cache, and later starts use it.  spark-submit.sh keeps the same list.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from sparktxlog.errors import MissingDependencyError, first_lines
 
-#: Built for this exact Spark; a later patch release of either side has broken the pair before.
+#: Built for exactly this Spark; a later patch release of either side has broken the pair before.
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: Directory in which Spark's resolver keeps the JARs.
 IVY_VARIABLE = "SPARKTXLOG_IVY"
@@ -59,14 +58,14 @@ def build_session(
         master: Spark master URL; None leaves it to spark-submit or spark-defaults.conf.
 
     Raises:
-        MissingDependencyError: Spark did not start, because Java is missing, or Delta's JARs or of
-            such a master (definite).
+        MissingDependencyError: Spark did not start: Java or Delta's JARs are missing, or there is
+            no such master (definite).
 
     **Source:** facts measured in docs/decisions.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None and master.startswith("local"):
-        # Executors of local-cluster die where the host's own address cannot be reached.
+        # Executors of local-cluster fail if the host's own address cannot be reached.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
@@ -110,7 +109,7 @@ def known_jars() -> str:
 
 
 def remember_jars(jars: str) -> None:
-    """Keep what Spark resolved for later starts; a cache that cannot be written is no error."""
+    """Keep the list of resolved JARs for later starts; an unwritable cache is no error."""
     listed = jar_cache() / _LIST
     part = listed.with_name(f"{_LIST}.{os.getpid()}")
     try:
@@ -121,7 +120,7 @@ def remember_jars(jars: str) -> None:
 
 
 def jar_settings() -> dict[str, str]:
-    """Return the Spark settings that bring in the JARs, or let Spark resolve them."""
+    """Return the Spark settings that name the JARs, or let Spark resolve them."""
     jars = known_jars()
     if jars:
         return {"spark.jars": jars}

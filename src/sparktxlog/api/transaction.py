@@ -1,4 +1,4 @@
-"""The transaction builder: operations are checked and staged one by one, submitted at the end."""
+"""The transaction builder: operations are checked and staged one by one, then submitted."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ SparkColumns: TypeAlias = "StructType | str | DataFrame"
 class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     """Operations over one or more tables, all or nothing.
 
-    Used in a `with` statement: submitted at its end, or given up, and its staged files removed,
-    if the block raises.  Without one, `commit` submits it.
+    The end of its `with` block submits it; if the block raises, the transaction is dropped and its
+    staged files are removed.  Without a `with` block, `commit` submits it.
 
-    An append, upsert or delete of no rows is checked and changes nothing.  A transaction of nothing
-    else is recorded only under an id that was given, so that a repeat is recognised; else its
-    receipt has no id, no position and `n` 0.
+    An append, upsert or delete of no rows is checked and changes nothing.  A transaction of only
+    these is recorded if the user gave an id, so that a repeat is recognised; otherwise its receipt
+    has no id, no position and `n` 0.
 
     Args:
-        transaction_id: 16 bytes of a UUID that the user gave: a transaction that the node knows
-            by it is not staged again, and its first receipt is returned.
+        transaction_id: 16 bytes of a UUID from the user.  If the node knows it, nothing is staged
+            again, and the first receipt is returned.
         valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
     """
 
@@ -64,15 +64,15 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         self._level = level
         self._timeout_s = timeout_s
         self._transaction_id = transaction_id or uuid.uuid4().bytes
-        #: The user gave the id: what changes nothing is recorded under it all the same.
+        #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = transaction_id is not None
-        #: Whether the node knew the transaction before; None = it was not asked yet.
+        #: Whether the node already knew the transaction; None = not asked yet.
         self._known = None if self._given else False
         self._valid_until = valid_until
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
         self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
-        #: Submitted: staged files are removed only if it certainly did not happen.
+        #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
 
     @property
@@ -92,7 +92,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         Raises:
             CommitRejectedError: It does not take effect; the class says why (definite).
             CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
-            CommittedNotAppliedError: Ordered, and not applied by `apply="inline"` (not definite).
+            CommittedNotAppliedError: Ordered but not applied by `apply="inline"` (not definite).
             UnreachableError: No node answers; nothing was sent (definite).
             InvalidRequestError: There is no operation in it (definite).
         """
@@ -122,7 +122,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         try:
             return self._log.submit(transaction, self._level, self._timeout_s)
         except TxLogError as error:
-            if error.definite:  # else it may have been accepted, and needs its files
+            if error.definite:  # otherwise it may have been accepted, and needs its files
                 self._staging.discard()
                 self._operations.clear()
             raise
@@ -134,10 +134,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         return self._known
 
     def _takes_more(self) -> bool:
-        """Whether an operation is to be added; False: the transaction is a repeated one.
+        """Whether to add an operation; False: the transaction is a repeat.
 
         Raises:
-            LocalProtocolError: It is committed already (definite).
+            LocalProtocolError: It is already committed (definite).
         """
         if self._is_known():
             return False

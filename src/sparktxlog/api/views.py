@@ -1,4 +1,4 @@
-"""The log's state as rows of fixed schemas: what `log.masters()` and the data source show."""
+"""Views of the log's state with fixed schemas, for `log.masters()` and the data source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORKERS = _schema(
     "engine: string, tables: bigint"
 )
 
-#: One row for each table of each replica.  `position`: applied, at which the signature holds.
+#: One row for each table of each replica.  `position`: applied position of the signature.
 #: `version`: Delta version of the table there.  `signature`: `rows:lane0:lane1`.
 SIGNATURES = _schema(
     "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "

@@ -1,1 +1,1 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""
+"""Judges replicas and decides how they catch up; decisions only, no I/O."""

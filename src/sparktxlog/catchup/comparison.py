@@ -1,18 +1,18 @@
-"""What a replica's reported state says about it (protocol S3); pure, like the whole room.
+"""Judges a replica by the state that it reports (protocol S3); a pure function of its arguments.
 
-A report is KNOWN iff its chain hash is the log's at its position **and** no majority of sites says
-that its tables are other ones (`opinions`).  Else it is
+A replica is KNOWN if its chain hash is the log's at its position **and** no majority of sites has
+other signatures for its tables (`opinions`).  Otherwise it is
 
 - EMPTY: nothing was applied yet;
 - FOREIGN: it belongs to another log (lineage);
-- AHEAD: its position lies beyond this node's queue;
-- DIVERGED: same log, other history (hash), other content (signature, recount), or it says so.
+- AHEAD: its position is after the end of this node's queue;
+- DIVERGED: same log, but other history (hash) or other content (signature, recount), or it says so.
 
-Where replicas differ and no majority says which is right, all of them stay KNOWN, with the
-difference as `contest`: they go on, and none of them may be copied from.
+If replicas differ and no majority says which is right, all of them stay KNOWN, with the difference
+in `contest`: they go on, and none of them is a donor.
 
-Only verdict and cause are decided here.  What is to be done about it, and at what cost, is the
-planner's: `planner.decide`, and `planner.first_plan` as long as no estimates are at hand.
+This module decides only verdict and cause.  The planner decides what to do: `planner.decide`, or
+`planner.first_plan` while there are no estimates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 
 
 class Cause(str, Enum):
-    """What a verdict rests on."""
+    """The reason of a verdict."""
 
     #: Hash and signatures are the log's, or nothing was applied yet.
     NONE = "none"
@@ -34,13 +34,13 @@ class Cause(str, Enum):
     EXPIRED = "expired"
     LINEAGE = "lineage"
     BEYOND = "beyond"
-    #: The position is no end of a run: no valid state.
+    #: No run ends at the position, so the state is not valid.
     NO_RUN_END = "no-run-end"
-    #: The chain hash is another one: other history.
+    #: The chain hash differs: other history.
     HASH = "hash"
     #: The worker itself says that a table stands still.
     ADMITTED = "admitted"
-    #: Right history, no complaint of the worker, and yet other content than most sites.
+    #: Same history, but other content than most sites, although the worker reported no error.
     SIGNATURE = "signature"
     #: A recount found other rows than the worker reported (S2b).
     RECOUNT = "recount"
@@ -50,20 +50,20 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """What this node knows about its log where a report points to."""
+    """What this node knows about its log at the position of a report."""
 
     lineage: str
     #: End of the synchronized queue here.
     position: int
     #: End of its published part, 0 ≤ published ≤ position.
     published: int
-    #: Chain hash at the report's position, hexadecimal; None = no run end, or not known.
+    #: Chain hash at the report's position, hexadecimal; None = no run ends there, or unknown.
     chain_hash: str | None
-    #: False = whether and how a run ended there is not known any more; replaying still tells.
+    #: False = it is no longer known whether a run ended there; a replay will show it.
     hash_known: bool = True
     #: First position that can still be replayed from is `kept_after` (0 = all of the log).
     kept_after: int = 0
-    #: Tables of which a recount found other rows than were reported: why they stand still.
+    #: Tables in which a recount found other rows than reported → why they stand still.
     recounted: Collection[str] = ()
 
 
@@ -74,14 +74,14 @@ class Comparison:
     verdict: ReplicaVerdict
     cause: Cause
     reason: str
-    #: Published transactions that the replica lacks, ≥ 0; 0 where the verdict is no known state.
+    #: Published transactions that the replica lacks, ≥ 0; 0 if its state is not one of the log.
     behind: int = 0
     #: Of a KNOWN replica: where it differs from another one, and no majority says which is right.
     contest: Dissent | None = None
 
 
 def compare(report: WorkerReport, log: LogView) -> Comparison:
-    """Judge a replica's report against the log alone; what other sites say is `judge`'s."""
+    """Judge a replica's report by the log alone; `judge` adds the opinions of other sites."""
     where = f"position {report.position}"
     if report.lineage != log.lineage:
         return Comparison(
@@ -95,7 +95,7 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
         return Comparison(
             verdict=ReplicaVerdict.AHEAD,
             cause=Cause.BEYOND,
-            reason=f"{where} lies beyond this node's queue, which ends at {log.position}",
+            reason=f"{where} is after the end of this node's queue, {log.position}",
         )
     if log.chain_hash is not None and report.chain_hash != log.chain_hash:
         return _diverged(
@@ -104,7 +104,7 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
             f"{report.chain_hash[:12]}, here {log.chain_hash[:12]}",
         )
     if log.chain_hash is None and log.hash_known and report.position >= log.kept_after:
-        return _diverged(Cause.NO_RUN_END, f"{where} is no end of a run of this log")
+        return _diverged(Cause.NO_RUN_END, f"no run of this log ends at {where}")
     for table, state in sorted(report.tables.items()):
         if state.diverged:
             cause = Cause.RECOUNT if table in log.recounted else Cause.ADMITTED
@@ -115,7 +115,7 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
 def judge(
     comparison: Comparison, conviction: Dissent | None, contest: Dissent | None
 ) -> Comparison:
-    """Add to a comparison with the log what other sites' opinions say of the replica.
+    """Add the opinions of other sites to a comparison with the log.
 
     Args:
         comparison: Of `compare`; only a KNOWN one is changed.
@@ -134,14 +134,14 @@ def judge(
 
 
 def conviction_text(found: Dissent) -> str:
-    """Say in which table, and how, a replica differs from the majority."""
+    """Return in which table, and how, a replica differs from the majority."""
     truth = next(iter(found.others.values()))
     says = f"most sites ({', '.join(found.others)}) have {truth or 'no such table'}"
     return f"{_dissent_text(found)}, {says}"
 
 
 def contest_text(found: Dissent) -> str:
-    """Say in which table, and how, replicas differ, and what resolves it."""
+    """Return in which table, and how, replicas differ, and what an operator can do."""
     others = ", ".join(
         f"site {site} has {text or 'no such table'}" for site, text in found.others.items()
     )
@@ -160,10 +160,10 @@ def _dissent_text(found: Dissent) -> str:
 
 
 def recordable(report: WorkerReport) -> dict[str, str] | None:
-    """Return a report's signatures by table, or None if it vouches for none of them.
+    """Return a report's signatures by table, or None if they are no opinion.
 
-    A table that stands still, and a replica that its worker cannot repair, are no states of the
-    log: an opinion is always the report of a success.
+    A table that stands still, and a replica that its worker cannot repair, are not states of the
+    log.  Only the report of a success is an opinion.
     """
     if report.irreparable or any(state.diverged for state in report.tables.values()):
         return None

@@ -17,11 +17,11 @@ class Candidate:
     verdict: ReplicaVerdict
     #: Applied position, ≥ 0.
     position: int
-    #: Its worker was heard lately.
+    #: Whether its worker reported lately.
     alive: bool
-    #: This node reaches its node now.
+    #: Whether this node is linked to its node.
     linked: bool
-    #: Time to its node and back, seconds.
+    #: Round-trip time to its node, seconds.
     round_trip_s: float = 0.0
     #: It differs from another replica, and no majority says which is right.
     contested: bool = False
@@ -36,18 +36,17 @@ def choose_donors(
 ) -> list[str]:
     """Return the nodes to copy from, best first.
 
-    A donor is KNOWN, not contested, its node reachable, and not the target itself.  The one
-    furthest ahead in the log comes first, among equals one whose worker is alive, then the nearest,
-    then the least node id.  A worker that runs now and then only is a good donor: its node serves
-    the files.
+    A donor is KNOWN and not contested, its node is reachable, and it is not the target itself.
+    Donors are sorted by position (highest first), live worker, round-trip time and node id.  The
+    worker of a donor need not run: its node serves the files.
 
     Args:
         target_node: Node whose replica is to be replaced.
-        target_position: Least position of a donor; 0 for a diverged or an empty
-            target, whose own position is worth nothing.
-        candidates: All replicas that are known of, the target's may be among them.
+        target_position: Least position of a donor; 0 for a diverged or empty target, whose own
+            position does not count.
+        candidates: All known replicas; the target's may be among them.
         limit: Nodes returned at most, ≥ 0.
-        named: Somebody says that this node's replica is right: no other one, even if contested.
+        named: An operator says that this node's replica is right: only it, even if contested.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:

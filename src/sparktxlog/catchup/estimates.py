@@ -1,9 +1,9 @@
 """How long a replay and a copy would take: a documented first guess, corrected by measurements.
 
-Both paces are values: learning returns a new one, and one is kept over a restart.  They keep
-the last measurements themselves, not sums, and use medians, so one odd measurement moves little
-and old ones are forgotten.  A guess stays apart from what was learned: a parameter that changes at
-run time replaces the guess only.
+Both paces are immutable: learning returns a new one; they survive a restart.  They keep the last
+measurements and use medians, so one odd measurement changes little and old ones are forgotten.
+First guesses are kept apart from measurements: a setting that changes at run time replaces only
+the guess.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MERGED_BYTE_S = 1 / 50e6
 
 #: Measurements kept of a kind.
 WINDOW = 15
-#: Replays guessed to be shorter tell about waiting, not about work.
+#: A replay with a shorter estimate is not used: it measures waiting, not work.
 LEARN_FROM_S = 0.1
-#: A single measurement says at most that the guess is so many times too low or too high.
+#: Bound of the factor by which one measurement may correct the guess.
 MAX_CORRECTION = 100.0
 #: The guess counts as so many measurements until there are more of them.
 _GUESS_WEIGHT = 2
@@ -80,7 +80,7 @@ class ReplayPace:
         return workload.plain_s() * plain + workload.keyed_s() * keyed
 
     def learn(self, workload: Workload, seconds: float) -> ReplayPace:
-        """Return the pace after a replay that took so long; work too small to tell changes nothing.
+        """Return the pace after a measured replay; too little work changes nothing.
 
         Args:
             workload: What was applied.
@@ -127,7 +127,7 @@ def _kept(measured: tuple[float, ...], ratio: float) -> tuple[float, ...]:
 
 #: Default of `NetSpeedBitsPerSec`, bits a second.
 NET_SPEED_BITS_PER_SEC = 104_857_600
-#: Smaller transfers show what a copy costs besides its bytes, larger ones how fast bytes come.
+#: Smaller transfers measure the fixed cost of a copy, larger ones its speed.
 SPEED_FROM_BYTES = 16 * 1024 * 1024
 
 
@@ -135,21 +135,21 @@ SPEED_FROM_BYTES = 16 * 1024 * 1024
 class TransferPace:
     """What is known about the speed of copies, by donor.
 
-    Sizes are plain bytes really transferred, what was found at the target left out.  The time of a
-    copy has two parts: while bytes come, which includes compression and disks, and the rest: starts
-    of a JVM, reading logs, recounts, commits.
+    Sizes are uncompressed bytes that were transferred, without files found at the target.  The time
+    of a copy has two parts: the transfer, including compression and disks, and the rest: start of
+    a JVM, reading logs, recounts, commits.
     """
 
     #: Configured speed, used for donors nothing is known of.
     net_speed_bits_per_sec: int = NET_SPEED_BITS_PER_SEC
-    #: Donor → (bytes, seconds of the whole copy, of them while bytes came) of its last transfers,
+    #: Donor → (bytes, seconds of the whole copy, seconds of the transfer) of its last transfers,
     #: oldest first, at most `WINDOW` each.
     transfers: dict[str, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
     #: Seconds besides the bytes of the last transfers too small to show a speed, of any donor.
     besides: tuple[float, ...] = ()
 
     def estimate(self, size_bytes: int, donor: str = "") -> float:
-        """Return the seconds a copy of so many plain bytes should take, ≥ 0."""
+        """Return the estimated seconds of a copy of so many uncompressed bytes, ≥ 0."""
         return self.overhead_s() + max(size_bytes, 0) / self.bytes_per_s(donor)
 
     def bytes_per_s(self, donor: str = "") -> float:
@@ -165,20 +165,20 @@ class TransferPace:
         )
 
     def overhead_s(self) -> float:
-        """Return what a copy takes besides its bytes, ≥ 0; 0 until several small ones were seen.
+        """Return the fixed seconds of a copy, ≥ 0; 0 until several small ones were measured.
 
-        The least counts: a single one may have started a JVM, and that says nothing of the next.
+        It is the least measurement: another copy may have had to start a JVM.
         """
         return min(self.besides) if len(self.besides) >= _GUESS_WEIGHT else 0.0
 
     def learn(
         self, size_bytes: int, seconds: float, donor: str = "", *, fetch_s: float | None = None
     ) -> TransferPace:
-        """Return the pace after a finished transfer; what cannot be changes nothing.
+        """Return the pace after a finished transfer; impossible values change nothing.
 
         Args:
             seconds: Of the whole copy, finite and > 0.
-            fetch_s: Of them while bytes came; None = all of them.
+            fetch_s: Seconds of the transfer; None = all of them.
         """
         fetch = seconds if fetch_s is None else min(fetch_s, seconds)
         if size_bytes < 0 or not 0 < seconds < math.inf or not fetch >= 0:
@@ -193,7 +193,7 @@ class TransferPace:
         return replace(self, transfers={**self.transfers, donor: kept})
 
     def configured(self, net_speed_bits_per_sec: int) -> TransferPace:
-        """Return the pace under another configured speed; what was learned stays."""
+        """Return the pace with another configured speed; measurements stay."""
         return replace(self, net_speed_bits_per_sec=net_speed_bits_per_sec)
 
     def describe(self, size_bytes: int, donor: str = "") -> Estimate:

@@ -1,10 +1,8 @@
-"""Where two queues of one log part: bisection over chain hashes (protocol S1, P28).
+"""Finds where two queues of one log fork, by bisection over chain hashes (protocol S1, P28).
 
-A chain hash covers everything before it.  So two queues are equal up to a run end of both exactly
-if the hashes there are equal, and what is equal is a prefix: its end is found by halving, with at
-most one question to the other node for each halving.
-
-Pure, like the whole room: who answers, and what it still keeps, is the caller's matter.
+A chain hash covers everything before it.  So two queues are equal up to a run end of both if and
+only if the hashes there are equal.  Bisection finds the end of the common prefix, with at most one
+request to the other node for each step.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRun:
-    """A run's place in a queue; equal in two queues only if all before it is equal."""
+    """A run's place in a queue; it is equal in two queues only if everything before it is equal."""
 
     #: Positions of its first and last transaction.
     first: int
@@ -37,13 +35,13 @@ def last_common(
         other: Returns the other queue's first run that starts after a position, None if none
             does; asked at most once for each halving of high - low.
         low: A run end of both queues with equal hashes; 0 is one.
-        high: The queues are not known to be equal beyond it, nor either of them to reach further;
+        high: Upper bound of the result: after it nothing is known to be equal, or to exist;
             at least `low`.
     """
     # Invariant: equal up to `low`, a run end of both; not equal up to anything beyond `high`.
     while low < high:
         run = own((low + high) // 2 + 1)
-        # A run that ends beyond `high` is no common one, so neither is any end inside it.
+        # A run that ends after `high` is not common, so no run ends at a common position inside it.
         if run.last <= high and other(run.first - 1) == run:
             low = run.last
         else:

@@ -1,24 +1,20 @@
-"""Who is right where sites say different things of one position: most of them (S3).
+"""Decides by majority which site is right if sites report different tables (S3).
 
-An **opinion** is what a site reported its tables' signatures to be at a position.  The newest one
-of each site and position is kept, whatever order they came in, so whoever is heard first has no
-more weight than the others:
+An **opinion** is a site's report of its tables' signatures at a position.  The newest one of each
+site and position is kept.  Results depend only on the kept opinions, not on their order of arrival:
 
-    three or more sites, more than half of them with one signature  →  that is the truth of the
+    three or more sites, more than half of them with the same signature  →  it is the truth for the
         table there; a replica with another one is **convicted**
-    else, two replicas that differ  →  nobody can say who is right; both are **contested**
+    otherwise, two replicas that differ  →  nobody can say which is right; both are **contested**
 
-Signatures are sums: what was wrong once stays wrong until the tables are copied anew.  So a
-replica is judged by the newest position where something can be said of it, not only by the one
-where it stands; and a conviction ends by a majority that it belongs to, or by a copy.  A replica
-that was copied or made anew is another one: opinions of the former one are still opinions, but no
-verdict on what is there now.
+Signatures are sums: a wrong table stays wrong until it is copied.  So a replica is judged by the
+newest position for which its opinion can be judged, not only by its present one.  A conviction ends
+when a later majority includes the replica, or by a copy.  A replica that was copied or made anew
+counts as another one: the former one's opinions are kept, but they do not judge the new one.
 
-A copy repeats what its donor said, right or wrong: it is an **echo** and adds no voice to a
-majority with its donor, until a third site has agreed with it.  So a fault that was copied before
-it was found does not outvote the site that is right.
-
-What is returned depends on the opinions held only, never on the order in which they came.
+A copy repeats its donor's opinion, right or wrong.  It is an **echo**: it adds no voice to its
+donor's until a third site has agreed with it.  So a fault that was copied before it was found does
+not outvote the site that is right.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-#: So many sites, at least, make a majority.
+#: Least number of sites for a majority.
 LEAST_SITES = 3
 
 
@@ -37,14 +33,14 @@ class Opinion:
     """What a site reported at a position."""
 
     site: str
-    #: Which tables it spoke of: worker and copy.  Another one after a copy, and after a lost lake.
+    #: Names the site's tables by worker and copy; it changes with a copy, and with a new lake.
     replica: str
     position: int
-    #: Opinions on another history under the same position are not compared.
+    #: Chain hash there: opinions on different histories are not compared.
     chain_hash: str
     #: Table → signature as text.
     signatures: Mapping[str, str]
-    #: Site and position that the replica was copied from; empty = it never was.
+    #: Site and position that the replica was copied from; empty = never copied.
     donor: str = ""
     copied_at: int = 0
 
@@ -56,19 +52,19 @@ class Dissent:
     position: int
     #: Tables that differ there, ascending, at least one.
     tables: tuple[str, ...]
-    #: What the replica reported of the first of them; empty = it has no such table.
+    #: The replica's signature of the first of them; empty = it has no such table.
     signature: str
-    #: Site → what it reported instead; of a conviction those of the majority only.
+    #: Site → its signature; for a conviction only sites of the majority.
     others: Mapping[str, str]
-    #: Newest position before it where it was equal to another replica, 0 = none is known.
+    #: Newest earlier position where it was equal to another replica, 0 = unknown.
     equal_to: int = 0
 
 
 def majority(signatures: Mapping[str, str]) -> str | None:
-    """Return what more than half of at least three sites say, None if there is no such thing.
+    """Return the signature of more than half of at least three sites, None if there is none.
 
     Args:
-        signatures: Site → what it says.
+        signatures: Site → its signature.
     """
     if len(signatures) < LEAST_SITES:
         return None
@@ -93,14 +89,14 @@ class Opinions:
         self._positions: dict[str, list[int]] = {}
 
     def add(self, opinion: Opinion) -> bool:
-        """Take in an opinion, in place of the site's former one there; return whether it is new."""
+        """Add an opinion, instead of the site's former one there; return whether it is new."""
         there = self._held.setdefault(opinion.position, {})
         former = there.get(opinion.site)
         if former == opinion:
             return False
         for other in there.values():
             if other.signatures == opinion.signatures:
-                # Sites mostly agree: what they agree on is held once.
+                # Sites mostly agree: equal signatures are held once.
                 opinion = replace(opinion, signatures=other.signatures)
                 break
         there[opinion.site] = opinion
@@ -201,7 +197,7 @@ class Opinions:
     def _contested_tables(
         self, own: Opinion, heard: Mapping[str, Opinion], others: Mapping[str, Opinion]
     ) -> tuple[str, ...]:
-        """Return the tables that a replica has otherwise than others, and no majority decides."""
+        """Return the tables in which replicas differ and no majority decides."""
         return tuple(
             table
             for table in sorted(_tables_of([own, *others.values()]))
@@ -210,7 +206,7 @@ class Opinions:
         )
 
     def _truth(self, heard: Mapping[str, Opinion], table: str) -> str | None:
-        """Return what a majority of sites says of a table at one position, echoes left out."""
+        """Return the majority's signature of a table at one position, without echoes."""
         says = _says(heard, table)
         if len(set(says.values())) == 1:
             return majority(says)
@@ -219,7 +215,7 @@ class Opinions:
             for site, said in says.items()
             if says.get(heard[site].donor) != said or not self._is_echo(heard[site], table)
         }
-        # Two that copied each other are one voice still.
+        # Two that copied each other are still one voice.
         for site, said in says.items():
             if said not in voices.values():
                 voices[site] = said

@@ -4,12 +4,12 @@
 
 - KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
-- DIVERGED, and a worker that calls its replica irreparable, need a copy.
-- Where replicas differ and no majority says which is right, none is a donor; replays go on.
+- DIVERGED replicas, and those that their worker cannot repair, need a copy.
+- If replicas differ and no majority says which is right, none is a donor; replays go on.
 - AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
 - Without a donor nothing is copied; a replay goes on where it can.
 
-The messages are those of the sources; `log_lines` returns them in the order they are to be logged.
+`log_lines` returns the messages of a decision in the order in which they are logged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Plan(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInput:
-    """Everything a decision rests on."""
+    """All inputs of a decision."""
 
     report: WorkerReport
     comparison: Comparison
@@ -49,7 +49,7 @@ class PlanInput:
     workload: Workload | None
     #: Nodes to copy from, best first (`choose_donors`).
     donors: tuple[str, ...] = ()
-    #: Donor → plain bytes the target lacks of it; None or no entry = it could not say.
+    #: Donor → its uncompressed bytes that the target lacks; None or no entry = unknown.
     missing_bytes: Mapping[str, int | None] = field(default_factory=dict)
     replay_pace: ReplayPace = field(default_factory=ReplayPace)
     transfer_pace: TransferPace = field(default_factory=TransferPace)
@@ -57,25 +57,25 @@ class PlanInput:
     full_replication_time_factor: float = 1.3
     #: `MinTimeToConsiderFullReplicationS`, seconds.
     min_time_to_consider_full_replication_s: float = 600.0
-    #: At least one other replica holds something.
+    #: At least one other replica is not empty.
     others_not_empty: bool = False
-    #: Nodes that differ without a majority: a copy must name the one that is right.
+    #: Contested nodes: an operator must name the one that is right for a copy.
     contested: tuple[str, ...] = ()
     #: No other replica is healthy: a copy would stop reads or writes.
     last_healthy: bool = False
-    #: Somebody asked for a copy whatever the estimates say.
+    #: An operator or a worker asked for a copy, whatever the estimates are.
     asked_for: bool = False
 
 
 def prefers_copy(
     incremental_s: float, replication_s: float, *, factor: float, minimum_s: float
 ) -> bool:
-    """Tell whether a copy is so much faster that it is worth it; both strict."""
+    """Return whether a copy is so much faster that it is worth it; both conditions are strict."""
     return incremental_s > replication_s * factor and incremental_s > minimum_s
 
 
 def first_plan(comparison: Comparison) -> Plan:
-    """Return what follows from a verdict alone, before donors and estimates are known."""
+    """Return the plan by the verdict alone, before donors and estimates are known."""
     match comparison.verdict:
         case ReplicaVerdict.AHEAD | ReplicaVerdict.FOREIGN:
             return Plan.STOP
@@ -88,7 +88,7 @@ def first_plan(comparison: Comparison) -> Plan:
 
 
 def wants_sizes(known: PlanInput) -> bool:
-    """Tell whether `decide` can use donors and their sizes: asking for them costs requests."""
+    """Return whether `decide` needs donors and their sizes, which cost requests."""
     plan = first_plan(known.comparison)
     if known.asked_for or plan is Plan.COPY:
         return True
@@ -109,7 +109,7 @@ def decide(known: PlanInput) -> Decision:
     comparison, report = known.comparison, known.report
     plan = first_plan(comparison)
     if comparison.verdict is ReplicaVerdict.DIVERGED:
-        # Both rest on what the worker reported as a success, and was none.
+        # In both cases the worker had reported a success.
         lied = comparison.cause in (Cause.SIGNATURE, Cause.RECOUNT)
         forced = lied and not report.irreparable
         return _needed(known, OUT_OF_SYNC_FORCED if forced else OUT_OF_SYNC, comparison.reason)
@@ -132,14 +132,14 @@ def decide(known: PlanInput) -> Decision:
 
 
 def log_lines(decision: Decision) -> tuple[str, ...]:
-    """Return what is to be logged of a decision, in order; why comes before a catch up."""
+    """Return the log lines of a decision, in order; the reason comes before a catch up."""
     if decision.message == CATCH_UP:
         return decision.reason, decision.message
     return (decision.message,) if decision.message else ()
 
 
 def _needed(known: PlanInput, message: str, reason: str) -> Decision:
-    """Decide on a copy that nothing outweighs: it is made, or the replica stops."""
+    """Decide on a necessary copy: it is made, or the replica stops."""
     replay = None if known.workload is None else known.replay_pace.describe(known.workload)
     obstacle, complaint = _obstacle(known)
     if obstacle:
@@ -186,7 +186,7 @@ def _faster(known: PlanInput, workload: Workload, message: str) -> Decision:
 
 
 def _obstacle(known: PlanInput) -> tuple[str, str]:
-    """Say why nothing can be copied now, empty = it can, and what is logged about it."""
+    """Return why nothing can be copied now, empty = it can, and the log message for it."""
     if known.last_healthy:
         return "it is the last healthy replica, a copy would end reads and writes", ""
     if known.comparison.verdict is ReplicaVerdict.EMPTY and not known.others_not_empty:
@@ -199,7 +199,7 @@ def _obstacle(known: PlanInput) -> tuple[str, str]:
 
 
 def no_donor(contested: Sequence[str]) -> str:
-    """Say that there is no donor, and who could be named as one."""
+    """Return that there is no donor, and which sites an operator could name."""
     if not contested:
         return "no healthy donor"
     sites = ", ".join(contested)
@@ -207,12 +207,12 @@ def no_donor(contested: Sequence[str]) -> str:
 
 
 def _offer(known: PlanInput) -> tuple[str, Estimate]:
-    """Return the best donor that could say its size, and what a copy from it would take."""
+    """Return the best donor with a known size, and the estimate of a copy from it."""
     for donor in known.donors:
         size_bytes = known.missing_bytes.get(donor)
         if size_bytes is not None:
             return donor, known.transfer_pace.describe(size_bytes, donor)
-    raise AssertionError("a copy without a donor that could say its size")
+    raise AssertionError("a copy without a donor of known size")
 
 
 def _decision(

@@ -1,4 +1,4 @@
-"""The command line `sparktxlog`: arguments to calls, no logic.
+"""The command line `sparktxlog`: it turns arguments into calls.
 
 Exit codes: 0 in sync, 1 error, 2 usage, 3 lagging, 4 diverged, 5 unreachable, 6 bad configuration.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without its libraries, say how to install them."""
+    """Run the command line; if its libraries are missing, say how to install them."""
     try:
         from sparktxlog.cli.command_line import run
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """Commands `backup` and `restore`: images of a site's replica, without a node.
 
-Only what counts rows starts Spark: `restore`, unless told not to, and `backup verify --recount`.
+Spark is started only to count rows: by `restore` without --no-verify and `backup verify --recount`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _DirectoryFirst(TyperGroup):
 backup_app = typer.Typer(
     cls=_DirectoryFirst,
     no_args_is_help=True,
-    help="Back up a site's replica: `backup DIR` stores an image, list and verify look at them.",
+    help="Back up a site's replica: `backup DIR` stores an image; see also list and verify.",
 )
 app.add_typer(backup_app, name="backup")
 Directory = Annotated[Path, typer.Argument(help="Directory of the images.")]
@@ -76,17 +76,17 @@ def create(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Configuration of the site; no node is asked then."),
+        typer.Option("--config", "-c", help="Configuration of the site, instead of asking a node."),
     ] = None,
     url: Url = DEFAULT_URL,
     no_compression: Annotated[
-        bool, typer.Option("--no-compression", help="Store all files as they are.")
+        bool, typer.Option("--no-compression", help="Store all files uncompressed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Store the replica's newest whole batch as an image; only what is new is stored.
+    """Store the replica as of its newest complete batch as an image; only new files are written.
 
-    `sparktxlog backup DIR` is short for it.  The worker may go on meanwhile.
+    `sparktxlog backup DIR` is the short form.  The worker may run meanwhile.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
@@ -141,20 +141,20 @@ def verify_image(
     directory: Directory,
     name: ImageName = None,
     recount: Annotated[
-        bool, typer.Option("--recount", help="Count the rows' signatures too, with Spark.")
+        bool, typer.Option("--recount", help="Also recount the signatures, with Spark.")
     ] = False,
     scratch: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="With --recount: room for the whole image; default: the system's."
+            metavar="DIR", help="With --recount: where the image fits; default: the system's."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read an image's files and compare their digests; exit code 1 names the damaged ones.
+    """Read an image's files and compare their digests; exit code 1 if files are damaged.
 
-    With --recount write it to a scratch directory as well, and count the rows there: exit code 4
-    names the tables whose rows are not those of their signatures.
+    With --recount also write the image to a scratch directory and count the rows there: exit code
+    4 if the rows of a table do not match its signature.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.backup.restoring import choose_image, damaged_files
@@ -189,29 +189,27 @@ def restore(
     lake: Annotated[Path, typer.Option(help="New root of the replica's tables; it must be empty.")],
     name: ImageName = None,
     at_most: Annotated[
-        int | None, typer.Option(min=1, help="Take no image beyond this position.")
+        int | None, typer.Option(min=1, help="Use only images up to this position.")
     ] = None,
     force_clean: Annotated[
-        bool, typer.Option("--force-clean", help="Remove what an unfinished restore left.")
+        bool, typer.Option("--force-clean", help="Remove what an interrupted restore left.")
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify/--no-verify", help="Count the rows' signatures afterwards, with Spark."
-        ),
+        typer.Option("--verify/--no-verify", help="Recount the signatures afterwards, with Spark."),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Write an image into a new lake; a worker replays the rest of the log from there.
 
-    Digests of all files are compared, then the rows are counted: exit code 4 names the tables
-    whose rows are not those of their signatures.  --no-verify leaves that out, and needs no Spark.
+    Digests of all files are compared, then the rows are counted: exit code 4 if the rows of a table
+    do not match its signature.  --no-verify skips the count, and needs no Spark.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.backup.restoring import choose_image, restore_replica
 
     if verify:
-        require_spark("Or add --no-verify, and count the rows later: sparktxlog verify.")
+        require_spark("Or add --no-verify, and count the rows later with sparktxlog verify.")
     store = ImageStore(directory)
     image = choose_image(store, name, at_most)
     begun = time.monotonic()
@@ -247,7 +245,7 @@ def restore(
 def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path, bool]:
     """Return site, lake and whether to compress, from the first source that is named.
 
-    A node that serves the named lake tells both as well; without one files are compressed.
+    Site and compression come from a node that serves the lake; without one files are compressed.
     """
     if config is not None:
         from sparktxlog.config import load_config
@@ -257,15 +255,15 @@ def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path
     try:
         info = NodeApi(url).get("/v1/info")
     except TxLogError:
-        # A named lake needs no node; a message below says what is missing then.
+        # A named lake needs no node; a message below says what is missing.
         if lake is None:
             raise
         info = {}
     root = info.get("lake_root")
     if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
         typer.echo(
-            f"No node at {url} says that it serves {lake}: files are compressed whatever "
-            "replication.compression is there.  Name --config or --url, or add --no-compression.",
+            f"No node at {url} serves {lake}, so its setting replication.compression is unknown "
+            "and files are compressed.  Add --config, --url or --no-compression.",
             err=True,
         )
         return "", lake, True
@@ -296,8 +294,8 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
         free = shutil.disk_usage(room).free
         if free < image.size_bytes:
             raise DiskFullError(
-                f"{room} has {free:,} bytes free, the image takes {image.size_bytes:,}",
-                hint="Name a larger directory with --scratch.",
+                f"{room} has {free:,} bytes free, the image needs {image.size_bytes:,}",
+                hint="Name a directory with more space with --scratch.",
                 path=room,
             )
         with _bar("writing") as tell:

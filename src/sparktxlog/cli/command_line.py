@@ -33,7 +33,7 @@ app.add_typer(config_app, name="config")
 
 
 def run() -> None:
-    """Run the command line; every error of the project ends in one line and an exit code."""
+    """Run the command line; each sparktxlog error becomes one line and an exit code."""
     try:
         app()
     except TxLogError as error:
@@ -70,7 +70,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Hold options of the whole command line."""
+    """Options of the whole command line."""
 
 
 @app.command(epilog="Example: sparktxlog serve --config conf/site-a.toml --set log-level=debug")
@@ -119,14 +119,14 @@ def config_check(
 ) -> None:
     """Check a configuration file and the node's directories, as the node's user on its machine.
 
-    Exit code 6 names file, key, value and the way out.
+    If something is wrong, the message names file, key and value, and the exit code is 6.
     """
     from sparktxlog.config import check_directories, load_config
 
     config = load_config(path, _overrides(settings))
     check_directories(config)
     if as_json:
-        # The log of a node alone gets its name when it is founded.
+        # The log of a single node gets its name when it is founded.
         lineage = config.lineage if config.peers else None
         print_json({"file": str(path), "ok": True, "lineage": lineage})
     else:
@@ -137,7 +137,7 @@ def config_check(
 def config_show(
     config: ConfigFile = None, settings: Overrides = None, as_json: AsJson = False
 ) -> None:
-    """Show all settings: their values with --config, their defaults without."""
+    """Show all settings: with --config their values, else their defaults."""
     from sparktxlog.cli.example import setting_rows
 
     rows = setting_rows(config, _overrides(settings))
@@ -155,7 +155,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the nodes running.")] = False,
     kill: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="Kill this site's node, and start it again."),
+        typer.Option(metavar="SITE", help="Kill this site's node and start it again."),
     ] = None,
     witness: Annotated[
         bool, typer.Option("--witness", help="Two sites and a witness instead of three sites.")
@@ -165,9 +165,9 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run three sites on this machine with real flights, cut one off, heal, compare.
+    """Run three sites on this machine with real flights, cut one off, reconnect it, compare.
 
-    With --kill also kill a node in the middle: the others go on, it comes back by itself.
+    With --kill also kill a node in the middle: the others go on, and it rejoins after a restart.
     """
     from sparktxlog.cli.demo.flight_files import AIRPORTS
     from sparktxlog.cli.demo.story import run_demo
@@ -175,7 +175,7 @@ def demo(
     sites = tuple(AIRPORTS)[:2] if witness else tuple(AIRPORTS)
     if kill and kill not in sites:
         raise typer.BadParameter(
-            f"{kill!r} is no site; there are {', '.join(sites)}", param_hint="--kill"
+            f"{kill!r} is not a site; sites: {', '.join(sites)}", param_hint="--kill"
         )
     if not run_demo(
         sites=sites, scale=scale, keep=keep, directory=directory, as_json=as_json, kill=kill

@@ -1,4 +1,4 @@
-"""Texts made from the table of settings: an example file and the values in force."""
+"""Texts made from the settings: an example file, and the values in force."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVEN = ("node-id", "master-url", "data-dir", "client-token-file")
 
 
 def write_token(path: Path) -> None:
-    """Write a new token that only this user can read; one that is there stays, clients know it."""
+    """Write a new token that only this user can read; an existing one stays, clients use it."""
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as target:
@@ -25,11 +25,11 @@ def write_token(path: Path) -> None:
 
 
 def example_config(*, node_id: str, port: int, token_file: Path | None = None) -> str:
-    """Return a TOML file that starts a node of its own; all other settings stand as comments."""
+    """Return a TOML file that starts a single node; all other settings are comments."""
     check_new_name(check_node_id(node_id))
     lines = [
         "# Configuration of a sparktxlog node.  Environment variables SPARKTXLOG_<KEY> and",
-        "# --set KEY=VALUE override what stands here; relative paths are relative to the",
+        "# --set KEY=VALUE override this file; relative paths are relative to the",
         "# directory the node is started in.",
         "",
         f'node-id = "{node_id}"',
@@ -42,7 +42,7 @@ def example_config(*, node_id: str, port: int, token_file: Path | None = None) -
     ]
     if token_file is not None:
         lines += [
-            "# Clients show what stands in this file; those of this user on this machine find it.",
+            "# File of the token that clients send; clients of this user on this machine find it.",
             f"client-token-file = {json.dumps(str(token_file))}",
             "",
         ]
@@ -52,7 +52,7 @@ def example_config(*, node_id: str, port: int, token_file: Path | None = None) -
         lines.append(f"# {setting.description}")
         lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
         lines.append("")
-    # Keys after a [table] would belong to it: peers stand last.
+    # Keys after a [table] would belong to it, so peers come last.
     lines += ["# [peer.1]", '# id = "B"', '# url = "http://10.0.0.2:7070"']
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
-"""Commands that are jobs, too: `commit`, `apply`, `catch-up`, `repair`, `maintain`, `verify`, …
+"""Commands that are also jobs: `commit`, `apply`, `catch-up`, `repair`, `maintain`, `verify`, …
 
-They are made of what `api.jobs.job_options` says of the jobs.
+They are built from the declarations in `api.jobs.job_options`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped",
 
 
 def _command(found: JobCommand) -> Callable[..., None]:
-    """Return what runs a job, with the signature from which Typer makes its options."""
+    """Return a function that runs a job; Typer makes its options from the function's signature."""
 
     def command(*, as_json: bool, **given: Any) -> None:
         given |= {o.attribute: given[o.attribute] or [] for o in found.options if o.repeated}
@@ -50,7 +50,7 @@ def _command(found: JobCommand) -> Callable[..., None]:
             raise typer.BadParameter(said)
         _RUNS.get(found.work, _run)(found, arguments, as_json)
 
-    # What must be given stands first.
+    # Required options come first.
     options = sorted(found.options, key=lambda option: not option.required)
     parameters = [_parameter(option) for option in options]
     first = sum(option.required for option in options)
@@ -84,14 +84,14 @@ def _parameter(option: JobOption) -> Parameter:
 
 
 def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
-    """Do a job in a Spark session of its own; print its result, end with its exit code."""
+    """Run a job in its own Spark session; print its result, end with its exit code."""
     require_spark()
     from sparktxlog.api.jobs import job
 
     code, result = job.perform(arguments, job.work_of(found))
     if as_json:
         job.print_result(code, result)
-    elif "verdict" in result:  # a commit, and a repair that did nothing, have said so
+    elif "verdict" in result:  # a commit, and a repair that did nothing, have printed theirs
         _print_lines("replica", _COLUMNS, [result])
         _print_lines("copies", _COPY_COLUMNS, result["copies"])
     end(ExitCode(code))
@@ -172,7 +172,7 @@ def _print_counts(title: str, report: Mapping[str, Any]) -> None:
     print_rows(title, columns, rows)
 
 
-#: Commands whose output is not that of their job.
+#: Commands whose output differs from that of their job.
 _RUNS: dict[str, Callable[[JobCommand, Namespace, bool], None]] = {
     "upkeep:maintain": _maintain,
     "upkeep:verify": _verify,

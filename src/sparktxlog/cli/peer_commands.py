@@ -1,4 +1,4 @@
-"""Commands of operators: which nodes belong to the cluster, its decisions, settings at run time."""
+"""Commands of operators: members of the cluster, epoch decisions, settings at run time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
 
 peer_app = typer.Typer(
-    help="Show and change which nodes belong to the cluster; the members decide upon it.",
+    help="Show and change the nodes of the cluster; its nodes vote on each change.",
     no_args_is_help=True,
 )
 app.add_typer(peer_app, name="peer")
@@ -39,13 +39,13 @@ Node = Annotated[str, typer.Argument(help="Node id.")]
 
 
 class PlaceRole(StrEnum):
-    """What a node is in its place."""
+    """The role of a node."""
 
     MASTER = "master"
     WITNESS = "witness"
 
 
-#: The node answers within 60 s, it reports a longer decision as unknown.
+#: The node answers within 60 s; it reports a longer decision as unknown.
 _TIMEOUT_S = 70.0
 
 
@@ -54,7 +54,7 @@ def _api(url: str) -> NodeApi:
 
 
 def _send(url: str, as_json: bool, method: str, path: str, body: dict[str, Any]) -> None:
-    """Ask for a decision, and print the members that it leaves."""
+    """Ask for a decision, and print the members after it."""
     _print(_api(url).send(method, path, body), as_json)
 
 
@@ -64,7 +64,7 @@ def _path(node: str, act: str = "") -> str:
 
 @peer_app.command("list", epilog="Example: sparktxlog peer list --json")
 def peer_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show all places in precedence order, and which nodes are linked."""
+    """Show all nodes of the cluster in precedence order, and which of them are linked."""
     _print(_api(url).get("/v1/epochs"), as_json)
 
 
@@ -73,25 +73,25 @@ def peer_add(
     node: Node,
     address: Annotated[str, typer.Argument(help="Its master-url; further addresses after commas.")],
     weight: Annotated[int, typer.Option(min=0, max=1000, help="Its votes.")] = 1,
-    witness: Annotated[bool, typer.Option("--witness", help="It votes only.")] = False,
+    witness: Annotated[bool, typer.Option("--witness", help="It only votes.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a node a place.  Start it with the others as its peers, and it joins."""
+    """Add a node to the cluster.  Start it with the others as its peers, and it joins."""
     body = {"id": node, "url": address, "weight": weight, "witness": witness}
     _send(url, as_json, "POST", "/v1/peers", body)
 
 
 @peer_app.command("remove", epilog="Example: sparktxlog peer remove D")
 def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Remove a node's place; the other nodes no longer talk to it."""
+    """Remove a node from the cluster; the other nodes no longer talk to it."""
     _send(url, as_json, "DELETE", _path(node), {})
 
 
 @peer_app.command("replace", epilog="Example: sparktxlog peer replace C D http://10.0.0.4:7070")
 def peer_replace(
-    old: Annotated[str, typer.Argument(help="Node id of the node that goes.")],
-    new: Annotated[str, typer.Argument(help="Node id of the one that comes.")],
+    old: Annotated[str, typer.Argument(help="Id of the node that leaves.")],
+    new: Annotated[str, typer.Argument(help="Id of the node that takes its place.")],
     address: Annotated[str, typer.Argument(help="Its master-url; further addresses after commas.")],
     weight: Annotated[
         int | None, typer.Option(min=0, max=1000, help="Its votes; default: those of OLD.")
@@ -100,7 +100,7 @@ def peer_replace(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a node's place, precedence and votes to another node, by one decision.
+    """Replace a node by another one, which gets its precedence and votes, in one decision.
 
     Start the new node with the others as its peers.  It fetches the queue and is then admitted by a
     second decision.
@@ -118,7 +118,7 @@ def peer_set(
     node: Node,
     address: Annotated[str | None, typer.Option(help="Its new address, or several.")] = None,
     weight: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Its votes from now on.")
+        int | None, typer.Option(min=0, max=1000, help="Its new number of votes.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -137,9 +137,9 @@ def peer_set_quorum(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change how many members must hold a transaction before it is acquired, by a decision.
+    """Change how many members must hold a transaction before it is acquired.
 
-    The setting `acquisition-quorum` counts in the first epoch only.
+    The nodes vote on the change.  The setting `acquisition-quorum` applies to the first epoch only.
     """
     _send(url, as_json, "POST", "/v1/quorum", {"rule": rule})
 
@@ -158,16 +158,16 @@ def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
 @peer_app.command("pause", epilog="Example: sparktxlog peer pause --url http://10.0.0.3:7070")
 def peer_pause(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let the asked node take no transactions, also after a restart; everything else goes on.
+    """Pause the asked node: it takes no transactions, also after a restart; all else goes on.
 
-    Clients that know several nodes submit elsewhere.  Pause a node before its maintenance.
+    Clients that know several nodes submit at another one.  Pause a node before its maintenance.
     """
     _pause(url, True, as_json)
 
 
 @peer_app.command("continue", epilog="Example: sparktxlog peer continue")
 def peer_continue(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let the asked node take transactions again."""
+    """End the pause: the asked node takes transactions again."""
     _pause(url, False, as_json)
 
 
@@ -193,24 +193,24 @@ def peer_force(
     though_linked: Annotated[
         bool,
         typer.Option(
-            "--though-linked", help="Go on although other voters are linked and therefore live."
+            "--though-linked", help="Go on although other voters are linked, so they are alive."
         ),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let the asked node go on alone.  Only if all other members are certainly dead.
+    """Let the asked node go on alone.  Use it only if all other members are certainly dead.
 
-    If one of them lives, the log forks, and what that node ordered meanwhile is missing here.  The
-    command is refused while another voter is linked.
+    If one of them is alive, the log forks, and transactions that it ordered meanwhile are missing
+    here.  The command is refused while another voter is linked.
     """
     api = _api(url)
     if confirm is None:
         shown = api.get("/v1/epochs")["force"]
         for name in shown.get("linked_voters") or []:
-            typer.echo(f"{name} votes and is linked: it is not dead.", err=True)
+            typer.echo(f"{name} is a voter and linked: it is not dead.", err=True)
         typer.echo(
-            "Only if all other members are certainly dead. Otherwise the log forks.", err=True
+            "Go on only if all other members are certainly dead. Otherwise the log forks.", err=True
         )
         _print_losses(shown["may_be_lost"], err=True)
         confirm = typer.prompt(f"Type {shown['confirm']!r} to go on", err=True)
@@ -282,7 +282,7 @@ def _print_addresses(reachability: Mapping[str, Any]) -> None:
 
 def _print_differing(differing: list[str]) -> None:
     if differing:
-        typer.echo(f"The nodes differ about {', '.join(differing)}: look at the network.")
+        typer.echo(f"Nodes disagree about {', '.join(differing)}: check the network.")
 
 
 def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None:
@@ -290,13 +290,13 @@ def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None
         unheard = loss["unheard_s"]
         since = "never heard" if unheard is None else f"last heard {unheard:,.1f} s ago"
         if loss["missing"] is None:
-            shown = f"{loss['held_here']:,} transactions of its own are held here; what else it had"
+            shown = f"{loss['held_here']:,} of its transactions are here; what else it had"
         else:
             shown = (
-                f"showed {loss['last_shown']:,} transactions of its own, {loss['held_here']:,} are "
-                f"held here, {loss['missing']:,} are missing; what it took afterwards"
+                f"it reported {loss['last_shown']:,} transactions: {loss['held_here']:,} "
+                f"are here, {loss['missing']:,} are missing; what it accepted afterwards"
             )
-        typer.echo(f"{loss['node_id']}, {since}: {shown} is not known here.", err=err)
+        typer.echo(f"{loss['node_id']}, {since}: {shown} is unknown here.", err=err)
 
 
 # -- a run that no node can deliver ---
@@ -312,7 +312,7 @@ def void(
         typer.Option(
             "--without",
             metavar="NODE",
-            help="Give up a member that does not answer and may hold the run; may be repeated.",
+            help="Do not wait for this member, although it may hold the run; may be repeated.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -321,11 +321,11 @@ def void(
 ) -> None:
     """Declare a run void that no node can deliver: its transactions are rejected at every site.
 
-    Ask the node that stamped it.  All members look at their files first: if one of them holds the
-    run, or has it in its queue, nothing is changed.
+    Ask the node that accepted it.  All members look for the run first: if one of them holds it,
+    or has it in its queue, nothing is changed.
     """
     if not yes:
-        text = f"The rows of run {run[:64]} are lost for ever then.  Go on?"
+        text = f"The rows of run {run[:64]} will be lost for ever.  Go on?"
         typer.confirm(text, abort=True, err=True)
     body: dict[str, Any] = {"run": run} | ({"without": without} if without else {})
     found = _api(url).send("POST", "/v1/void", body)
@@ -350,22 +350,22 @@ def quarantine(
         Path, typer.Option("--config", "-c", help="Configuration of the node that gives way.")
     ],
     follow: Annotated[
-        str, typer.Option("--from", metavar="URL", help="A node of the side that goes on.")
+        str, typer.Option("--from", metavar="URL", help="A node of the side whose log is kept.")
     ],
     rejoin: Annotated[
         bool,
         typer.Option(
             "--rejoin",
-            help="Also if its queue does not differ: its clock was far ahead, and no member admits "
-            "it with what it promised then.",
+            help="Also if its queue does not differ: its clock was so far ahead that no member "
+            "admits it.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a stopped node that cannot follow give way: keep what only it has, then let it join.
+    """Let a stopped node give way to another history: keep what only it has, then let it join.
 
-    After `peer force` the other side may have transactions that the log which goes on has not.
-    They go to the Delta table log/quarantine, with their rows and ids; nothing is deleted.
+    After `peer force` the other side may have transactions that are missing in the log of this
+    side.  They go to the Delta table log/quarantine, with rows and ids; nothing is deleted.
     """
     from sparktxlog.config import load_config
     from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
@@ -386,19 +386,22 @@ def quarantine(
 
 
 def _print_given_way(done: GaveWay, config: Path) -> None:
-    least = "" if done.exact else " at least; not both sides keep what comes after"
+    least = "" if done.exact else ", at least; not both sides keep the history after it"
     typer.echo(
-        f"The queue here and that of {done.followed} are equal up to {done.common:,}{least}."
+        f"The queue here and that of {done.followed} are equal up to position "
+        f"{done.common:,}{least}."
     )
     if done.pruned:
-        typer.echo(f"{done.pruned:,} positions after it were already pruned here and are not kept.")
+        typer.echo(
+            f"{done.pruned:,} positions after it were already pruned here; they are not kept."
+        )
     typer.echo(
         f"Kept in {done.table}, quarantine_id {done.quarantine_id}: {done.ordered:,} ordered, "
         f"{done.accepted:,} accepted and {done.acquired:,} acquired transactions; "
-        f"{done.surviving:,} of them are in {done.followed}'s queue too, {done.incomplete:,} lack "
-        "something (column remark)."
+        f"{done.surviving:,} of them are also in {done.followed}'s queue, {done.incomplete:,} are "
+        "incomplete (column remark)."
     )
-    typer.echo(f"Their rows, the journal and the queue's table are in {done.directory}.")
+    typer.echo(f"Their rows, the journal and the queue table are in {done.directory}.")
     for step in _next_steps(done, config):
         typer.echo(f"Next: {step}")
 
@@ -408,7 +411,7 @@ def _next_steps(done: GaveWay, config: Path) -> list[str]:
         f"sparktxlog serve --config {config}   (joins {done.lineage} as incarnation "
         f"{done.incarnation}; its worker copies the tables, or jobs/replicate.py if it is AHEAD)"
     )
-    submit = f"submit again, under their ids, what must count of {done.table} and does not survive"
+    submit = f"submit again, under their ids, the transactions of {done.table} that you still need"
     place = f"sparktxlog peer add {done.node_id} ITS-URL   ({done.followed} has no place for it)"
     return [join, submit] if done.has_place else [place, join, submit]
 
@@ -452,7 +455,7 @@ def settings_set(
 
 @settings_app.command("unset", epilog="Example: sparktxlog settings unset NetSpeedBitsPerSec")
 def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Undo a change: the value of the configuration is in force again."""
+    """Undo a change: the configured value is in force again."""
     _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: None}), as_json)
 
 

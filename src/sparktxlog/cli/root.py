@@ -1,4 +1,4 @@
-"""What the commands share: their root and options, how they call a node, print and end."""
+"""What the commands share: common options, calls to a node, output and exit codes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
 ]
-#: Heading of a column → key of its cells, or what makes a cell of a row.
+#: Heading of a column → key of its cells, or a function from a row to the cell.
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 _CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
     (ConfigError, ExitCode.BAD_CONFIG),
@@ -68,9 +68,9 @@ class NodeApi(Http):
 
     Args:
         url: The node's URL, scheme, host and port.
-        token: Bearer token of all requests; default: `client_token` for questions and, because
-            all that commands send is an operator's act, `admin_token` for the rest; else the one
-            that a node of this machine and user noted.
+        token: Bearer token of all requests; default: `client_token` to read, and `admin_token` to
+            change something; without either, the token that a node of this user on this machine
+            noted.
         timeout_s: Seconds to wait for one answer.
     """
 
@@ -89,14 +89,14 @@ class NodeApi(Http):
     ) -> TransportError:
         return TransportError(
             f"no node answers at {self.url}: {error}",
-            hint="Start it with `sparktxlog serve`, or name another one with --url.",
+            hint="Start it with `sparktxlog serve`, or name another node with --url.",
             url=self.url,
         )
 
 
 @contextmanager
 def local_spark(command: str) -> Iterator[SparkSession]:
-    """Give a command a Spark session of its own on this machine; raises as `require_spark`."""
+    """Give a command its own Spark session on this machine; raises as `require_spark`."""
     require_spark()
     from sparktxlog.api.jobs.progress_lines import start_logging
     from sparktxlog.api.session import build_session
@@ -113,7 +113,7 @@ def local_spark(command: str) -> Iterator[SparkSession]:
 
 
 def exit_code_of(error: TxLogError) -> ExitCode:
-    """Return the exit code of an error; the first matching class counts."""
+    """Return the exit code of an error: that of the first matching class."""
     return next((code for cls, code in _CODES if isinstance(error, cls)), ExitCode.ERROR)
 
 
@@ -151,7 +151,7 @@ def show(
         as_json: Whether a program reads it.
         title: Of the table.
         columns: Of the table.
-        rows: Of the table, one mapping each; default: the answer.
+        rows: Rows of the table, one mapping each; default: the answer.
     """
     if as_json:
         print_json(found)
@@ -169,7 +169,7 @@ def print_table(title: str, columns: Columns, rows: Iterable[Any]) -> None:
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; numbers stand to the right, empty cells as a dash."""
+    """Print a table: numbers to the right, empty cells as a dash."""
     listed = [[cell_text(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
@@ -184,7 +184,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 
 
 def cell_text(value: Any) -> str:
-    """Return the text of a cell: thousands with commas, nothing as a dash."""
+    """Return the text of a cell: thousands with commas, an empty cell as a dash."""
     if value is None or value == "" or value == {} or value == []:
         return "-"
     if isinstance(value, bool):

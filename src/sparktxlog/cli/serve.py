@@ -31,7 +31,7 @@ def run_node(config: NodeConfig) -> int:
     Raises:
         ConfigError: A directory or the address cannot be used (definite).
         LockedError: Another process owns the data directory (definite).
-        StorageError, InvariantViolation: The node had to stop by itself.
+        StorageError, InvariantViolation: The node had to stop.
     """
     import uvloop
 
@@ -52,7 +52,7 @@ def run_node(config: NodeConfig) -> int:
 
 
 def _note_token(config: NodeConfig) -> None:
-    """Let clients of this user on this machine find the token."""
+    """Note where the token is, for clients of this user on this machine."""
     if config.client_token_file is None:
         return
     host, port = config.listen
@@ -73,7 +73,7 @@ def _listen(config: NodeConfig) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"listen = {host}:{port}: {error.strerror}",
-            hint="Stop whatever listens there, or choose another port with listen.",
+            hint="Stop the process that listens there, or set listen to another port.",
             key="listen",
             value=f"{host}:{port}",
         ) from error
@@ -90,7 +90,7 @@ async def _run(config: NodeConfig, listener: socket.socket) -> None:
 
 
 async def _run_once(running: Node, listener: socket.socket) -> bool:
-    """Run a node until it stops; return whether it has to start again, on another state."""
+    """Run a node until it stops; return whether it must start again, with another state."""
     from sparktxlog.runtime.membership.join_orders import StartAgainError
     from sparktxlog.service.application import build_app
     from sparktxlog.service.listener import Server, client_places
@@ -109,7 +109,7 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
         await running.start()
         gc.collect()
         gc.freeze()
-        # The server closes what it is given; connections wait while a node starts again.
+        # The server closes the socket it gets; connections wait while a node starts again.
         await server.serve(sockets=[listener.dup()])
     finally:
         await running.stop()

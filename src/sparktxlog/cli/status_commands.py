@@ -1,4 +1,4 @@
-"""Commands that look at a node and change nothing, and what its answers mean in words."""
+"""Commands that read from a node and change nothing, and its answers in words."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from sparktxlog.worker.apply.cutting import runs_after
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 _WITHOUT_PART = ("IDLE", "JOINING")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
-#: Follows a verdict if replicas differ and nothing says which one is right.
+#: Follows a verdict if replicas differ and no majority says which one is right.
 CONTESTED = ", contested"
 
 
 def judge_status(status: Mapping[str, Any]) -> ExitCode:
-    """Return what a node's `/v1/status` says about the cluster as this node sees it.
+    """Return the state of the cluster as `/v1/status` of one node shows it.
 
     DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
-    node is no member of its epoch or has no quorum, a task of it fails, a node is missing while
-    transactions wait, a replica is behind what is published, or a worker stands still or went
-    silent without an end.
-    One that ended, and whose replica has everything, is in sync: workers may run from a scheduler.
+    node is not a member of its epoch or has no quorum, one of its tasks fails, a node is missing
+    while transactions wait, a replica is behind what is published, or a worker stands still or is
+    silent.
+    A worker that ended, and whose replica has everything, is in sync: a scheduler may run it.
     """
     if status.get("halted"):
         return ExitCode.DIVERGED
@@ -65,13 +65,13 @@ def state_word(code: ExitCode) -> str:
 
 
 def verdict_text(replica: Mapping[str, Any]) -> str:
-    """Return the verdict on a replica, and whether another one contests it."""
+    """Return the verdict on a replica, and whether it is contested."""
     verdict = str(replica.get("verdict") or "")
     return verdict + CONTESTED if replica.get("contested") else verdict
 
 
 def alive_text(replica: Mapping[str, Any]) -> str:
-    """Return whether a replica's worker reports, and whether it should."""
+    """Return whether a replica's worker reports, or should and does not."""
     return "SILENT" if replica.get("silent") else "yes" if replica.get("alive") else "no"
 
 
@@ -96,13 +96,13 @@ def restricted_text(found: Mapping[str, Any]) -> str:
     """Return what a node can do without a quorum, and which nodes it waits for, in one sentence."""
     levels = found.get("levels") or ["accepted"]
     return (
-        f"restricted: too few nodes answer, it waits for {', '.join(found['waits_for'])}, for "
-        f"{_age_text(found['since_us'])}; nothing is ordered, level {levels[-1]} is possible"
+        f"restricted: too few nodes answer; it has waited for {', '.join(found['waits_for'])} for "
+        f"{_age_text(found['since_us'])}; nothing is ordered, the highest level is {levels[-1]}"
     )
 
 
 def upgrade_text(found: Mapping[str, Any]) -> str:
-    """Return by which wire version the log works, and which nodes keep it there (P31)."""
+    """Return which wire version the log uses, and which nodes hold it back (P31)."""
     waits = [
         f"{node} ({'speaks up to ' + str(peer['newest']) if peer['linked'] else 'not linked'})"
         for node, peer in found["wire_version_waits_for"].items()
@@ -114,7 +114,7 @@ def upgrade_text(found: Mapping[str, Any]) -> str:
 
 
 def uncompared_text(found: Mapping[str, Any]) -> str:
-    """Return what a node says of a history that it could not compare, in one sentence."""
+    """Return, in one sentence, which history a node could not compare."""
     kept = int(found.get("kept") or 0)
     text = (
         f"not compared: the history up to position {int(found['position']):,}, replaced by a "
@@ -130,7 +130,7 @@ def _age_text(since_us: float) -> str:
 
 
 def last_transfer_text(replica: Mapping[str, Any]) -> str:
-    """Return a replica's running or else last catch-up in a few words, empty for none."""
+    """Return a replica's running catch-up, else the last one, in a few words; empty for none."""
     if running := list(replica.get("running_transfers") or []):
         shown = running[-1]
         text = f"{shown['kind']} running for {shown['running_s']:,.1f} s"
@@ -145,13 +145,13 @@ def last_transfer_text(replica: Mapping[str, Any]) -> str:
 
 # -- commands -------------------------------------------------------------------------------------
 
-tx_app = typer.Typer(help="Look at single transactions.", no_args_is_help=True)
+tx_app = typer.Typer(help="Show single transactions.", no_args_is_help=True)
 app.add_typer(tx_app, name="tx")
 
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a node's state: positions, queues, missing nodes and why, replicas."""
+    """Show a node's state: positions, queues, missing nodes, replicas."""
     found = _status_of(url, as_json)
     code = judge_status(found)
     if as_json:
@@ -162,7 +162,7 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def _status_of(url: str, as_json: bool) -> Any:
-    """Return a node's status; people read no tables of replicas, programs do."""
+    """Return a node's status; with --json including the tables of each replica."""
     return NodeApi(url).get("/v1/status", tables=1 if as_json else None)
 
 
@@ -180,7 +180,7 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
     if found.get("wire_version_waits_for"):
         typer.echo(upgrade_text(found))
     for name in found.get("suspects") or []:
-        typer.echo(f"missing {name}: no sign of life")
+        typer.echo(f"missing {name}: it does not answer")
     for waiting in found.get("waiting_for") or []:
         typer.echo(f"waits for {awaited_text(waiting)}")
     if found.get("restricted"):
@@ -191,7 +191,7 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"halted: {found['halted']}")
     if taking := found.get("taking_snapshot"):
         share = f"{taking['bytes']:,} of {taking['of_bytes']:,} bytes"
-        typer.echo(f"takes over a snapshot of {taking['peer']}: {share}")
+        typer.echo(f"fetching a snapshot from {taking['peer']}: {share}")
     if found.get("uncompared"):
         typer.echo(uncompared_text(found["uncompared"]))
     print_table("peers", _PEERS, found.get("peers") or [])
@@ -249,7 +249,7 @@ def queue(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show runs of the synchronized queue; without --after the latest ones."""
+    """Show runs of the synchronized queue: those after --after, else the latest ones."""
     api = NodeApi(url)
     if after is None:
         entries = latest_runs(api, limit)
@@ -301,7 +301,7 @@ def tx_show(
 
 
 def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
-    """Return the last `limit` runs of a node's queue, ascending; fewer where runs are long."""
+    """Return the last `limit` runs of a node's queue, ascending; fewer if runs are long."""
     info = api.get("/v1/info")
     after = max(int(info.get("kept_after", 0)), int(info["position"]) - LONGEST_RUN)
     return list(deque(runs_after(api.get, after), maxlen=limit))
@@ -333,7 +333,7 @@ def epochs(
 @app.command(epilog="Example: sparktxlog plan --json")
 def plan(
     worker: Annotated[
-        str | None, typer.Argument(help="Worker of the asked site; default: the last heard.")
+        str | None, typer.Argument(help="Worker of the site; default: the last that reported.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -398,7 +398,7 @@ def transfers(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show the latest catch-ups of the site's replica: expected and measured times."""
+    """Show the latest catch-ups of the site's replica: estimated and measured times."""
     columns: Columns = {
         "finished (UTC)": lambda transfer: time_text(transfer["finished_at"]),
         "worker": "worker_id",

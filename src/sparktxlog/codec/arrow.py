@@ -65,7 +65,7 @@ _KNOWN = (
 )
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s<>(),:`]+|[<>(),:])")
 _MARKS = frozenset("<>(),:")
-#: Nesting of types beyond this is an attack or a mistake, and so are longer names.
+#: Bounds of nested types and of names: more is an attack or a mistake.
 _MAX_DEPTH = 32
 _MAX_CHARACTERS = 65_536
 #: Names up to this length are remembered with their types.
@@ -165,7 +165,7 @@ def ddl_type(kind: pa.DataType) -> str:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return f"struct<{','.join(f'{_quoted(f.name)}:{ddl_type(f.type)}' for f in fields)}>"
     raise SchemaMismatchError(
-        f"Arrow type {kind} has no place in a table", hint=_advice(kind), type=str(kind)
+        f"tables cannot hold Arrow type {kind}", hint=_advice(kind), type=str(kind)
     )
 
 
@@ -176,7 +176,7 @@ def _advice(kind: pa.DataType) -> str:
     if types.is_unsigned_integer(kind):
         return "Cast to a signed type that holds all values."
     if types.is_null(kind):
-        return "The column has no type: cast it to the column's."
+        return "The data has no type: cast it to the type of the table's column."
     return _KNOWN
 
 
@@ -241,7 +241,7 @@ class _Parser:
         self._expect(")")
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
             raise SchemaMismatchError(
-                f"{self._ddl!r}: precision is 1 to 38, scale 0 to the precision", type=self._ddl
+                f"{self._ddl!r}: precision is 1 to 38, scale is 0 to precision", type=self._ddl
             )
         return pa.decimal128(precision, scale)
 
@@ -255,7 +255,7 @@ class _Parser:
                 name = name[1:-1].replace("``", "`")
             if name.lower() in fields:
                 raise SchemaMismatchError(
-                    f"{self._ddl!r}: field {name!r} stands twice (case is ignored)", type=self._ddl
+                    f"{self._ddl!r}: field {name!r} occurs twice (case is ignored)", type=self._ddl
                 )
             self._accept(":")
             fields[name.lower()] = pa.field(name, self._type(depth + 1))
@@ -285,4 +285,4 @@ class _Parser:
 
     def _error(self) -> SchemaMismatchError:
         shown = self._ddl[:140]
-        return SchemaMismatchError(f"{shown!r} is no column type", hint=_KNOWN, type=shown)
+        return SchemaMismatchError(f"{shown!r} is not a column type", hint=_KNOWN, type=shown)

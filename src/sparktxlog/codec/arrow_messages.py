@@ -1,10 +1,10 @@
-"""What an Arrow IPC stream claims about itself, read before Arrow believes it.
+"""Checks the sizes that an Arrow IPC stream declares, before Arrow allocates memory for them.
 
-Arrow allocates by what a stream says of itself, and flatbuffers let many places point at the same
-bytes, so that a kilobyte may claim gigabytes: a thousand fields that share one child, a key that
-stands in ten thousand entries, a frame that inflates.  `weigh` walks the metadata of each message
-and stops at the first claim beyond the limits.  It follows offsets, which lead forward only, and
-counts each visit; what is torn raises `struct.error` or IndexError.
+Arrow allocates what a stream declares, and in flatbuffers many offsets may point at the same bytes.
+So a kilobyte may declare gigabytes: a thousand fields that share one child, a key in ten thousand
+entries, a compressed frame.  `weigh` walks the metadata of each message and stops at the first
+declaration over the limits.  It follows offsets, which only lead forward, and counts each visit; a
+torn stream raises `struct.error` or IndexError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparktxlog.errors import InvalidRequestError, OversizeError
 MAX_FIELDS = 20_000
 #: Most messages of a stream.
 _MAX_MESSAGES = 20_000
-#: Most bytes of names and other texts that a message's metadata may unfold to.
+#: Most bytes of names and other texts in a message's metadata, repeats included.
 _MAX_TEXT = 4 << 20
 #: Schema messages up to this size are remembered as sound, bytes.
 _REMEMBERED_BYTES = 16_384
@@ -134,7 +134,7 @@ def _check_schema(message_bytes: bytes) -> None:
         text.take_entries(field, 6)
         kind = _scalar(metadata, field, 2, "<B")
         if kind == _UNION:
-            raise InvalidRequestError("unions have no place in a table")
+            raise InvalidRequestError("tables cannot hold unions")
         details = _table(metadata, field, 3)
         if kind == _TIMESTAMP and details is not None:
             text.take(details, 1)

@@ -1,4 +1,4 @@
-"""Transactions become a run: one inline section per (table, kind), one block each for the rest.
+"""Makes a run of transactions: one inline section per (table, kind), one block per other operation.
 
 The run is the unit that is made durable, sent, ordered and hashed (protocol P1b).  Inline rows of
 all its transactions on one table and of one kind stand in one Arrow stream, in the order of the
@@ -58,19 +58,19 @@ def assemble_run(
         transactions: 1 to 8,192 of them, validated, ids distinct; of one session, or of none.
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
-        acceptance: What the accepting node knows of the ids; of a client None.
+        acceptance: What the accepting node knows of the ids; None at a client.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
     """
     if not transactions:
-        raise LocalProtocolError("a run has at least one transaction")
+        raise LocalProtocolError("a run needs at least one transaction")
     session = transactions[0].session
     groups: dict[tuple[str, OperationKind, int], _Group] = {}
     blocks: list[Block] = []
     for tx, transaction in enumerate(transactions):
         if transaction.session != session:
-            raise LocalProtocolError("transactions of one run belong to one session")
+            raise LocalProtocolError("all transactions of a run must belong to one session")
         for op, operation in enumerate(transaction.operations):
             if operation.rows is None:
                 blocks.append(_single_block(operation, tx, op))
@@ -209,7 +209,7 @@ def _merge(group: _Group) -> pa.Table:
 
 
 def _concerned(txs: list[int], n: int) -> tuple[int, ...] | None:
-    distinct = tuple(dict.fromkeys(txs))  # ascending, for the run was walked in order
+    distinct = tuple(dict.fromkeys(txs))  # ascending, because the run is walked in order
     return None if len(distinct) == n else distinct
 
 

@@ -1,4 +1,4 @@
-"""Tokens of predicates; every token knows its place, so that errors can point at it."""
+"""Tokens of predicates; every token has its place, so that errors can point at it."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def tokens_of(text: str) -> list[Token]:
 def _stray(text: str, at: int) -> InvalidRequestError:
     char = text[at]
     if char == "'":
-        return fault(text, at, "this text has no end", "Close it with '.")
+        return fault(text, at, "this text is not closed", "Close it with '.")
     if char == "`":
-        return fault(text, at, "this name has no end", "Close it with `.")
+        return fault(text, at, "this name is not closed", "Close it with `.")
     if char == '"':
         return fault(text, at, 'a " is ambiguous', "Write 'text' and `column`.")
     if char in "*/%|&^~":
@@ -112,10 +112,8 @@ def _decoded(text: str, body: str, at: int) -> str:
         if char in _ESCAPES:
             return _ESCAPES[char]
         if digits:
-            raise fault(text, at + match.start(), "half a surrogate pair is no character")
-        raise fault(
-            text, at + match.start(), "this escape is not known", "Write \\\\ for a backslash."
-        )
+            raise fault(text, at + match.start(), "half a surrogate pair is not a character")
+        raise fault(text, at + match.start(), "unknown escape", "Write \\\\ for a backslash.")
 
     return _ESCAPE.sub(value_of, body)
 
@@ -127,5 +125,5 @@ def string_literal(value: str) -> str:
 
 
 def quoted_name(name: str) -> str:
-    """Return a name in backticks, as parsers of SQL take it whatever it holds."""
+    """Return a name in backticks, which SQL parsers accept whatever it contains."""
     return "`" + name.replace("`", "``") + "`"

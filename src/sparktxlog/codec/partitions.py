@@ -1,4 +1,4 @@
-"""Rows split by the values of partition columns, which Delta keeps as texts beside the files."""
+"""Splits rows by the values of partition columns, which Delta keeps as text beside the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def split_by_partition(
 ) -> list[tuple[dict[str, str | None], pa.Table]]:
     """Return (partition values as Delta writes them, rows without these columns) per partition.
 
-    The order of rows inside a partition stays; partitions come in order of their first row.
+    The order of rows inside a partition is kept; partitions are ordered by their first row.
     """
     code = np.zeros(rows.num_rows, np.int64)
     texts = {name: partition_texts(rows.column(name)) for name in names}
@@ -36,9 +36,9 @@ def split_by_partition(
 
 
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return partition values in Delta's text form; timestamps with `Z`, so no zone is guessed.
+    """Return partition values in Delta's text form; timestamps end in `Z`, so their zone is clear.
 
-    An empty string becomes NULL: Delta reads it so.
+    An empty string becomes NULL, because Delta reads it as NULL.
 
     Raises:
         SchemaMismatchError: Delta has no text form for the type (definite).

@@ -43,14 +43,14 @@ def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryv
     """Return manifest bytes and sections, without copying.
 
     Raises:
-        ManifestMismatchError: The bytes are no container (definite).
+        ManifestMismatchError: The bytes are not a container (definite).
     """
     view = memoryview(payload)
     if len(view) < _HEAD.size:
         raise ManifestMismatchError("the payload container is torn", size=len(view))
     magic, size, count = _HEAD.unpack_from(view)
     if magic != MAGIC or count > 65_536 or len(view) < _HEAD.size + 8 * count:
-        raise ManifestMismatchError("these bytes are no payload container", size=len(view))
+        raise ManifestMismatchError("these bytes are not a payload container", size=len(view))
     lengths = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
     start = _HEAD.size + 8 * count
     if start + size + sum(lengths) != len(view):
@@ -65,7 +65,7 @@ def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryv
 
 
 def read_manifest(payload: bytes | memoryview) -> RunManifest:
-    """Decode the manifest of a container; its sections are not looked at.
+    """Decode the manifest of a container; its sections are not checked.
 
     Raises:
         ManifestMismatchError: Torn container, or a manifest of another form (definite).
@@ -88,11 +88,11 @@ def verify_payload(payload: bytes | memoryview, digest: bytes) -> RunManifest:
     """Check a received container against a run's digest, inline sections included.
 
     Raises:
-        ManifestMismatchError: Something differs; nothing may be kept of it (definite).
+        ManifestMismatchError: Something differs; do not keep it (definite).
     """
     body, sections = split_payload(payload)
     if hashlib.sha256(body).digest() != digest:
-        raise ManifestMismatchError("the manifest's digest is not the announced one")
+        raise ManifestMismatchError("the manifest's digest differs from the announced one")
     manifest = read_manifest(payload)
     for block in manifest.blocks:
         inline = block.inline
@@ -109,7 +109,7 @@ def verify_payload(payload: bytes | memoryview, digest: bytes) -> RunManifest:
 
 
 def void_payload(voided: Voided) -> bytes:
-    """Return what stands in the place of a void run: equal bytes at every node (P32)."""
+    """Return the payload that replaces that of a void run, equal at every node (P32)."""
     return _void_payload(voided.header, voided.facts)
 
 

@@ -278,7 +278,7 @@ class _Parser:
         if self._accept("LIKE"):
             return self._like(left, negated)
         if negated:
-            raise self._fault(self._peek(), "IN, BETWEEN or LIKE is wanted after NOT")
+            raise self._fault(self._peek(), "expected IN, BETWEEN or LIKE after NOT")
         if self._accept("IS"):
             negated = "NOT " if self._accept("NOT") else ""
             self._expect("NULL")
@@ -299,7 +299,7 @@ class _Parser:
         if operator.text in ("+", "-"):
             raise self._fault(operator, "arithmetic is not allowed")
         raise self._fault(
-            operator, f"a comparison is wanted after a value of type {type_name(left.kind)}"
+            operator, f"expected a comparison after a value of type {type_name(left.kind)}"
         )
 
     def _in(self, left: _Value, negated: str) -> str:
@@ -356,7 +356,7 @@ class _Parser:
         if token.upper in ("TRUE", "FALSE"):
             return _Value(token.upper, pa.bool_(), token.at)
         if token.upper == "NULL":
-            raise self._fault(token, "nothing equals NULL", "Write IS NULL or IS NOT NULL.")
+            raise self._fault(token, "no value equals NULL", "Write IS NULL or IS NOT NULL.")
         if token.kind == "word" and self._peek().kind == "string":
             return self._typed_literal(token, self._take())
         if token.kind == "word" and self._peek().text == "(" and self._peek().kind == "symbol":
@@ -386,7 +386,7 @@ class _Parser:
             if abs(value) < 1 << 63:
                 return _Value(f"{value}L", pa.int64(), token.at)
         if suffix == "L":
-            raise self._fault(token, "this number is no bigint")
+            raise self._fault(token, "this number is not a bigint")
         scale = max(0, -int(exponent))
         precision = max(len(digits) + max(0, int(exponent)), scale)
         if precision > 38:
@@ -406,7 +406,7 @@ class _Parser:
         name = word.upper
         if name == "X":
             if not _HEX.fullmatch(body.text):
-                raise self._fault(body, "pairs of hexadecimal digits are wanted")
+                raise self._fault(body, "expected pairs of hexadecimal digits")
             return _Value(f"X'{body.text.upper()}'", pa.binary(), word.at)
         kinds = {
             "DATE": pa.date32(),

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem documents and back: the one table of code, class and HTTP status.
 
-A node answers with `encode_problem`; all that call a node read its answer with `error_of`.
+A node answers with `encode_problem`; callers of a node decode its answer with `error_of`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def encode_problem(error: TxLogError, status: int | None = None) -> bytes:
 
 
 def error_of(body: bytes, status: int, url: str) -> TxLogError:
-    """Return the error that a problem document stands for, in its class.
+    """Return the error of a problem document, in its class.
 
     Args:
         body: The answer of a node.
         status: Its HTTP status.
-        url: Who answered, for the message if the answer is no problem document.
+        url: URL of the caller's request, for the message if the answer is not a problem document.
     """
     try:
         problem = msgspec.json.decode(body)

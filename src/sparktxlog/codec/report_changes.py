@@ -1,7 +1,7 @@
-"""Reports without the tables that their receiver keeps: of ten thousand few change at a time.
+"""Shortens reports: tables that did not change, and that the receiver keeps, are left out.
 
-A sender labels the tables of a report.  A receiver that keeps them says so in its answer, and gets
-only what changed from then on.  One that lost them, or is too old to say anything, gets the whole.
+A sender labels the tables of a report.  A receiver that keeps them says so in its answer, and then
+gets only changes.  A receiver that lost them, or is too old to answer, gets the whole report.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from sparktxlog.model.report import TableState, WorkerReport
 
-#: Replicas whose tables a receiver keeps for this; the others' reports come whole.
+#: Replicas whose tables a receiver keeps for this; other reports come whole.
 _MAX_KEPT = 256
 
 
 class ReportSender:
-    """What one receiver keeps of the reports that it was sent."""
+    """What one receiver keeps of the reports sent to it."""
 
     def __init__(self) -> None:
         #: Worker → label and whole report that the receiver keeps.

@@ -137,13 +137,13 @@ def decode_request(body: bytes) -> TransactionRequest:
     """Read a transaction's JSON.
 
     Raises:
-        InvalidRequestError: No JSON, or another form; the text names the place (definite).
+        InvalidRequestError: Not JSON, or another form; the message names the place (definite).
     """
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
-            f"the transaction cannot be read: {error}", hint="See /docs for its form."
+            f"the transaction cannot be read: {error}", hint="See /docs of the node."
         ) from error
 
 
@@ -156,7 +156,7 @@ def parse_level(text: str) -> tuple[Level, int]:
     match = _LEVEL.fullmatch(text)
     if match is None or (match[2] is not None and (match[1] != "applied" or int(match[2]) < 1)):
         raise InvalidRequestError(
-            f"{text[:80]!r} is no level",
+            f"{text[:80]!r} is not a level",
             hint="Levels: accepted, acquired, ordered, applied, applied(k).",
             value=text[:80],
         )
@@ -185,7 +185,7 @@ def prepare(
         size_bytes: Length of the JSON; if short, the rows' size need not be measured.
 
     Raises:
-        CommitRejectedError: The class that fits; nothing happened (definite).
+        CommitRejectedError: The class says why; nothing happened (definite).
     """
     operations = request.operations
     predicates = sum(len(operation.predicate or "") for operation in operations)
@@ -193,7 +193,7 @@ def prepare(
         raise OversizeError(
             f"the transaction's predicates have {predicates:,} characters, {_MAX_PREDICATES:,} are "
             "allowed",
-            hint="Delete by keys instead, or make it several transactions.",
+            hint="Delete by keys instead, or split the transaction.",
             limit=_MAX_PREDICATES,
         )
     seen_files: set[str] = set()
@@ -282,7 +282,7 @@ def _prepare_operation(
     sources = [operation.rows, operation.arrow, operation.files]
     if sum(source is not None for source in sources) != 1:
         raise InvalidRequestError(
-            f"{kind.value} on table {table!r} takes rows, arrow or files, one of them",
+            f"{kind.value} on table {table!r} needs exactly one of rows, arrow and files",
             table=table,
         )
     claim = _claim(operation)
@@ -324,7 +324,7 @@ def _rows(operation: OperationRequest, definition: TableDefinition, limits: RunL
         data = base64.b64decode(operation.arrow or "", validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequestError(
-            f"table {definition.name!r}: 'arrow' is no base64", table=definition.name
+            f"table {definition.name!r}: 'arrow' is not base64", table=definition.name
         ) from error
     return read_rows(data, definition, operation.kind, 2 * limits.size_bytes)
 
@@ -334,7 +334,7 @@ def _claim(operation: OperationRequest) -> TableSignature | None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}:[0-9a-f]{16}:[0-9a-f]{16}", operation.claim):
         raise InvalidRequestError(
-            f"{operation.claim[:80]!r} is no claimed signature",
+            f"{operation.claim[:80]!r} is not a signature",
             hint="Its form is rows:lane0:lane1, lanes as 16 hexadecimal digits.",
             table=operation.table,
             value=operation.claim[:80],
@@ -370,20 +370,18 @@ def _files(
         if not path.startswith(root):
             raise InvalidNameError(
                 f"staged file {path[:140]!r} is not below {root!r}",
-                hint="Files are staged in a directory named as their transaction.",
+                hint="Stage files in a directory with the name of their transaction.",
                 value=path[:140],
             )
         if path in seen:
             raise InvalidRequestError(
-                f"staged file {path[:140]!r} stands twice", path=path[:140], table=definition.name
+                f"staged file {path[:140]!r} is named twice", path=path[:140], table=definition.name
             )
         seen.add(path)
         _check_partition(request, definition, kind)
         files.append(StagedFile(**asdict(request) | {"partition": request.partition or None}))
     if len(seen) > MAX_FILES:
-        raise OversizeError(
-            f"a transaction has {MAX_FILES:,} staged files at most", limit=MAX_FILES
-        )
+        raise OversizeError(f"a transaction may have {MAX_FILES:,} staged files", limit=MAX_FILES)
     return tuple(files)
 
 

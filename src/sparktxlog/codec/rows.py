@@ -92,7 +92,7 @@ def check_columns(table: str, given: Sequence[str], expected: Sequence[str], whe
         if name not in given:
             raise SchemaMismatchError(
                 f"table {table!r}: {where} lacks the column {name!r}",
-                hint="Give every column; write null where there is no value.",
+                hint="Give every column; write null if there is no value.",
                 table=table,
                 column=name,
             )
@@ -116,7 +116,7 @@ def rows_to_arrow(table: str, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SchemaMismatchError(
-                f"table {table!r}: row {index} is no object", table=table, row=index
+                f"table {table!r}: row {index} is not an object", table=table, row=index
             )
         if row.keys() != wanted:
             check_columns(table, list(row), names, f"row {index}")
@@ -191,7 +191,7 @@ _HINTS = {
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return Spark's name of an Arrow type for texts, Arrow's own where Spark has none."""
+    """Return Spark's name of an Arrow type for messages, else Arrow's own."""
     try:
         return ddl_type(kind)
     except SchemaMismatchError:
@@ -233,7 +233,7 @@ def _converter(kind: pa.DataType, depth: int = 0) -> _Convert:
 def _boolean(value: Any) -> bool:
     if value is True or value is False:
         return value
-    raise ValueError("true or false is wanted")
+    raise ValueError("expected true or false")
 
 
 def _integer(bits: int) -> _Convert:
@@ -242,7 +242,7 @@ def _integer(bits: int) -> _Convert:
     def convert(value: Any) -> int:
         if type(value) is not int:
             if type(value) is not str or not _DIGITS.fullmatch(value):
-                raise ValueError("a whole number is wanted")
+                raise ValueError("expected a whole number")
             value = int(value)
         if not low <= value <= high:
             raise ValueError(f"it is outside {low} … {high}")
@@ -261,7 +261,7 @@ def _float64(value: Any) -> float:
         return number
     if type(value) is str and value in _SPECIAL_FLOATS:
         return _SPECIAL_FLOATS[value]
-    raise ValueError("a number is wanted")
+    raise ValueError("expected a number")
 
 
 def _float32(value: Any) -> float:
@@ -282,7 +282,7 @@ def _decimal(precision: int, scale: int) -> _Convert:
         if type(value) is int:
             value = str(value)
         if type(value) is not str or not _DECIMAL.fullmatch(value):
-            raise ValueError("a string of digits is wanted")
+            raise ValueError("expected a string of digits")
         whole, _, fraction = value.lstrip("+-").partition(".")
         if len(fraction.rstrip("0")) > scale:
             raise ValueError(f"it has more than {scale} digits after the point")
@@ -296,23 +296,23 @@ def _decimal(precision: int, scale: int) -> _Convert:
 
 def _string(value: Any) -> str:
     if type(value) is not str:
-        raise ValueError("a string is wanted")
+        raise ValueError("expected a string")
     return value
 
 
 def _binary(value: Any) -> bytes:
     if type(value) is not str:
-        raise ValueError("base64 is wanted")
+        raise ValueError("expected base64")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("it is no base64") from None
+        raise ValueError("it is not base64") from None
 
 
 def parse_date(value: Any) -> int:
     """Return the proleptic ordinal of an ISO date; raises ValueError."""
     if type(value) is not str or not _DATE.fullmatch(value):
-        raise ValueError("an ISO 8601 date is wanted")
+        raise ValueError("expected an ISO 8601 date")
     return date.fromisoformat(value).toordinal()
 
 
@@ -350,7 +350,7 @@ def _micros_ntz(value: Any) -> int:
 def _moment(value: Any) -> tuple[str | None, datetime]:
     match = _TIMESTAMP.fullmatch(value) if type(value) is str else None
     if match is None:
-        raise ValueError("an ISO 8601 date and time is wanted")
+        raise ValueError("expected an ISO 8601 date and time")
     if match[1] is not None and len(match[1]) > 6:
         raise ValueError("it has more than 6 digits of a second")
     return match[2], datetime.fromisoformat(value)
@@ -362,7 +362,7 @@ def _list(kind: pa.DataType, depth: int) -> _Convert:
 
     def convert_list(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise ValueError("an array is wanted")
+            raise ValueError("expected an array")
         if not nullable and None in value:
             raise ValueError("its elements may not be null")
         return [None if item is None else convert(item) for item in value]
@@ -376,7 +376,7 @@ def _struct(kind: pa.DataType, depth: int) -> _Convert:
 
     def convert_struct(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise ValueError("an object is wanted")
+            raise ValueError("expected an object")
         if value.keys() != names:
             extra = sorted(set(value) - names)
             if extra:
@@ -406,7 +406,7 @@ def _map(kind: pa.DataType, depth: int) -> _Convert:
         if type(value) is dict and text_keys:
             value = [list(pair) for pair in value.items()]
         if type(value) is not list:
-            raise ValueError("an array of [key, value] pairs is wanted")
+            raise ValueError("expected an array of [key, value] pairs")
         pairs = []
         for pair in value:
             if type(pair) is not list or len(pair) != 2:
@@ -419,7 +419,7 @@ def _map(kind: pa.DataType, depth: int) -> _Convert:
             pairs.append((convert_key(pair[0]), item))
         seen = [repr(key) for key, _ in pairs]
         if len(set(seen)) != len(seen):
-            raise ValueError("a key stands twice")
+            raise ValueError("a key occurs twice")
         return pairs
 
     return convert_map

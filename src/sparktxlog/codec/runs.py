@@ -1,4 +1,4 @@
-"""Runs that clients assembled: checked as a whole, their bytes pass on unchanged.
+"""Checks runs that clients assembled; their bytes are passed on unchanged.
 
 This is the node's hot path: nothing in it is done per transaction or per row in Python.
 """
@@ -71,7 +71,7 @@ def validate_run(
     Raises:
         OversizeError: Too many transactions or bytes (definite).
         ManifestMismatchError: Digest, size or row count of a section differ (definite).
-        DuplicateTransactionError: An id stands twice (definite).
+        DuplicateTransactionError: An id occurs twice (definite).
         InvalidRequestError: Blocks that a run from a client may not hold, or rows whose
             transactions are not ascending, complete and in range (definite).
         SchemaMismatchError, InvalidRowsError, UnknownTableError: As for single transactions.
@@ -79,7 +79,7 @@ def validate_run(
     if len(payload) > limits.size_bytes:
         raise OversizeError(
             f"the run has {len(payload):,} bytes, {limits.size_bytes:,} are allowed",
-            hint="Send smaller runs; rows of one transaction beyond the limit go as staged files.",
+            hint="Send smaller runs; stage the rows of a too large transaction as files.",
             size_bytes=len(payload),
             limit_bytes=limits.size_bytes,
         )
@@ -94,7 +94,7 @@ def validate_run(
     blocks = len(manifest.blocks)
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or manifest.voided:
         raise InvalidRequestError(
-            f"a run of version 1 with 1 to {MAX_OPERATIONS} blocks is wanted",
+            f"expected a run of version 1 with 1 to {MAX_OPERATIONS} blocks",
             blocks=blocks,
             version=manifest.version,
         )
@@ -113,7 +113,7 @@ def validate_run(
 
 
 def check_distinct_ids(ids: bytes) -> None:
-    """Raise DuplicateTransactionError if one of the 16-byte ids stands twice."""
+    """Raise DuplicateTransactionError if one of the 16-byte ids occurs twice."""
     halves = np.frombuffer(ids, dtype="<u8").reshape(-1, 2)
     low = np.sort(halves[:, 1])
     if not bool((low[1:] == low[:-1]).any()):
@@ -125,8 +125,8 @@ def check_distinct_ids(ids: bytes) -> None:
         first = int(order[same[0]])
         text = transaction_id_to_text(ids[16 * first : 16 * first + 16])
         raise DuplicateTransactionError(
-            f"transaction id {text} stands twice in the run",
-            hint="Give each transaction an id of its own.",
+            f"transaction id {text} occurs twice in the run",
+            hint="Give each transaction its own id.",
             transaction_id=text,
         )
 
@@ -158,7 +158,7 @@ def _check_block(
     plain = block.kind in ROW_KINDS and not block.files and block.definition is None
     if inline is None or not plain or block.predicate is not None or block.op != 0:
         raise InvalidRequestError(
-            f"table {block.table!r}: a run from a client holds inline rows only",
+            f"table {block.table!r}: a run from a client may only hold inline rows",
             hint="POST the transaction to /v1/transactions.",
             table=block.table,
         )
@@ -221,7 +221,7 @@ def _other_schema(block: Block, given: pa.Schema, wanted: pa.Schema) -> SchemaMi
             )
     extra = given.names[len(wanted) :]
     return SchemaMismatchError(
-        f"table {block.table!r}: the section has columns too many: {', '.join(extra)[:200]}",
+        f"table {block.table!r}: the section has further columns: {', '.join(extra)[:200]}",
         table=block.table,
         column=extra[0] if extra else "",
     )
@@ -235,7 +235,7 @@ def _places(block: Block, n: int, txs: IndexArray, ops: IndexArray) -> _Places:
         )
     if int(ops.max()) >= MAX_OPERATIONS:
         raise InvalidRequestError(
-            f"table {block.table!r}: a transaction has {MAX_OPERATIONS} operations at most",
+            f"table {block.table!r}: a transaction may have {MAX_OPERATIONS} operations",
             table=block.table,
         )
     places: _Places = (txs.astype(np.int64) << 32) | ops
@@ -262,7 +262,7 @@ def _check_places(places: list[_Places], n: int) -> None:
     """Check that every transaction has an operation and no two blocks share one."""
     together = places[0] if len(places) == 1 else np.sort(np.concatenate(places))
     if bool((together[1:] == together[:-1]).any()):
-        raise InvalidRequestError("one operation of a run stands in two blocks")
+        raise InvalidRequestError("one operation of a run is in two blocks")
     txs = together >> 32
     if 1 + int((txs[1:] != txs[:-1]).sum()) != n:
         raise InvalidRequestError("a transaction of the run has no operation")

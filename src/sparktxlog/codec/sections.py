@@ -1,10 +1,10 @@
 """Inline sections of a run: Arrow IPC streams, read from untrusted senders without surprises.
 
 A section is one Arrow stream whose columns are the table's columns (all, or only the keys) and
-then `TX_COLUMN` and `OP_COLUMN`, both int32.  Attacks are met before Arrow follows them: claims
-beyond the limit (`messages.py`; a 32 KB frame may hold 1 GiB), types that no table has (Arrow's
-casts trust a type's parameters: a decimal scale of 2^26 kills the process), and buffers whose
-offsets point outside (pyarrow trusts them until `validate(full=True)`).
+then `TX_COLUMN` and `OP_COLUMN`, both int32.  Three attacks are refused: sizes over the limit
+(`arrow_messages`; a 32 KB frame may hold 1 GiB), types that no table has (Arrow's casts trust a
+type's parameters: a decimal scale of 2^26 crashes the process), and buffers whose offsets point
+outside (pyarrow trusts them until `validate(full=True)`).
 
 Small sections stay uncompressed: measured on runs of 1,000 rows (178 KB), zstd costs 0.57 ms to
 write and 0.45 ms to read at every node, plain buffers 0.01 ms each.
@@ -38,7 +38,7 @@ def write_section(table: pa.Table, compression: str | None = None) -> bytes:
 def read_section(
     data: bytes | memoryview, limit_bytes: int, check: Callable[[pa.Schema], None]
 ) -> pa.Table:
-    """Read an Arrow IPC stream whose bytes somebody else wrote.
+    """Read an Arrow IPC stream from an untrusted sender.
 
     Args:
         data: The stream.
@@ -47,7 +47,7 @@ def read_section(
 
     Raises:
         OversizeError: It would inflate beyond the limit (definite).
-        InvalidRequestError: It is no Arrow stream, or its buffers are inconsistent (definite).
+        InvalidRequestError: Not an Arrow stream, or its buffers are inconsistent (definite).
     """
     try:
         source = _aligned(data)
@@ -58,14 +58,14 @@ def read_section(
         table.validate(full=True)
     except (pa.ArrowException, OSError, struct.error, IndexError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
-            f"these bytes are no sound Arrow IPC stream: {str(error)[:500]}",
-            hint="Send what pyarrow.ipc.new_stream writes.",
+            f"these bytes are not a valid Arrow IPC stream: {str(error)[:500]}",
+            hint="Write the stream with pyarrow.ipc.new_stream.",
         ) from error
     return table
 
 
 def check_size(size_bytes: int, limit_bytes: int) -> None:
-    """Raise OversizeError if a stream's rows take more memory than they may."""
+    """Raise OversizeError if a stream's rows take more memory than allowed."""
     if size_bytes > limit_bytes:
         raise OversizeError(
             f"the Arrow stream inflates to {size_bytes:,} bytes, {limit_bytes:,} are allowed",
@@ -76,7 +76,7 @@ def check_size(size_bytes: int, limit_bytes: int) -> None:
 
 
 def _aligned(data: bytes | memoryview) -> pa.Buffer:
-    """Return the bytes at an address divisible by 64, as Arrow's kernels want; copied if need be.
+    """Return the bytes at an address divisible by 64, as Arrow's kernels want; copied if necessary.
 
     A section inside a container starts anywhere, and Arrow warns about that at every grouping.
     """

@@ -1,4 +1,4 @@
-"""Validated transactions on their way into a run."""
+"""Validated transactions, before they become a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PreparedOperation:
 class PreparedTransaction:
     """A validated transaction; several of them are assembled into one run (group commit).
 
-    One without operations is a fact too: its id has been used (see `codec.requests.prepare`).
+    A transaction without operations is recorded too: its id is used (see `codec.requests.prepare`).
     """
 
     transaction_id: bytes

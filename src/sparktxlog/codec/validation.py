@@ -1,7 +1,7 @@
-"""Rows and operations against the catalog: nothing is accepted that a worker could not apply.
+"""Checks rows and operations against the catalog, so that workers can apply all that is accepted.
 
-All checks work on whole columns.  What is checked here holds at every site for ever, for the log
-carries the checked bytes; `runs.py` repeats the same checks on runs that clients assembled.
+All checks work on whole columns.  Their results hold at every site, because the log carries the
+checked bytes; `runs.py` uses the same checks for runs that clients assembled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IndexArray = npt.NDArray[np.int32]
 _MAX_FIELDS = 10_000
 _KEYED = frozenset({OperationKind.UPSERT, OperationKind.DELETE_KEYS})
 
-#: Of so many tables the nearest name is looked for.
+#: The nearest name is searched for among so many tables at most.
 _NAMED_TABLES = 1_000
 
 
@@ -43,7 +43,7 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
     """Return the definition of a table.
 
     Raises:
-        InvalidNameError: The name can name no table (definite).
+        InvalidNameError: No table can have this name (definite).
         UnknownTableError: It is not in the catalog; the hint has the nearest one, unless there are
             very many (definite).
     """
@@ -52,7 +52,7 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
         names = sorted(tables) if len(tables) <= _NAMED_TABLES else ()
         raise UnknownTableError(
             f"there is no table {name!r}",
-            hint=nearest(name, names) or "Create it first, with create_table.",
+            hint=nearest(name, names) or "Create it first with create_table.",
             table=name,
         )
     return definition
@@ -70,8 +70,8 @@ def row_schema(definition: TableDefinition, kind: OperationKind) -> pa.Schema:
         raise InvalidRequestError(f"{kind.value} takes no rows", table=definition.name)
     if kind in _KEYED and not definition.keys:
         raise InvalidRequestError(
-            f"{kind.value} needs keys, and table {definition.name!r} has none",
-            hint="Give create_table the argument keys, or use append and delete_where.",
+            f"{kind.value} needs keys, but table {definition.name!r} has none",
+            hint="Create the table with keys, or use append and delete_where.",
             table=definition.name,
         )
     wanted = definition.keys if kind is OperationKind.DELETE_KEYS else None
@@ -106,7 +106,7 @@ def check_definition(definition: TableDefinition) -> None:
     for role, names in (("key", definition.keys), ("partition", definition.partition_by)):
         if len(set(names)) != len(names):
             raise SchemaMismatchError(
-                f"table {definition.name!r}: a {role} column stands twice",
+                f"table {definition.name!r}: a {role} column is named twice",
                 table=definition.name,
             )
         for name in names:
@@ -114,7 +114,7 @@ def check_definition(definition: TableDefinition) -> None:
             if pa.types.is_nested(kind) or pa.types.is_floating(kind):
                 raise SchemaMismatchError(
                     f"table {definition.name!r}: {role} column {name!r} of type "
-                    f"{type_name(kind)} has no equality to rely on",
+                    f"{type_name(kind)} cannot be compared reliably",
                     hint="Use whole numbers, decimals, texts, dates or timestamps.",
                     table=definition.name,
                     column=name,
@@ -183,14 +183,14 @@ def _check_given(table: str, given: pa.Schema, wanted: pa.Schema) -> None:
         return
     if len(set(given.names)) != len(given.names):
         raise SchemaMismatchError(
-            f"table {table!r}: a column stands twice in the Arrow data", table=table
+            f"table {table!r}: a column occurs twice in the Arrow data", table=table
         )
     check_columns(table, given.names, wanted.names, "the Arrow data")
     for field in wanted:
         kind = given.field(field.name).type
         integer = not field.name.startswith(RESERVED_PREFIX) or pa.types.is_integer(kind)
         if not (integer and _lossless(kind, field.type)):
-            raise _wrong_type(table, kind, field, "it is of another kind")
+            raise _wrong_type(table, kind, field, "the types do not match")
 
 
 def _cast_all(table: str, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -220,7 +220,7 @@ def _wrong_type(
 ) -> SchemaMismatchError:
     shown, wanted = type_name(given)[:140], type_name(field.type)
     return SchemaMismatchError(
-        f"table {table!r}: column {field.name!r} is {shown}, {wanted} is wanted: {reason}",
+        f"table {table!r}: column {field.name!r} is {shown}, expected {wanted}: {reason}",
         hint="Cast the column yourself; nothing is rounded or guessed.",
         table=table,
         column=field.name,
@@ -230,7 +230,7 @@ def _wrong_type(
 
 
 def cast_bytes(rows: pa.Table, wanted: pa.Schema) -> int:
-    """Return about how many bytes rows take once they are cast, those that columns share too.
+    """Return about how many bytes rows take once they are cast, shared bytes counted each time.
 
     Nulls, dictionaries and views take next to nothing in a stream.
     """
@@ -281,7 +281,7 @@ def _least_width(kind: pa.DataType) -> int:
 def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a safe cast either keeps every value exactly or raises.
 
-    Only kinds named here pass: others, and parameters that no table has, can crash a cast.
+    Only the listed kinds pass: others, and parameters that no table has, can crash a cast.
     """
     types = pa.types
     if given.equals(wanted) or types.is_null(given):
@@ -335,7 +335,7 @@ def check_rows(
     txs: IndexArray | None = None,
     ops: IndexArray | None = None,
 ) -> None:
-    """Check rows of the right schema: some there, no NULL where none may be, keys distinct.
+    """Check rows of the right schema: not empty, no NULL in required columns, distinct keys.
 
     Args:
         definition: The table's.
@@ -396,7 +396,7 @@ def _check_distinct_keys(
     raise InvalidRowsError(
         f"table {definition.name!r}: row {row} repeats the key {shown} of an earlier row of "
         "the same upsert",
-        hint="Keep one row per key; which one should win is yours to say.",
+        hint="Keep one row per key.",
         table=definition.name,
         keys=list(definition.keys),
         row=row,

@@ -32,11 +32,11 @@ FoundAddresses = tuple[tuple[str, str, bool], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What one node posts to another: its status, and its workers' changed reports."""
+    """What one node posts to another: its status, and changed reports of its workers."""
 
     post: Post | None = None
     reports: tuple[WorkerReport, ...] = ()
-    #: Whom the sender is linked to.
+    #: The nodes that the sender is linked to.
     hears: tuple[str, ...] = ()
     #: Which addresses of peers with several answer the sender; None = nothing new.
     addresses: FoundAddresses | None = None
@@ -58,32 +58,32 @@ class Hello:
     url: str
     #: UUID kept in the data directory: two nodes under one id differ in it.
     instance: str
-    #: New at each start; the other side's requests carry it, so that old ones are refused.
+    #: New at each start; requests of the other side carry it, so that old ones are refused.
     boot: str
     lineage: str
     #: `NodeConfig.shared_hash()`.
     config_hash: str
-    #: What releases compare that know no range: the oldest version.
+    #: The oldest version, for releases that know no range.
     wire_version: int = FIRST_VERSION
     software: str = ""
-    #: `NodeConfig.founding_hash()`; empty once the places were decided upon, not configured.
+    #: `NodeConfig.founding_hash()`; empty once the places were decided by an epoch.
     founding_hash: str = ""
     #: Lineages that `lineage` continues by `force` (P23).
     ancestors: tuple[str, ...] = ()
-    #: Epoch of the node, 0 = not said; and the last one of each ancestor.
+    #: Epoch of the node, 0 = unknown; and the last one of each ancestor.
     epoch: int = 0
     ancestor_epochs: tuple[int, ...] = ()
     #: Incarnation under which the node takes part (P21).
     incarnation: int = 1
-    #: True: the node keeps nothing of the log yet.
+    #: True: the node has nothing of the log yet.
     fresh: bool = False
     #: Answer to a fresh node: the incarnation under which it must join `lineage`; 0 = welcome.
     join_as: int = 0
     #: What the node loaded at its start (P30); None = an older release.
     standing: Standing | None = None
-    #: Digest of the decision on `epoch`, hexadecimal; empty = configured, or not said.
+    #: Digest of the decision on `epoch`, hexadecimal; empty = configured, or unknown.
     decision: str = ""
-    #: End of the node's queue, and the chain hash there, hexadecimal; 0 = none, or not said.
+    #: End of the node's queue, and the chain hash there, hexadecimal; 0 = none, or unknown.
     position: int = 0
     chain_hash: str = ""
     #: Wire versions that the node speaks; 0 = `wire_version` and no other.  None below the one in
@@ -103,7 +103,7 @@ class LeaseRequest:
 
     #: The worker that wants to copy.
     worker_id: str
-    #: Somebody says that the donor's replica is right, though another one differs from it.
+    #: An operator says that the donor's replica is right, although another one differs from it.
     named: bool = False
 
 

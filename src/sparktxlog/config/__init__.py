@@ -2,9 +2,9 @@
 
     node_config  the settings: key, reader, default, meaning; the checked ones of one node
     sources      files, environment and command line, in their order of precedence
-    checking     what must fit together, and the errors
+    checking     checks that involve several values, and their errors
 
-Names and defaults of the sources (GraphDB-style `node-id`, `master-url`, `peer.<n>.id`,
+Names and defaults of the systems that sparktxlog follows (`node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
 """
 

@@ -1,4 +1,4 @@
-"""What must hold for one value, and for all together; errors name file, key, value and way out."""
+"""Checks of single values and of all together; errors name file, key, value and what to do."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from sparktxlog.model.values import (
 _LEAST_CHARACTERS = 16
 #: Bits of a file's mode by which other users read or write it.
 _OTHERS = 0o006
-#: Settings of which the first one may not be greater than the second.
+#: Pairs of settings whose first one must not be greater than the second.
 _ASCENDING = (("idle-round-min", "idle-round-max"), ("worker-heartbeat", "worker-dead-after"))
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
 
 
 def check_key(key: str, value: Any, where: str) -> None:
-    """Pass a known key.
+    """Check that a key is known.
 
     Raises:
         ConfigError: With the nearest valid one (definite).
@@ -83,7 +83,7 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
 
     Args:
         values: Key → value and where it was given; keys are known.
-        where: Named in errors about what is missing.
+        where: Place that errors about missing values name.
 
     Raises:
         ConfigError: A value is wrong or missing; fields `file`, `key`, `value` (definite).
@@ -124,7 +124,7 @@ def check_directories(config: NodeConfig) -> None:
     Nothing is made or changed.
 
     Raises:
-        ConfigError: One cannot be used (definite).
+        ConfigError: A directory cannot be used (definite).
     """
     where = config.origins.get("data-dir", "defaults")
     for key, path in (("data-dir", config.data_dir), ("payload-dir", config.payload_dir)):
@@ -143,19 +143,19 @@ def check_directories(config: NodeConfig) -> None:
 
 
 def _unusable(path: Path) -> str:
-    """Return why a node cannot write a directory, or make it; empty = it can."""
+    """Return why a node cannot write or make a directory; empty = it can."""
     there = path.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return f"{there} is no directory" if there != path else "is no directory"
+        return f"{there} is not a directory" if there != path else "is not a directory"
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{there} is not writable" if there != path else "is not writable"
     return ""
 
 
 def _sealed(directory: Path) -> str:
-    """Return which entry of a data directory another user owns, empty = none."""
+    """Return which entry of a data directory is not writable; empty = none."""
     entries = os.scandir(directory) if directory.exists() else ()
     return next(
         (f"{e.name} in it is not writable" for e in entries if not os.access(e.path, os.W_OK)), ""
@@ -221,14 +221,14 @@ def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: st
         if file is not None:
             given, held = read[key], _read_secret(f"{key}-file", file, where)
             if given not in (None, held):
-                # Neither is taken: the variable may be meant for the clients of another node.
+                # Use neither: the variable may be meant for clients of another node.
                 raise _wrong(
                     where,
                     f"{key}-file",
                     str(file),
-                    f"{origins[f'{key}-file']} names it, but it holds another {key} than "
-                    f"{origins[key]} gives",
-                    f"Take one of both away, such as with `env -u {variable_of(key)}`.",
+                    f"the {key} in this file, which {origins[f'{key}-file']} names, differs from "
+                    f"that of {origins[key]}",
+                    f"Remove one of them, for example with `env -u {variable_of(key)}`.",
                 )
             read[key] = held
         if read[key] is not None and len(read[key]) < _LEAST_CHARACTERS:
@@ -255,12 +255,12 @@ def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredP
                 "admin-token",
                 read["admin-token"],
                 f"is the same as {key}",
-                "Give operators a token that neither clients nor peers know.",
+                "Choose another token for operators.",
             )
 
 
 def _read_secret(key: str, file: Path, where: str) -> str:
-    """Return what a secret's file holds, if only its owner and group can read and write it."""
+    """Return the content of a secret's file, if only its owner and group can read and write it."""
     try:
         if file.stat().st_mode & _OTHERS:
             raise _wrong(
@@ -268,7 +268,7 @@ def _read_secret(key: str, file: Path, where: str) -> str:
                 key,
                 str(file),
                 "every user of this machine can read or write it",
-                f"chmod 600 {file}, or 640 for a group; and think of the secret as known.",
+                f"chmod 600 {file}, or 640 for a group, and replace the secret: it may be known.",
             )
         return read_text(file.read_text())
     except (OSError, ValueError) as error:
@@ -281,11 +281,11 @@ def _resolve_quorum(
     where: str,
     peers: tuple[ConfiguredPeer, ...],
 ) -> str:
-    """Put the number of members in the place of the acquisition quorum; return its rule."""
+    """Replace the acquisition quorum by a number of members; return its rule."""
     own_witness = read["roles"] == ("witness",)
     members = sum(not witness for witness in (own_witness, *(p.witness for p in peers)))
     if members == 0:
-        raise _missing(where, "roles", "leave no member: a witness keeps no data")
+        raise _missing(where, "roles", "leave no member: all nodes are witnesses")
     if read["weight"] + sum(peer.weight for peer in peers) == 0:
         raise _wrong(where, "weight", 0, "no node has a vote")
     rule = read["acquisition-quorum"]

@@ -32,17 +32,17 @@ ENV_PREFIX = "SPARKTXLOG_"
 class Setting:
     """One setting: how its value is read, its default and what it means."""
 
-    #: Turns the value of a file, variable or argument into the field's; ValueError says why not.
+    #: Converts the value of a file, variable or argument; ValueError says what is wrong.
     read: Callable[[Any], Any]
-    #: None = no default; whether it must be given is checked as a whole.
+    #: None = no default; `checking` knows which settings are required.
     default: Any = None
-    #: In files and on the command line; default: the field's name, with hyphens.
+    #: Its name in files and on the command line; default: the field's name, with hyphens.
     key: str = ""
-    #: True: equal on all members, compared when peers greet each other.
+    #: True: must be equal on all members; peers compare it when they greet each other.
     shared: bool = False
     secret: bool = False
     description: str = ""
-    #: Its field of `NodeConfig`.
+    #: The field of `NodeConfig`.
     attribute: str = ""
 
     def __call__(self, description: str) -> Any:
@@ -62,7 +62,7 @@ def _path(value: Any) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredPeer:
-    """A configured peer; only these are talked to."""
+    """A configured peer; a node talks to no other node."""
 
     id: NodeId
     #: Its address, or several, separated by commas and tried in turn.
@@ -92,7 +92,7 @@ class NodeConfig:
         "host:port to listen on; default: host and port of master-url."
     )
     cluster: str = Setting(read_node_id, "sparktxlog", shared=True)(
-        "Name of the cluster; the log's lineage begins with it."
+        "Name of the cluster; the log id (lineage) begins with it."
     )
     data_dir: Path = Setting(_path)(
         "Directory of the node's own state (required); one process at a time."
@@ -101,22 +101,22 @@ class NodeConfig:
         "Directory of the replica's Delta tables; default: data-dir/lake."
     )
     payload_dir: Path = Setting(_path)(
-        "Payload store, seen by node and Spark executors; default: data-dir/payloads."
+        "Payload store, shared by node and Spark executors; default: data-dir/payloads."
     )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
-        "What the node does: master, replica; or witness, which only votes on the members of the "
-        "cluster and keeps no data."
+        "What the node does: master, replica; or witness, which only votes on epochs and keeps no "
+        "data."
     )
     weight: int = Setting(counted(0, MAX_WEIGHT), 1)(
-        "Votes of this node in decisions on the members of the cluster. Votes of a peer: "
+        "Votes of this node in epoch decisions, which choose the members. Votes of a peer: "
         "peer.<n>.weight."
     )
     suspect_timeout: float = Setting(ranged(0, 86_400), 10.0)(
         "Seconds without an answer from a member, or with a broken link to it, after which the "
-        "others go on without it, if that is safe; 0: never."
+        "others go on without it if that is safe; 0: never."
     )
     start_timeout: float = Setting(ranged(0, 86_400), 30.0)(
-        "The same for members that were not heard since this node started."
+        "The same for members that have not answered since this node started."
     )
     eviction: str = Setting(one_of("auto", "manual"), "auto")(
         "auto: the others go on without a missing member; manual: they wait for it until an "
@@ -127,7 +127,7 @@ class NodeConfig:
         "link is at another one: all, only the first or second, or none."
     )
     paused: bool = Setting(read_switch, False)(
-        "The node takes no transactions but does everything else; set at run time by `sparktxlog "
+        "true: the node takes no transactions, but does all else; set at run time by `sparktxlog "
         "peer pause` and `continue`."
     )
     cluster_secret: str | None = Setting(read_text, secret=True)(
@@ -144,17 +144,17 @@ class NodeConfig:
         "File that holds the client token, which no other user may read."
     )
     admin_token: str | None = Setting(read_text, secret=True)(
-        "Bearer token of operators, 16 characters or more. It allows everything that clients may "
-        "do, and to change members and settings, force, pause and shorten the log; default: "
-        "client-token allows both."
+        "Bearer token of operators, 16 characters or more. Operators may do what clients may, and "
+        "change members and settings, force, pause and shorten the log. Default: client-token "
+        "allows both."
     )
     admin_token_file: Path | None = Setting(_path)(
         "File that holds the admin token, which no other user may read."
     )
     acquisition_quorum: int = Setting(read_quorum)(
         "Members that must hold a transaction before it is ordered: majority, all or a number; "
-        "default: all of 2, majority of 3 and more. It counts in the first epoch; afterwards "
-        "`sparktxlog peer set-quorum` changes it."
+        "default: all of 2, majority of 3 and more. It applies to the first epoch; `sparktxlog "
+        "peer set-quorum` changes it later."
     )
     signature_interval: int = Setting(counted(1, 1_000_000_000), 10_000, shared=True)(
         "Number of positions between two comparisons of the sites' tables."
@@ -164,11 +164,11 @@ class NodeConfig:
         " are in memory, 24 bytes each."
     )
     id_window_time: float = Setting(ranged(60, 366 * 86_400), 86_400.0, shared=True)(
-        "It is also recognised within this time, seconds. Ids that are older than id-window "
-        "positions are on disk, 20 bytes each."
+        "A repeated transaction id is also recognised for so many seconds. Ids that are older than "
+        "id-window positions are on disk, 20 bytes each."
     )
     publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
-        "Least time between two commits to the queue table, seconds."
+        "Least time between two Delta commits to the queue table, seconds."
     )
     idle_round_min: float = Setting(ranged(0.01, 3_600), 1.0)(
         "First pause between rounds without work, seconds."
@@ -186,8 +186,8 @@ class NodeConfig:
         "Most bytes of one run's payload container."
     )
     body_limit: int = Setting(counted(65_536, 1 << 31), 33_554_432)(
-        "Most bytes of one request's body. All bodies that are read at once may take one and a half"
-        " times as much; then submits are refused as busy."
+        "Most bytes of one request's body. All bodies that are read at the same time may have 1.5 "
+        "times as much; beyond that submits are refused as busy."
     )
     connections_limit: int = Setting(counted(16, 65_536), 1_024)(
         "Most open connections of clients and workers; connections of peers are counted separately."
@@ -203,13 +203,13 @@ class NodeConfig:
         "Seconds between a worker's reports."
     )
     worker_dead_after: float = Setting(ranged(0.2, 86_400), 10.0)(
-        "Seconds of silence after which a worker counts as dead; not less than worker-heartbeat."
+        "Seconds without a report after which a worker counts as dead; at least worker-heartbeat."
     )
     verify_interval: float = Setting(ranged(0, 1_000_000), 168.0)(
-        "Hours between two recounts of a table by a worker that follows; 0: never."
+        "Hours between two recounts of a table by a worker with --follow; 0: never."
     )
     tx_log_max_size: int = Setting(counted(1, 1 << 40), 100_000)(
-        "Transactions that the log keeps after every worker applied them."
+        "Transactions that the log keeps after all workers applied them."
     )
     tx_log_max_depth: float = Setting(ranged(0.01, 1_000_000), 168.0)(
         "Longest time that the log keeps transactions, hours."
@@ -220,11 +220,11 @@ class NodeConfig:
     )
     rejoin_keep_bytes: int = Setting(counted(0, 1 << 50), 1_073_741_824)(
         "Bytes of transactions kept for nodes that are not members at the moment; a node that lacks"
-        " more takes over a snapshot."
+        " more fetches a snapshot."
     )
     replication_compression: bool = Setting(
         read_switch, True, key="replication.compression", shared=True
-    )("Files of copies are compressed (zstd) if a sample says that it pays.")
+    )("Files of copies are compressed (zstd) if a sample shows that it is worth it.")
     replication_chunk_bytes: int = Setting(
         counted(65_536, 1 << 28), 5_242_880, key="replication.chunk-bytes"
     )("Size of the chunks of a copied file, bytes.")
@@ -235,11 +235,11 @@ class NodeConfig:
         "Most donors of one copy."
     )
     replication_lease: float = Setting(ranged(1, 86_400), 120.0, key="replication.lease")(
-        "Seconds after which a donor releases the files of a silent copy."
+        "Seconds without a request after which a donor releases the files of a copy."
     )
     replication_donor_share: float = Setting(ranged(0.01, 1), 0.1, key="replication.donor-share")(
-        "Share of the time for copies while the donor's own transactions wait; 1: copies never wait"
-        " for transactions."
+        "Share of a donor's time that copies get while its own transactions wait; 1: copies never "
+        "wait for transactions."
     )
     backup_dir: Path | None = Setting(_path)(
         "Directory for the old files of a replica that a copy replaces; default: they stay only in "
@@ -250,10 +250,10 @@ class NodeConfig:
     )("Speed of the network between sites, bit/s, for estimates of copies.")
     full_replication_time_factor: float = Setting(
         ranged(0.01, 1_000), 1.3, key="FullReplicationTimeFactor"
-    )("A copy is chosen if a replay takes this many times longer.")
+    )("A copy is chosen if a replay is estimated to take this many times longer.")
     min_time_to_consider_full_replication_s: float = Setting(
         ranged(0, 10_000_000), 600.0, key="MinTimeToConsiderFullReplicationS"
-    )("A replay estimated at up to so many seconds is never replaced by a copy.")
+    )("A replay that is estimated at so many seconds or fewer is never replaced by a copy.")
     log_level: str = Setting(one_of("debug", "info", "warning", "error"), "info")(
         "Lowest level of log records."
     )
@@ -263,11 +263,11 @@ class NodeConfig:
     #: Acquisition quorum as a rule for any number of members: default, all, majority or a number.
     quorum_rule: str = "default"
     peers: tuple[ConfiguredPeer, ...] = ()
-    #: Name of the log once it does not follow from the configuration any more; empty before.
+    #: Log id, once it no longer follows from the configuration; empty before.
     log_lineage: str = ""
-    #: Newest wire version to speak, 0 = that of the release; for tests of upgrades, no setting.
+    #: Newest wire version to speak, 0 = that of the release; not a setting, for tests of upgrades.
     wire_version: int = 0
-    #: Key → where its value was given; what is missing has its default.
+    #: Key → where its value was given; missing keys have their defaults.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -285,12 +285,12 @@ class NodeConfig:
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """Members of the first epoch in precedence order: all places that are no witnesses."""
+        """Members of the first epoch in precedence order: all places but witnesses."""
         return tuple(place.id for place in self.places if not place.witness)
 
     @property
     def lineage(self) -> str:
-        """Name of the log: of the first members, the same on every node, and kept for ever."""
+        """Log id: made of the first members, the same on every node, and never changed."""
         if self.log_lineage:
             return self.log_lineage
         names = "\n".join((self.cluster, *self.members))
@@ -307,7 +307,7 @@ class NodeConfig:
         return _digest(parts)
 
     def founding_hash(self) -> str:
-        """Return a digest of the places and the quorum, as this node would begin the log."""
+        """Return a digest of the places and the quorum with which this node would found the log."""
         parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
         return _digest([*parts, f"quorum={self.acquisition_quorum}"])
 

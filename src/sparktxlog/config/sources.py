@@ -1,4 +1,4 @@
-"""Where values come from: command line > environment > file > default.
+"""Where values come from: command line, else environment, else file, else default.
 
 The environment's names are `SPARKTXLOG_<KEY>` with `_` for `-` and `.`.  Relative paths begin at
 the directory the process starts in.
@@ -19,10 +19,10 @@ from sparktxlog.config.checking import check_key, resolve
 from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, variable_of
 from sparktxlog.errors import ConfigError
 
-#: Lets a node speak no later wire version than this, as an older release; for tests of upgrades.
+#: Makes a node speak this wire version at most, like an older release; for tests of upgrades.
 WIRE_VERSION = "SPARKTXLOG_WIRE_VERSION"
 _MAX_FILE_BYTES = 1 << 20
-#: Keys of the sources that mean nothing any more: told once, without effect.
+#: Former keys without effect: one warning, then ignored.
 _DROPPED_KEYS = ("IncrementalUpdateLimit",)
 
 _log = logging.getLogger("sparktxlog.config")
@@ -62,7 +62,7 @@ def load_config(
 
 
 def _without_dropped(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values without the keys that mean nothing any more, with one warning for each."""
+    """Return values without former keys, with one warning for each of those."""
     for key in _DROPPED_KEYS:
         if key in values:
             _log.warning("%s: %s is not supported any more and has no effect", where, key)

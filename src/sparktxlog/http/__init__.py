@@ -1,1 +1,1 @@
-"""Calls to a node from outside the cluster: `link` (connections, errors), `tokens`."""
+"""HTTP client of a node, for clients, jobs and commands: `link` (connections, errors), `tokens`."""

@@ -1,12 +1,11 @@
-"""HTTP to one node for everything that calls it from outside: kept connections, typed errors.
+"""HTTP client of one node, for all callers outside the cluster: kept connections, typed errors.
 
 The standard library's `http.client` is enough: a request is a head and a body of bytes, the answer
-one JSON document, and connections are kept and shared between threads.  An answer that
-is a problem document comes back as the error class it names.
+is one JSON document, and threads share the kept connections.  A problem document is raised as the
+error class that it names.
 
-Every request here may be repeated without harm: questions change nothing, submits carry their
-transaction ids, and reports are idempotent.  So a kept connection that turns out to be closed is
-replaced without asking.
+Every request may be repeated safely: reads change nothing, submits carry their transaction ids, and
+reports are idempotent.  So a kept connection that was closed meanwhile is replaced.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from sparktxlog.errors import (
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.receipt import Receipt
 
-#: Least seconds for a call: a node that need not wait has to be asked all the same.
+#: Least seconds for a call: a node that does not wait must still have time to answer.
 LEAST_S = 1.0
-#: Seconds of a call, or a quarter of it, that are left for the answer of a node that waited.
+#: Seconds of a call, at most a quarter of it, that remain for the answer of a node that waits.
 _ANSWER_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 256 << 20
@@ -52,7 +51,7 @@ def node_address(url: str) -> SplitResult:
     """Return the parts of a node's URL.
 
     Raises:
-        InvalidRequestError: It is none (definite).
+        InvalidRequestError: It is not a URL of a node (definite).
     """
     parts = urlsplit(url)
     try:
@@ -61,13 +60,13 @@ def node_address(url: str) -> SplitResult:
         port = -1
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
         raise InvalidRequestError(
-            f"{url[:120]!r} is no URL of a node", hint="Give one such as http://127.0.0.1:7070."
+            f"{url[:120]!r} is not a URL of a node", hint="Example: http://127.0.0.1:7070."
         )
     return parts
 
 
 def connection_to(address: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """Return a connection to a node that is not open yet; `timeout_s` is for each of its steps."""
+    """Return a connection to a node, not opened yet; `timeout_s` limits each of its steps."""
     secure = address.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     return kind(address.hostname or "", address.port, timeout=timeout_s)
@@ -80,8 +79,8 @@ class Http:
         url: The node's URL: scheme, host and port.
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`, or what the node of
             this machine and user noted.
-        timeout_s: Seconds to wait for an answer where a call says nothing else.
-        kept: Most idle connections kept.
+        timeout_s: Seconds to wait for an answer, unless a call says otherwise.
+        kept: Most idle connections to keep.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Http:
         self._prefix = self._address.path.rstrip("/")
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        #: What every request shows that names no token of its own.
+        #: Token of every request that does not name another one.
         self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
         self._idle: deque[http.client.HTTPConnection] = deque(maxlen=kept)
         self._lock = threading.Lock()
@@ -110,14 +109,14 @@ class Http:
         """Return the decoded JSON answer of `GET path`.
 
         Args:
-            path: Safe as it is.
+            path: Already quoted.
             timeout_s: Seconds for everything, `LEAST_S` at least; default: the link's.
-            waits: The node may wait for what was asked about: the request says for how long.
-            query: Parameters; those of None are left out.
+            waits: The node may wait before it answers; the request says for how long.
+            query: Parameters; those that are None are left out.
 
         Raises:
             UnreachableError: No connection (definite).
-            TransportError: The link broke, or no node answered (not definite).
+            TransportError: The connection broke, or what answered is no node (not definite).
             TxLogError: The node's own error, in its class.
         """
         wanted = self.timeout_s if timeout_s is None else timeout_s
@@ -143,7 +142,7 @@ class Http:
         timeout_s: float | None = None,
         token: str | None = None,
     ) -> bytes:
-        """Return the bytes of a good answer; as `get`, but `timeout_s` is taken as it is."""
+        """Return the bytes of a successful answer; as `get`, but without a least `timeout_s`."""
         target = self._prefix + path
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         if wanted:
@@ -160,7 +159,7 @@ class Http:
             try:
                 connection, kept = self._connection(deadline)
             except OSError as error:
-                # Sent on a kept connection: the node may have taken it, and died later.
+                # Sent on a kept connection: the node may have executed it before it failed.
                 raise self._failed(method, path, lost or error, timeout, sent=bool(lost)) from error
             try:
                 response = _exchange(connection, deadline, method, target, body, headers)
@@ -199,7 +198,7 @@ class Http:
             raise
         return connection, False
 
-    # -- errors; subclasses say them in the words of their users ---------------------------
+    # -- errors; subclasses word them for their users --------------------------------------
 
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
@@ -218,14 +217,14 @@ class Http:
                 url=self.url,
             )
         text = str(error) or type(error).__name__
-        return TransportError(f"the link to {self.url} broke: {text}", url=self.url)
+        return TransportError(f"the connection to {self.url} broke: {text}", url=self.url)
 
     def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
-        """Return the error that an answer without success stands for."""
+        """Return the error that an unsuccessful answer means."""
         return error_of(answer, status, self.url)
 
     def _unreadable(self, error: Exception) -> TxLogError:
-        """Return the error of a good answer that no node of this release gives."""
+        """Return the error of an answer that a node of this release cannot have given."""
         return TransportError(
             f"{self.url} answers, but not as a sparktxlog node: {error}",
             hint="Check the URL.",
@@ -275,7 +274,7 @@ class Http:
         """Return what the node knows of a transaction.
 
         Raises:
-            NotFoundError: It was never seen there (definite).
+            NotFoundError: The node never saw it (definite).
         """
         answer = self.request("GET", f"/v1/transactions/{transaction_id}", timeout_s=timeout_s)
         receipt: Receipt = self._decoded(answer, Receipt)
@@ -283,15 +282,15 @@ class Http:
 
 
 def node_patience(timeout_s: float) -> float:
-    """Return how many of a call's seconds a node may wait, so that its answer still arrives."""
+    """Return how many seconds of a call a node may wait so that its answer arrives in time."""
     return timeout_s - min(_ANSWER_S, timeout_s / 4)
 
 
 def _arm(connection: http.client.HTTPConnection, deadline: float) -> None:
-    """Let the next step of a request end at the deadline.
+    """Set the timeout of a request's next step to the deadline.
 
     Raises:
-        TimeoutError: That is over.
+        TimeoutError: The deadline is over.
     """
     left = deadline - time.monotonic()
     if left <= 0:
@@ -309,7 +308,7 @@ def _exchange(
     body: bytes | None,
     headers: dict[str, str],
 ) -> http.client.HTTPResponse:
-    """Send a request and return the head of its answer, also one that came before its body's end.
+    """Send a request; return the head of the answer, even if it came before the body's end.
 
     A node that refuses a long body may answer and close while it is still being sent.
     """

@@ -1,9 +1,8 @@
-"""Which token a call shows: one of the environment, or that of a node on this machine.
+"""Which token a call sends: one of the environment, or that of a node on this machine.
 
-For the latter a file of the user names the token's file.  A node whose client token stands in a
-file notes the file's path, when it starts, in the directory below, under the host and port that
-clients call.  Only who may read the token's file (mode 0600) gets anything from that; the note
-itself holds no secret.
+A node whose client token is in a file notes that file's path when it starts, in the user's
+directory below, under the host and port that clients call.  The note itself holds no secret: only
+who may read the token's file (mode 0600) gets the token.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ _MOST_BYTES = 4096
 
 
 def client_token() -> str | None:
-    """Return the token of the environment to ask with; an operator's is good for that, too."""
+    """Return the environment's token for reads: that of clients, else that of operators."""
     return os.environ.get(TOKEN_VARIABLE) or os.environ.get(ADMIN_TOKEN_VARIABLE)
 
 
 def admin_token() -> str | None:
-    """Return the token to change something with; a client's, where operators have none."""
+    """Return the environment's token for changes: that of operators, else that of clients."""
     return os.environ.get(ADMIN_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
 
 
 def notes_directory() -> Path:
-    """Return where nodes of this user note their tokens' files."""
+    """Return where nodes of this user note the paths of their token files."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "sparktxlog" / "nodes"
 
 
 def note_token(urls: Iterable[str], token_file: Path) -> None:
-    """Note for the URLs of a node which file holds its client token.
+    """Note, for the URLs of a node, which file holds its client token.
 
     Raises:
         OSError: The user's directory cannot be written.

@@ -1,4 +1,4 @@
-"""What a node answers to people, clients and workers, field by field.
+"""Answers of a node to operators, clients and workers, field by field.
 
 The node builds these as plain dictionaries, so that JSON keeps the order of their fields; the types
 are what `/openapi.json` describes and what mypy checks at the builders.  Positions count
@@ -45,7 +45,7 @@ class InfoAnswer(TypedDict):
 
 
 class ShownRestriction(TypedDict):
-    """Why a node cannot order now: who is missing, since when, and which levels are possible."""
+    """Why a node cannot order now: which nodes are missing, since when, and possible levels."""
 
     waits_for: list[str]
     since_us: int
@@ -53,7 +53,7 @@ class ShownRestriction(TypedDict):
 
 
 class OperatorWarning(TypedDict):
-    """What an operator should do."""
+    """A warning for operators: what they should do."""
 
     code: str
     text: str
@@ -85,7 +85,7 @@ class EndOfQueue(TypedDict):
 
 
 class Ancestor(TypedDict):
-    """A log that this one goes on from, up to an epoch."""
+    """A log that this one continues, up to an epoch."""
 
     lineage: str
     epoch: int
@@ -121,7 +121,7 @@ class EpochView(TypedDict):
 
 
 class Reachability(TypedDict):
-    """Who is linked to whom, as far as this node knows, and where observers differ."""
+    """Which nodes are linked, as far as this node knows, and where observers disagree."""
 
     linked: dict[str, dict[str, bool]]
     differing: list[str]
@@ -130,7 +130,7 @@ class Reachability(TypedDict):
 
 
 class UnseenTransactions(TypedDict):
-    """What a member showed last, and what of it `force` would leave."""
+    """What a member reported last, and how much of it would be lost by `force`."""
 
     node_id: str
     last_shown: int | None
@@ -140,7 +140,7 @@ class UnseenTransactions(TypedDict):
 
 
 class ForceTerms(TypedDict):
-    """What `force` asks to be confirmed, and what it may lose."""
+    """What an operator must confirm for `force`, and what may be lost."""
 
     confirm: str
     may_be_lost: list[UnseenTransactions]
@@ -163,34 +163,34 @@ class RunWithoutEffect(TypedDict):
 
 
 class LostFile(TypedDict):
-    """A file of the payload store that is damaged here, and that no other node gave."""
+    """A file of the payload store that is damaged here, and that no other node could supply."""
 
     path: str
     table: str
     position: int
-    #: Origin, incarnation and sequence number, empty = not known any more.
+    #: Origin, incarnation and sequence number, empty = no longer known.
     run: str
     reason: str
-    #: Node → why it did not help; empty = no other node has such a file.
+    #: Node → why it could not supply the file; empty = no other node has it.
     asked: dict[str, str]
 
 
 class RepairedFiles(TypedDict):
-    """What was done about the files of a range of positions."""
+    """The result of a repair of the files of a range of positions."""
 
-    #: Paths that were damaged, and are whole now.
+    #: Paths that were damaged and are repaired.
     fetched: list[str]
     lost: list[LostFile]
 
 
 class VoidAnswer(EpochView):
-    """The view that has the run without effect."""
+    """The view in which the run has no effect."""
 
     voided: RunWithoutEffect
 
 
 class EpochsAnswer(EpochView):
-    """The epoch in force, who is linked to whom, and the terms of `force`."""
+    """The epoch in force, which nodes are linked, and the terms of `force`."""
 
     reachability: Reachability
     force: ForceTerms
@@ -316,7 +316,7 @@ class ReplicaLine(TypedDict):
 
 
 class FailingTask(TypedDict):
-    """A task of the node that fails and is tried again."""
+    """A task of the node that fails and is retried."""
 
     task: str
     text: str
@@ -451,7 +451,7 @@ class SiteSignatures(TypedDict):
 
 
 class ReportAnswer(TypedDict):
-    """What becomes of a replica after its report."""
+    """The node's answer to a report: verdict and plan."""
 
     verdict: str
     plan: str
@@ -462,7 +462,7 @@ class ReportAnswer(TypedDict):
 
 
 class SettingValue(TypedDict):
-    """A setting's value, and where it comes from."""
+    """A setting's value, and where it was given."""
 
     value: Any
     origin: str

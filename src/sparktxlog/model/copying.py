@@ -1,8 +1,8 @@
-"""What donor, target and their nodes tell each other about a copy of a replica.
+"""Messages between donor, target and their nodes about a copy of a replica.
 
-A *donor* pins the files of its replica under a *lease* and offers them as a `Grant`; the *target*
-fetches what it lacks in chunks, straight from the donor, with the lease's token.  Both nodes only
-arrange it: no file passes through a master.
+A *donor* pins the files of its replica under a *lease* and offers them as a `Grant`.  The *target*
+fetches the missing files in chunks, straight from the donor's node, with the lease's token.  The
+target's own node only arranges the copy; no file passes through it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OfferedTable:
     """A table of the donor's replica at the granted position."""
 
     definition: TableDefinition
-    #: Delta version at the donor that holds exactly the transactions up to the position.
+    #: Delta version at the donor with exactly the transactions up to the position.
     version: Int64
     signature: TableSignature
     #: All files of the table's directory at the time of the lease, `_delta_log` included,
@@ -45,10 +45,10 @@ class OfferedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A lease with what it pins: the snapshot of a donor's replica at one position."""
+    """A lease and the files that it pins: the snapshot of a donor's replica at one position."""
 
     lease_id: str
-    #: Bearer token of the lease: secret, good for its files until it expires.
+    #: Bearer token of the lease: secret, valid for its files until it expires.
     token: str = field(repr=False)
     node_id: str
     #: URL of the donor, without path.
@@ -58,18 +58,18 @@ class Grant:
     #: Position of the snapshot, a run end; and the chain hash there, hexadecimal.
     position: JournalNumber
     chain_hash: str
-    #: Size of all chunks but a file's last.
+    #: Size of all chunks except the last one of a file.
     chunk_bytes: Int64
     #: `zstd` or `none`; equal on all members.
     compression: str
-    #: Seconds after which an unused lease is given up; each request renews it.
+    #: Seconds after which an unused lease ends; each request renews it.
     lease_s: float
     tables: tuple[OfferedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSize:
-    """What a donor's replica would cost to copy: its live files."""
+    """The size of a copy of a donor's replica: its live files."""
 
     node_id: str
     position: JournalNumber
@@ -83,7 +83,7 @@ class ReplicaSize:
 
 
 class CatchUpKind(str, Enum):
-    """How a replica comes back (conventions: catch up = replay or copy)."""
+    """How a replica catches up."""
 
     REPLAY = "replay"
     COPY = "copy"
@@ -91,7 +91,7 @@ class CatchUpKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What the planner expects; never shown as a measured result."""
+    """What the planner expects; never a measurement."""
 
     kind: CatchUpKind
     seconds: float
@@ -106,9 +106,9 @@ class Decision:
     worker_id: str
     #: up-to-date, replay, copy or stop.
     plan: str
-    #: Why, in words, with the numbers compared.
+    #: The reason in words, with the compared numbers.
     reason: str
-    #: Log message of the sources that belongs to it, empty for none.
+    #: Log message that belongs to it, empty for none.
     message: str = ""
     replay: Estimate | None = None
     copy: Estimate | None = None
@@ -120,7 +120,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTicket:
-    """What a worker gets from its own node to carry out a copy: grants, best donor first."""
+    """What a worker needs for a copy: grants, best donor first."""
 
     copy_id: str
     decision: Decision
@@ -146,9 +146,9 @@ class Transfer:
     finished_at: Int64
     estimated_s: float | None
     actual_s: float
-    #: Of them in which bytes came over the network; None = not known.  Not in `log/transfers`.
+    #: Of these, seconds in which bytes arrived; None = unknown.  Not in `log/transfers`.
     fetch_s: float | None = None
-    #: Bytes of files asked for, of them read over the network (after compression), and found here.
+    #: Bytes of files needed; of these, fetched over the network (compressed), and found here.
     size_bytes: Int64 = 0
     wire_bytes: Int64 = 0
     reused_bytes: Int64 = 0

@@ -28,7 +28,7 @@ class QueueEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """An epoch that a node has taken up; key (lineage, epoch)."""
+    """An epoch that a node entered; key (lineage, epoch)."""
 
     lineage: str
     epoch: int
@@ -38,12 +38,12 @@ class EpochRecord:
     quorum_rule: str
     roster: tuple[RosterSeat, ...]
     begins_after: QueueEnd
-    #: Against the epoch that this node took up before, sorted; None = none is remembered.
+    #: Compared with the epoch that this node entered before, sorted; None = it remembers none.
     joined: tuple[str, ...] | None
     left: tuple[str, ...] | None
-    #: Nodes that neither joined nor left and whose seat is new, gone or altered.
+    #: Nodes that neither joined nor left, and whose seat is new, removed or changed.
     changed: tuple[str, ...] | None
-    #: Of this node, when it took the epoch up.
+    #: Phase of this node when it entered the epoch.
     phase: str
     #: Wall clock of this node, microseconds since 1970 UTC.
     taken_up_at: int

@@ -1,4 +1,4 @@
-"""Identifiers and names, each of its own type so that a position cannot pass for a timestamp."""
+"""Identifiers and names, each with its own type: a position cannot be used as a timestamp."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 
 from sparktxlog.errors import InvalidNameError
 
-#: A number that others say and tables keep, checked where it is read: a larger one is refused.
+#: A number that messages carry and tables keep; a larger one is refused when it is read.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 #: The same of what is looked for in the journal, whose numbers have 63 bits.
 JournalNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 #: Unique name of a master across all sites.
 NodeId = NewType("NodeId", str)
-#: 16 bytes of a UUID, given at submit; names the staged files and makes a repeated submit one.
+#: 16 bytes of a UUID, given at submit; names staged files, and identifies a repeated submit.
 TransactionId = NewType("TransactionId", bytes)
 #: 1-based place in the synchronized queue; 0 = none.
 Position = NewType("Position", int)
-#: Logical time of a run, microseconds (protocol C1); orders transactions, never read as a clock.
+#: Logical time of a run, microseconds (protocol C1); orders transactions, is no clock reading.
 Timestamp = NewType("Timestamp", int)
 #: 1-based number of a transaction at its origin, without gaps.
 Sequence = NewType("Sequence", int)
@@ -41,12 +41,12 @@ def transaction_id_from_text(text: str) -> TransactionId:
     """Parse a UUID in its usual form, with or without hyphens.
 
     Raises:
-        InvalidNameError: It is no UUID (definite).
+        InvalidNameError: It is not a UUID (definite).
     """
     digits = text.replace("-", "")
     if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
         raise InvalidNameError(
-            f"{text[:80]!r} is no transaction id",
+            f"{text[:80]!r} is not a transaction id",
             hint="A transaction id is a UUID of 32 hexadecimal digits.",
             value=text[:80],
         )
@@ -95,17 +95,17 @@ def check_column_name(name: str) -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return `name` if every file system and SQL engine takes it, else raise InvalidNameError.
+    """Return `name` if every file system and SQL engine accepts it, else raise InvalidNameError.
 
-    For names that are given now: what has such a name already keeps it.  Refused are control
-    characters, names of devices (`CON`, `LPT1`), with an ending too, and names of nothing but dots.
+    For new names only; existing names stay.  Refused are control characters, names of devices
+    (`CON`, `LPT1`), also with a file extension, and names of dots only.
     """
     bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), "")
     if bad or not name.strip(".") or name.partition(".")[0].lower() in _DEVICES:
         raise InvalidNameError(
-            f"{name[:80]!r} is a name that some file systems or SQL engines do not take",
-            hint="Use no control characters, no name of a device such as CON or LPT1, and more "
-            "than dots.",
+            f"{name[:80]!r} is a name that some file systems or SQL engines do not accept",
+            hint="Avoid control characters, names of devices such as CON or LPT1, and names of "
+            "dots only.",
             value=name[:80],
         )
     return name
@@ -120,7 +120,7 @@ def check_relative_path(path: str) -> str:
     bad = not path or len(path) > 1024 or "\x00" in path or "\\" in path
     if bad or any(part in ("", ".", "..") for part in parts):
         raise InvalidNameError(
-            f"{path[:140]!r} is no path below the payload store",
+            f"{path[:140]!r} is not a path below the payload store",
             hint="Give a relative path without '.', '..', '\\' or NUL.",
             value=path[:140],
         )

@@ -1,7 +1,7 @@
 """Operations of transactions, and the manifest of a run that carries them.
 
 A *run* is a group of transactions of one origin, stamped and made durable together (protocol
-P1b).  Its manifest is columnar in spirit: one `Block` per (table, kind) for all inline rows of
+P1b).  Its manifest is columnar: one `Block` per (table, kind) for all inline rows of
 all its transactions, so that no object exists per transaction.
 """
 
@@ -13,7 +13,7 @@ from enum import Enum
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
-#: Most transactions of a run (protocol P1b): one that holds a position starts within so many.
+#: Most transactions of a run (protocol P1b).
 LONGEST_RUN = 8_192
 #: Column of inline rows: index of the row's transaction in its run, int32, ascending.
 TX_COLUMN = "__txlog_tx"
@@ -63,7 +63,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineSection:
-    """Rows that travel with the manifest: section `index` of the payload, an Arrow IPC stream."""
+    """Rows sent with the manifest: section `index` of the payload, an Arrow IPC stream."""
 
     index: int
     size_bytes: int
@@ -83,11 +83,11 @@ class Block:
 
     table: str
     kind: OperationKind
-    #: Version of the table's schema the rows were checked against.
+    #: Version of the table's schema that the rows were checked against.
     schema_version: int = 1
-    #: Indices of the transactions concerned, ascending; None = all of the run.
+    #: Indices of the transactions in it, ascending; None = all of the run.
     txs: tuple[int, ...] | None = None
-    #: Place of the operation in its transaction; for inline blocks the columns say it.
+    #: Index of the operation in its transaction; inline blocks have a column for it.
     op: int = 0
     inline: InlineSection | None = None
     files: tuple[StagedFile, ...] = ()
@@ -101,22 +101,22 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What the accepting node knew of a run's ids: of these only `repeats` stood in its queue.
+    """What the accepting node knew of a run's ids: only `repeats` were already in its queue.
 
-    It had looked them up among all ids within the id window before that position.  So who orders
-    the run only has to look at what stands after it (protocol P25c).
+    It looked them up among all ids within the id window before `position`.  So a node that orders
+    the run only has to look at later positions (protocol P25c).
     """
 
     #: End of the accepting node's synchronized queue, and the log time there (microseconds).
     position: int
     ts: int
-    #: (transaction index, position where its id stands first), ascending.
+    #: (transaction index, first position of its id), ascending.
     repeats: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Everything about a run but its bulk data; its SHA-256 is the run's digest."""
+    """Everything about a run except its bulk data; its SHA-256 is the run's digest."""
 
     #: Number of transactions.
     n: int
@@ -129,10 +129,10 @@ class RunManifest:
     session: str | None = None
     #: Written by the node that accepts the run, never by a client; None: a run of an older version.
     acceptance: Acceptance | None = None
-    #: (transaction index, microseconds since 1970 UTC): no effect when ordered after that.
+    #: (transaction index, microseconds since 1970 UTC): no effect if ordered later.
     valid_until: tuple[tuple[int, int], ...] = ()
     version: int = 1
-    #: True: its content is lost everywhere, and none of its transactions takes effect (P32).
+    #: True: the run is void; its content is lost, and it takes no effect (P32).
     voided: bool = False
 
     def transaction_id(self, index: int) -> bytes:
@@ -156,7 +156,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the core needs to know of a run's content for the catalog fold (protocol P25b)."""
+    """What the core needs of a run's content to keep the catalog (protocol P25b)."""
 
     n: int
     ids: bytes

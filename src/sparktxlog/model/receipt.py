@@ -1,4 +1,4 @@
-"""Receipts: what a client is told about its transaction or run."""
+"""Receipts: the state of a transaction or run, for its client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVEL_RANK = {level: rank for rank, level in enumerate(Level, start=1)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunId:
-    """Names a stamped run: its origin's transactions `seq .. seq+n-1`."""
+    """A stamped run: the transactions `seq .. seq+n-1` of its origin."""
 
     origin: str
     incarnation: int
@@ -30,7 +30,7 @@ class RunId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptRejection:
-    """A transaction of the run that takes no effect, an ordered fact."""
+    """A transaction of the run that takes no effect; all sites reject it."""
 
     index: int
     code: str
@@ -44,22 +44,22 @@ class Receipt:
     #: UUID text; None for runs of more than one transaction.
     transaction_id: str | None
     n: int
-    #: Level reached, None = refused as a whole.
+    #: The reached level, None = refused as a whole.
     level: Level | None
-    #: The level asked for was not reached in time: the transaction is ordered, `level` will rise.
+    #: The requested level was not reached in time; the transaction is ordered, `level` will rise.
     late: bool = False
     run: RunId | None = None
-    #: Position of the first transaction; the i-th of the run stands at `position + i`.
+    #: Position of the first transaction; the i-th of the run is at `position + i`.
     position: int | None = None
-    #: `committed`, `rejected`, or None: not ordered, or ordered and the outcome is not kept at the
-    #: node that answers; for runs None and `rejections` count.
+    #: `committed`, `rejected`, or None: not ordered, or the answering node no longer keeps the
+    #: outcome.  For runs it is None, and `rejections` lists the rejected transactions.
     outcome: str | None = None
     rejections: tuple[ReceiptRejection, ...] = ()
     #: Wall clock, microseconds since 1970 UTC.
     ordered_at: int | None = None
-    #: Rows that the submit carried; None where only an id was asked for.
+    #: Rows of the submit; None if only an id was asked for.
     rows: int | None = None
-    #: Ids that the node made, UUID texts in order; empty where the client gave them.
+    #: Ids that the node made, UUID texts in order; empty if the client gave them.
     ids: tuple[str, ...] = ()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a worker tells its node, and what the node makes of it."""
+"""Reports of workers to their nodes, recounts, and the verdicts of nodes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from sparktxlog.model.signature import TableSignature
 class TableState:
     """A table of a replica at the replica's applied position."""
 
-    #: Delta version that holds exactly the transactions up to the position.
+    #: Delta version with exactly the transactions up to the position.
     version: Int64
     signature: TableSignature
     #: `TableDefinition.fingerprint()`.
     schema: str
-    #: Empty, or why the table stands still (foreign commit, failed apply).
+    #: Why the table stands still (foreign commit, failed apply), or empty.
     diverged: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCost:
-    """What a worker applied last and how long it took: what estimates of replays learn from.
+    """What a worker applied last and how long it took; estimates of replays learn from it.
 
-    All counts are of the same piece of work, one batch or several in a row.
+    All counts are of the same work, one batch or several in a row.
     """
 
     batches: Int64
     #: Keyed table steps, each a MERGE.
     merges: Int64
     transactions: Int64
-    #: Bytes of files put in place without reading a row.
+    #: Bytes of files that were placed without reading a row.
     appended_bytes: Int64
     #: Bytes of rows that went through a MERGE.
     merged_bytes: Int64
-    #: From the first read to the saved state, waiting for new transactions left out.
+    #: From the first read to the saved state, without waits for new transactions.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """State of a replica after a batch, or a heartbeat with the state unchanged."""
+    """State of a replica after a batch; a heartbeat repeats it."""
 
     worker_id: str
     #: Node (site) whose replica this is.
@@ -59,23 +59,23 @@ class WorkerReport:
     engine: str = ""
     #: Wall clock of the report, microseconds since 1970 UTC.
     reported_at: Int64 = 0
-    #: What the newest batch cost; None = nothing was measured since the last report.
+    #: Cost of the newest batch; None = nothing was measured since the last report.
     pace: ReplayCost | None = None
-    #: Why the worker cannot repair its replica by itself, empty = it can.
+    #: Why the worker cannot repair its replica itself, empty = it can.
     irreparable: str = ""
-    #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
+    #: Node, position and id of the replica's last copy, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
-    #: Time since its node heard it, microseconds, where that passes it on later; -1 = unknown.
+    #: Microseconds since its node received it, if a node passes it on later; -1 = unknown.
     age_us: Int64 = 0
-    #: True: it goes on reporting until it says that it ends.  False: it ends by itself, or ended.
+    #: True: it reports until it says that it ends.  False: it will end after its work, or ended.
     follows: bool = False
-    #: Why it stands still, or ended; empty since the next thing that it did.
+    #: Why it stands still, or ended; empty again after its next action.
     error: str = ""
-    #: Names `tables` for later reports, which may leave out what did not change; empty = no name.
+    #: Label of `tables` for later reports, which may leave out unchanged ones; empty = none.
     label: str = ""
     #: Label of the report that `tables` changes (`codec/report_changes`); empty = they are all.
     base: str = ""
-    #: Tables of that one which are no more.
+    #: Tables of that report that no longer exist.
     gone: tuple[str, ...] = ()
 
 
@@ -85,32 +85,32 @@ class RecountedTable:
 
     #: Delta version that was counted.
     version: Int64
-    #: Signatures as text; counted is empty where files of the table are missing or damaged.
+    #: Signatures as text; `counted` is empty if files of the table are missing or damaged.
     recorded: str
     counted: str
-    #: What was found besides, for people; empty = nothing.
+    #: Other findings, for people; empty = none.
     cause: str = ""
 
     @property
     def sound(self) -> bool:
-        """Whether the rows are what the worker reported."""
+        """Whether the rows are those that the worker reported."""
         return self.counted == self.recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:
-    """Tables of a replica as a full scan found them, told to the replica's own node."""
+    """Tables of a replica as a full scan found them; a report to the replica's own node."""
 
     worker_id: str
     node_id: str
-    #: Of the replica that was counted, as its reports say.
+    #: `copied_from` of the replica that was counted, as in its reports.
     copied_from: str
     position: JournalNumber
     tables: dict[str, RecountedTable] = field(default_factory=dict)
 
 
 class ReplicaVerdict(str, Enum):
-    """What a replica's report says about it (protocol S3)."""
+    """A node's verdict on a replica (protocol S3)."""
 
     KNOWN = "KNOWN"
     AHEAD = "AHEAD"

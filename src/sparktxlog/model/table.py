@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """What `create_table` fixes; equal definitions are the same table (protocol P25b)."""
+    """What `create_table` defines; equal definitions are the same table (protocol P25b)."""
 
     name: str
     columns: tuple[Column, ...]
@@ -73,12 +73,12 @@ class TableDefinition:
 
 
 class Tables(Mapping[str, TableDefinition]):
-    """Tables by name, of which none ever goes: who holds it sees those that are added.
+    """Tables by name.  No table is ever removed; a holder of this mapping sees added ones.
 
-    A look-up costs the same whatever their number, and may be done in any thread.
+    A look-up takes constant time, and may be done in any thread.
 
     Args:
-        by_lower: By lower-case name: Spark and many file systems ignore case.
+        by_lower: By lower-case name, because Spark and many file systems ignore case.
     """
 
     __slots__ = ("_by_lower",)
@@ -88,17 +88,17 @@ class Tables(Mapping[str, TableDefinition]):
 
     @classmethod
     def of(cls, tables: Mapping[str, TableDefinition]) -> Tables:
-        """Return tables as they are looked up here."""
+        """Return the mapping of these tables."""
         if isinstance(tables, Tables):
             return tables
         return cls({table.name.lower(): table for table in tables.values()})
 
     def alike(self, name: str) -> TableDefinition | None:
-        """Return the table that has a name but for its case."""
+        """Return the table with a name, whose case is ignored."""
         return self._by_lower.get(name.lower())
 
     def below(self, own: MutableMapping[str, TableDefinition]) -> Tables:
-        """Return these tables with own ones over them, by lower-case name; these stay."""
+        """Return these tables with `own` ones added, by lower-case name; this mapping stays."""
         return Tables(ChainMap(own, self._by_lower))
 
     def __getitem__(self, name: str) -> TableDefinition:
@@ -108,7 +108,7 @@ class Tables(Mapping[str, TableDefinition]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        # At once: another thread may add tables meanwhile.
+        # In one step: another thread may add tables meanwhile.
         return iter([table.name for table in list(self._by_lower.values())])
 
     def __len__(self) -> int:

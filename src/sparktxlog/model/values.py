@@ -65,7 +65,7 @@ def read_urls(value: Any) -> str:
     """Read one URL or several with commas between them, as one text without spaces.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: One of them is not a URL.
     """
     found = [read_url(part) for part in read_text(value).split(",")]
     if len(set(found)) != len(found):
@@ -92,7 +92,7 @@ def ranged(low: float, high: float, *, whole: bool = False) -> Callable[[Any], A
                 raise ValueError("expected a number") from error
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError("expected a number")
-        if not low <= value <= high:  # first, for it refuses infinity too
+        if not low <= value <= high:  # first, because it also refuses infinity
             raise ValueError(f"expected a number from {low:g} to {high:g}")
         if whole and value != int(value):
             raise ValueError("expected a whole number")
@@ -129,7 +129,7 @@ def read_switch(value: Any) -> bool:
 
 
 def read_roles(value: Any) -> tuple[str, ...]:
-    """Read what a node does."""
+    """Read the roles of a node."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError(f"expected a list of {', '.join(ROLES)}")
@@ -137,7 +137,7 @@ def read_roles(value: Any) -> tuple[str, ...]:
     if "witness" in roles and len(roles) > 1:
         raise ValueError("a witness only votes: it has no other role")
     if roles == ("replica",):
-        raise ValueError("a node without the role master or witness is not there yet")
+        raise ValueError("a node needs the role master or witness")
     return roles
 
 

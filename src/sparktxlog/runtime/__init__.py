@@ -1,1 +1,1 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""
+"""The node: time, tasks and threads around the protocol core."""

@@ -9,16 +9,16 @@ _MICROSECONDS = 1_000_000
 
 
 def wall_us() -> int:
-    """Return the wall clock, microseconds since 1970 UTC; wherever it is, it may be wrong (C3)."""
+    """Return the wall clock, microseconds since 1970 UTC; it may be wrong (C3)."""
     return time.time_ns() // 1_000
 
 
 class Clock:
-    """The time by which a node waits, and its wall clock.
+    """A steady clock for waits, and the wall clock.
 
-    The first begins at the greater of the last reservation and the wall clock, and is steady then:
-    it never goes back and never stands still, whatever happens to the wall clock.  Timestamps do
-    not follow it but the wall clock (`protocol.counter`).
+    The steady clock begins at the greater of the last reservation and the wall clock.  From then on
+    it always advances, whatever happens to the wall clock.  Timestamps follow the wall clock
+    (`protocol.order.counter`).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What all owners of a node share: settings, durable state, core, clock and threads.
 
-All of it is there before the first owner is built, and nothing is added later.
+All of it is made before the first owner is built, and nothing is added later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.node")
 
-#: Set where a new journal was found beside what is left of a log.
+#: Set if a new journal was found beside the rest of a log.
 _ONLY_JOINS = "only-joins"
 _US = 1_000_000
 
@@ -52,9 +52,9 @@ class Foundation:
     journal: Journal
     #: What the journal held at the start.
     state: JournalState
-    #: What this node was told if it is to join a log; None = it has one, or founds one.
+    #: The order to join a log; None = this node has a log, or founds one.
     order: JoinOrder | None
-    #: Why this node may not begin a log though it keeps nothing; None = it may.
+    #: Why this node must not found a log although it has none; None = it may.
     remains: FrontLostError | None
     core: MasterConfig
     master: Master
@@ -68,7 +68,7 @@ class Foundation:
     loop: asyncio.AbstractEventLoop
     #: Set to the error after which the node must stop; `StartAgainError` = start anew.
     failed: asyncio.Future[TxLogError]
-    #: Set when the node begins to stop: it takes nothing new.
+    #: Set when the node begins to stop and takes nothing new.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics = field(default_factory=Metrics)
     supervisor: Supervisor = field(default_factory=Supervisor)
@@ -76,7 +76,7 @@ class Foundation:
     readers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="journal-reader")
     )
-    #: Ways to the other nodes, by id; `Membership` fills it.
+    #: Links to the other nodes, by id; `Membership` fills it.
     links: dict[str, PeerLink] = field(default_factory=dict)
 
     def run_blocking(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -84,12 +84,12 @@ class Foundation:
         return self.loop.run_in_executor(self.readers, work, *args)
 
     def fail(self, error: TxLogError) -> None:
-        """Ask for the end of the node; the first error counts."""
+        """Make the node stop; the first error counts."""
         if not self.failed.done():
             self.failed.set_result(error)
 
     def is_fresh(self) -> bool:
-        """Return whether this node keeps nothing of the log: no queue, runs or decided view."""
+        """Return whether this node has nothing of the log: no queue, runs or decided view."""
         master = self.master
         return (
             self.state.core.view is None
@@ -106,7 +106,7 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     Raises:
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
-        FrontLostError: The journal is new beside what is left of a log (definite).
+        FrontLostError: The journal is new, but there is the rest of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
     """
     config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
@@ -168,10 +168,10 @@ def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
 def _find_remains(
     config: NodeConfig, journal: Journal, state: JournalState, order: JoinOrder | None
 ) -> FrontLostError | None:
-    """Return why a new journal may not begin a log, if it may only join one.
+    """Return why a node with a new journal must not found a log, if it may only join one.
 
     Raises:
-        FrontLostError: There is nobody whose log it could join.
+        FrontLostError: It has no peers whose log it could join.
     """
     new = INSTANCE not in state.values or _ONLY_JOINS in state.values
     if not new or order is not None or state.core.view or state.core.base.position:
@@ -182,7 +182,7 @@ def _find_remains(
     lost = journal_lost(config, found)
     if not config.peers:
         raise lost
-    # The next start finds an instance, and could not tell.
+    # The next start finds the instance, so it could not tell that the journal was new.
     journal.write([PutValue(name=_ONLY_JOINS, value=b"1")])
     _log.error("this node only joins a log that a peer has", reason=str(lost))
     return lost

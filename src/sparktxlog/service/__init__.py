@@ -1,1 +1,1 @@
-"""Room of sparktxlog; see ARCHITECTURE.md."""
+"""HTTP interface of a node: routes, access checks, OpenAPI."""

@@ -43,7 +43,7 @@ _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class _RawRoute(APIRoute):
-    """A route whose endpoint takes the request as it is: `endpoints` decodes and checks."""
+    """A route whose endpoint takes the raw request: `endpoints` decodes and checks it."""
 
     def get_route_handler(self) -> Endpoint:  # type: ignore[override]  # it is a coroutine
         """Return the endpoint."""
@@ -57,7 +57,7 @@ def build_app(running: Node) -> FastAPI:
     app = FastAPI(
         title="sparktxlog",
         version=__version__,
-        openapi_url=None,  # `openapi` serves it, beside a page that works offline
+        openapi_url=None,  # `openapi` serves it, and `docs` a page that works offline
         docs_url=None,
         redoc_url=None,
         middleware=[Middleware(RequestIds)],
@@ -80,9 +80,9 @@ def build_app(running: Node) -> FastAPI:
 
 
 def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
-    """Return how the callers of each role come in."""
+    """Return the access check and body reader of each role."""
     config, donor = running.config, running.donor
-    # Where clients show nothing, workers cannot be told from them.
+    # If clients need no token, workers cannot be distinguished from them.
     worker = None if config.client_token is None else make_worker_token(config.data_dir)
     tokens = Tokens(
         config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
@@ -100,7 +100,7 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
         return {}
 
     def check_lease(request: Request, route: Route) -> dict[str, str]:
-        # Before all else: strangers learn nothing of what is well-formed.
+        # First of all: strangers must not learn whether a request is well-formed.
         token = bearer_token(request).decode("latin-1")
         donor.lease(request.path_params["lease"], token)
         return {"token": token}
@@ -133,13 +133,13 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
 
 
 def _refusal_of_a_witness(witness: str) -> Handler:
-    """Return what answers at a witness where masters have something."""
+    """Return the handler that a witness has for routes of masters."""
 
     def refuse(request: Request) -> Response:
         path = request.url.path[:200]
         raise NotFoundError(
-            f"node {witness!r} is a witness, it votes only: there is nothing at {path}",
-            hint="Ask a master; `sparktxlog peer list` names them.",
+            f"node {witness!r} is a witness, which only votes: it does not serve {path}",
+            hint="Ask another node; `sparktxlog peer list` says which ones are no witnesses.",
             path=path,
             witness=witness,
         )
@@ -148,7 +148,7 @@ def _refusal_of_a_witness(witness: str) -> Handler:
 
 
 class _Health(RouteHandlers):
-    """Whether the node lives and takes part, its metrics, and the description of its interface."""
+    """Liveness, readiness, metrics, and the description of the interface."""
 
     def __init__(self, running: Node) -> None:
         self._running = running
@@ -177,7 +177,7 @@ class _Health(RouteHandlers):
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer what no route answers in the form of all other errors."""
+    """Answer a request without a route with a problem document."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 404:

@@ -1,4 +1,4 @@
-"""The tokens of clients and operators, compared in constant time; `routes` says who needs which."""
+"""Checks the tokens of clients, workers and operators; `routes` says which route needs which."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Tokens:
     """Checks the bearer token of clients, workers and operators.
 
     Args:
-        client: What clients and workers must show; None = everybody may, which the configuration
-            allows only when the node listens on loopback.
-        admin: What operators must show, who may also do all that clients may; None = there are
-            no operators of their own, clients may do what they do.
-        worker: What the workers of this node show where clients must show a token.
-        worker_file: Where they find it.
+        client: Token of clients; None = clients need none, which the configuration allows only
+            when the node listens on loopback.
+        admin: Token of operators, who may also do all that clients may; None = clients may do
+            what operators may.
+        worker: Token of this node's workers, if clients need a token.
+        worker_file: The file that holds it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Tokens:
         self._worker_file = worker_file
 
     def check_client(self, request: Request) -> None:
-        """Let a request of a client or an operator pass or raise.
+        """Let a request of a client or an operator pass, or raise.
 
         Raises:
             UnauthorizedError: No token, or a wrong one; nothing happened (definite).
@@ -45,17 +45,17 @@ class Tokens:
         if self._client is None:
             return
         shown = bearer_token(request)
-        # All are compared whatever the first says: the time tells nothing.
+        # All are compared, so that the time tells nothing.
         known = tuple(_equal(shown, one) for one in (self._client, self._admin, self._worker))
         if not any(known):
             raise UnauthorizedError(
-                "this node wants a client token" if not shown else "the client token is wrong",
+                "this node requires a client token" if not shown else "the client token is wrong",
                 hint="Send 'Authorization: Bearer <token>' with the token of the node's "
                 "client-token or client-token-file.",
             )
 
     def check_admin(self, request: Request) -> None:
-        """Let a request of an operator pass or raise.
+        """Let a request of an operator pass, or raise.
 
         Raises:
             ForbiddenError: The token is that of clients; nothing happened (definite).
@@ -69,19 +69,19 @@ class Tokens:
             return None
         if is_client:
             raise ForbiddenError(
-                "the client token may not do this: it is an operator's act",
-                hint="Show the token of the node's admin-token or admin-token-file; commands take "
+                "the client token is not enough: only operators may do this",
+                hint="Send the token of the node's admin-token or admin-token-file; commands take "
                 "it from SPARKTXLOG_ADMIN_TOKEN.",
                 setting="admin-token",
             )
         raise UnauthorizedError(
-            "this node wants the admin token here" if not shown else "the admin token is wrong",
+            "this node requires the admin token here" if not shown else "the admin token is wrong",
             hint="Send 'Authorization: Bearer <token>' with the token of the node's admin-token "
             "or admin-token-file; commands take it from SPARKTXLOG_ADMIN_TOKEN.",
         )
 
     def check_worker(self, request: Request) -> None:
-        """Let what only a worker of this node, or an operator, may tell pass or raise.
+        """Let a request of a worker of this node, or of an operator, pass, or raise.
 
         Raises:
             ForbiddenError: The token is that of clients; nothing happened (definite).
@@ -94,16 +94,16 @@ class Tokens:
         known = (_equal(shown, self._worker), _equal(shown, self._admin))
         if _equal(shown, self._client):
             raise ForbiddenError(
-                "the client token may not speak for a worker of this node, that takes the token in "
-                f"{self._worker_file}",
-                hint="A worker finds it by itself on the node's machine, as the node's user; an "
-                "older one shows what SPARKTXLOG_CLIENT_TOKEN holds: let that be "
-                "the content of the file.",
+                "the client token is not enough: only a worker of this node may do this, with the "
+                f"token in {self._worker_file}",
+                hint="A worker that runs on the node's machine as the node's user finds it. For a "
+                "worker of an older release set SPARKTXLOG_CLIENT_TOKEN to the content of that "
+                "file.",
                 path=str(self._worker_file),
             )
         if not any(known):
             raise UnauthorizedError(
-                "this node wants the token of its worker"
+                "this node requires the token of its worker"
                 if not shown
                 else "the token is not that of a worker of this node",
                 hint=f"A worker of this node reads it in {self._worker_file}.",
@@ -115,7 +115,7 @@ def _equal(shown: bytes, token: bytes | None) -> bool:
 
 
 def bearer_token(request: Request) -> bytes:
-    """Return the bearer token that a request shows, empty for none."""
+    """Return the bearer token of a request, empty for none."""
     header = b""
     for name, value in request.scope["headers"]:
         if name == b"authorization":

@@ -1,4 +1,4 @@
-"""Bodies of requests while they arrive: each has a limit, and all together one budget."""
+"""Reads bodies of requests: each has a limit, and all together have a budget of memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.requests import Request
 
 from sparktxlog.errors import BusyError, OversizeError
 
-#: What JSON may consist of; decoded, an empty list of 3 bytes takes 64, and holds up all.
+#: Most parts of a JSON body; an empty list of 3 bytes takes 64 bytes once it is decoded.
 _MAX_OBJECTS = 250_000
 _MAX_COMMAS = 1_000_000
-#: How rows are sent that JSON would unfold too far.
+#: Hint for rows that would take too much memory as JSON.
 _OTHER_WAYS = "Send the rows as Arrow, or stage them as Parquet files."
-#: Bytes that the rows of a transaction in JSON may take once they are decoded, and what is
-#: reckoned for them: measured, for what is dearest of each kind.
+#: Most bytes that the rows of a transaction in JSON may take once they are decoded, and the
+#: estimate for each kind of value: measured for the most expensive value of each kind.
 ROWS_UNFOLDED_BYTES = 32 << 20
 _VALUE_BYTES = 100
 _OBJECT_BYTES = 150
@@ -49,7 +49,7 @@ class Bodies:
         self._left = limit + limit // 2
 
     async def read(self, request: Request, limit: int | None = None) -> bytes:
-        """Return a body that is decoded at once; as `of`."""
+        """Return a body that is decoded immediately; as `of`."""
         async with self.of(request, limit) as body:
             return body
 
@@ -59,7 +59,7 @@ class Bodies:
 
         Args:
             request: Whose body.
-            limit: Most bytes of it; default: what bodies may have.
+            limit: Most bytes of it; default: that of all bodies.
 
         Raises:
             OversizeError: It is longer; nothing happened (definite).
@@ -76,7 +76,7 @@ class Bodies:
                     taken += len(chunk)
                     chunks.append(chunk)
                 elif size <= 2 * limit:
-                    # Read on for a while: a client that still writes cannot read the answer.
+                    # Read on for a while: a client that still writes does not read the answer.
                     chunks.clear()
                 else:
                     break
@@ -91,15 +91,15 @@ class Bodies:
     def _take(self, size: int) -> None:
         if size > self._left:
             raise BusyError(
-                "the bodies that are being read take all the memory there is for them",
-                hint="Send it again in a moment; body-limit sets how much there is.",
+                "the requests that are being read use up the memory for bodies",
+                hint="Try again in a moment; the setting body-limit determines the memory.",
             )
         self._left -= size
 
 
 def _too_long(size: int, limit: int) -> OversizeError:
     return OversizeError(
-        f"the body has {size:,} bytes or more, {limit:,} are allowed",
+        f"the body has at least {size:,} bytes, {limit:,} are allowed",
         hint="Split it, or stage the rows as Parquet files.",
         size_bytes=size,
         limit_bytes=limit,
@@ -107,7 +107,7 @@ def _too_long(size: int, limit: int) -> OversizeError:
 
 
 def check_parts(body: bytes) -> None:
-    """Let JSON pass that does not take many times its size when it is decoded.
+    """Refuse JSON that would take many times its size when it is decoded.
 
     Raises:
         OversizeError: It would (definite).
@@ -128,7 +128,7 @@ def check_parts(body: bytes) -> None:
 
 
 def check_unfolding(body: bytes) -> None:
-    """Let a transaction pass whose rows, in JSON, take little memory when they are decoded.
+    """Refuse a transaction in JSON whose rows would take too much memory when they are decoded.
 
     Raises:
         OversizeError: They would take more than `ROWS_UNFOLDED_BYTES` (definite).
@@ -138,7 +138,7 @@ def check_unfolding(body: bytes) -> None:
     try:
         operations = _rows_decoder.decode(body).operations
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return  # the decoder says what is wrong
+        return  # the decoder will say what is wrong
     size = sum(_unfolded(memoryview(operation.rows)) for operation in operations)
     if size > ROWS_UNFOLDED_BYTES:
         raise OversizeError(
@@ -151,7 +151,7 @@ def check_unfolding(body: bytes) -> None:
 
 
 def _unfolded(rows: memoryview) -> int:
-    """Return about how much memory decoded rows take."""
+    """Return an estimate of the memory that decoded rows take."""
     if _TEXT_BYTES * len(rows) > ROWS_UNFOLDED_BYTES:
         return _TEXT_BYTES * len(rows)
     text = bytes(rows)

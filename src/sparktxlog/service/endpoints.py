@@ -1,7 +1,7 @@
-"""From a declared route and its handler to what the application calls.
+"""Makes the endpoint that the application calls from a declared route and its handler.
 
-In this order: the caller proves its role, the query is read, the body is read and decoded, the
-handler runs, its answer is encoded.  Any error becomes a problem document here.
+An endpoint checks the caller's role, reads the query, reads and decodes the body, runs the handler
+and encodes its answer, in this order.  Any error becomes a problem document.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _encode_json = msgspec.json.Encoder().encode
 
 #: What the application calls.
 Endpoint = Callable[[Request], Awaitable[Response]]
-#: Takes what its parameters name (see `Route`); returns the answer or a response.
+#: Its parameters name the values that it takes (see `Route`); returns the answer or a response.
 Handler = Callable[..., Any]
 
 
 class RouteHandlers:
-    """Has for some routes what answers them, under the name of each: a method, or another callable.
+    """Handlers of some routes: a method or another callable with the name of each route.
 
-    `routes` says what they do, take and answer.
+    `routes` describes what they do, take and answer.
     """
 
 
 class Door:
-    """How the callers of some roles come in, and in which form they are answered: JSON.
+    """Access check, body reader and encoding for some roles; this one: JSON.
 
     Args:
-        check: Raises unless the caller has the route's role; returns what proved it.
+        check: Raises unless the caller has the route's role; returns values for the handler.
         bodies: Reads what they send.
     """
 
@@ -51,10 +51,10 @@ class Door:
         self._bodies = bodies
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Let a request pass whose caller has the route's role; return what proved it.
+        """Check that the caller has the route's role; return values for the handler.
 
         Raises:
-            UnauthorizedError: It has not; nothing happened (definite).
+            UnauthorizedError: It does not; nothing happened (definite).
         """
         return self._check(request, route)
 
@@ -66,7 +66,7 @@ class Door:
             return msgspec.json.decode(body, type=route.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(
-                f"the body cannot be read: {error}", hint=f"/docs says what {route.key} takes."
+                f"the body cannot be read: {error}", hint=f"See {route.key} at /docs of the node."
             ) from error
 
     def encode(self, answer: Any) -> bytes:
@@ -74,15 +74,15 @@ class Door:
         return _encode_json(answer)
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
-        """Return what an error is answered with: a problem document."""
+        """Return the answer for an error: a problem document."""
         return problem_response(error)
 
 
 def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
-    """Return what the application calls for a route.
+    """Return the endpoint of a route.
 
     Raises:
-        TypeError: The handler wants what the route does not declare, or leaves out a part of it.
+        TypeError: The handler's parameters are not the values that the route declares.
     """
     wanted = _wanted(route, handler)
     queries = [query for query in route.query if query.name in wanted]
@@ -115,11 +115,11 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:  # noqa: BLE001 - the last one; it is logged and answered
-            # A bug.  The handler may have got far, so the outcome is unknown.
+            # A bug.  The handler may have done part of its work, so the outcome is unknown.
             _log.exception("a request failed: %s %s", request.method, request.url.path)
             failure = InternalError(
-                "the node failed at this request; its log has the details",
-                hint="It may have happened: ask for the transaction id.",
+                "an unexpected error in the node; its log has the details",
+                hint="The request may have taken effect: ask for the transaction id.",
             )
             return problem_response(failure)
 
@@ -129,7 +129,7 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
 def _wanted(route: Route, handler: Handler) -> dict[str, str]:
     """Return name of a value → parameter of the handler.
 
-    `id_` takes `id`, and a parameter that is no declared value takes the body.
+    `id_` takes `id`; a parameter that the route does not declare takes the body.
     """
     parameters = [
         parameter.name

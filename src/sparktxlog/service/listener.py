@@ -1,9 +1,10 @@
-"""The server in front of the application, and what a connection may take before it is somebody.
+"""The HTTP server, and the limits of a connection before its caller is known.
 
 uvicorn with httptools limits neither URL nor headers, waits for ever, and takes every connection.
-Here each has a limit: 64 KiB and 10 s for a head, 64 KiB for what stands between the bytes of a
-body (extensions of chunks, trailers), `SILENCE_S` for a body that stopped, and places: clients have
-`connections-limit` of them, peers have their own, and file descriptors remain for files.
+This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carries beside its bytes
+(extensions of chunks, trailers), and `SILENCE_S` for a body that stops.  Connections are limited
+too: clients have `connections-limit` places, peers have their own, and file descriptors remain
+for files.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from sparktxlog.service.endpoints import problem_response
 
 _log = structlog.get_logger("sparktxlog.service")
 
-#: Most bytes of a head (request line and headers), and of all that a body carries beside its bytes.
+#: Most bytes of a head (request line, headers), and of what a body carries beside its bytes.
 HEAD_BYTES = 64 << 10
-#: Seconds for a head; and of silence within a body, or while the other side reads no answer.
+#: Seconds for a head; seconds of silence within a body, or while the caller reads no answer.
 HEAD_S = 10.0
 SILENCE_S = 30.0
-#: Places of peers, and of connections that have not said yet who they are.
+#: Places of peers, and of connections whose caller is not known yet.
 PEER_PLACES = 64
 _NEW_PLACES = 256
-#: Tells a peer, once a second, that bytes of its body came; any client passes over it.
+#: Tells a peer, once a second, that bytes of its body arrive; other clients ignore it.
 _BODY_MOVES = b"HTTP/1.1 102 Processing\r\n\r\n"
 #: File descriptors for everything but connections: journal, queue, payloads, lake, links to peers.
 _FILES = 512
 _MOST_FILES = 1 << 16
 _FEWEST_PLACES = 16
-#: Requests that one connection may send ahead of their answers; each is an object in memory.
+#: Requests that one connection may send before their answers; each is an object in memory.
 _AHEAD = 16
-#: Open requests get so long to end after a stop signal, seconds.
+#: Seconds that open requests have to end after a stop signal.
 _GRACE_S = 3
 #: Longer than peers keep idle connections, so that only they close them.
 _KEEP_ALIVE_S = 75
@@ -57,7 +58,7 @@ class Server(uvicorn.Server):
     Args:
         app: The application.
         places: Connections that clients may have.
-        grace_s: Open requests get so long to end when it stops.
+        grace_s: Seconds that open requests have to end when it stops.
     """
 
     def __init__(self, app: ASGIApp, *, places: int, grace_s: int = _GRACE_S) -> None:
@@ -84,9 +85,9 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; no connection outlives the server, also none that was being taken meanwhile.
+        """Stop; no connection outlives the server, not even one that is just being accepted.
 
-        A node that starts again in its process would still answer there as the one before.
+        Otherwise the stopped node would still answer there after a restart in this process.
         """
         self._doors.shut = True
         await super().shutdown(sockets)
@@ -99,10 +100,10 @@ class Server(uvicorn.Server):
 
 
 def client_places(wanted: int) -> int:
-    """Return how many connections clients may have, of so many wanted.
+    """Return how many of the wanted connections clients may have.
 
-    The process's limit of open files is raised as far as the system lets it; what it does not
-    give is taken from the clients' places.
+    The process's limit of open files is raised as far as the system allows; if that is not enough,
+    clients get fewer places.
     """
     others = PEER_PLACES + _NEW_PLACES + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -114,12 +115,14 @@ def client_places(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= wanted + others:
         return wanted
     places = max(_FEWEST_PLACES, soft - others)
-    _log.warning("few open files allowed", files=soft, wanted=wanted + others, clients=places)
+    _log.warning(
+        "the limit of open files is low", files=soft, wanted=wanted + others, clients=places
+    )
     return places
 
 
 class Doors:
-    """Keeps the connections: places for peers, and an end for those that hold one for nothing.
+    """Keeps the connections: reserves places for peers, and closes those that wait for nothing.
 
     Args:
         places: Connections that clients may have.
@@ -131,11 +134,11 @@ class Doors:
         self._new: dict[Connection, None] = {}
         self._clients: set[Connection] = set()
         self._peers: set[Connection] = set()
-        #: True: the server stops, no connection is taken any more.
+        #: True: the server stops and takes no more connections.
         self.shut = False
 
     def enter(self, connection: Connection) -> None:
-        """Take in a connection; if there are too many, close the oldest one that sent nothing."""
+        """Add a connection; if there are too many, close the oldest one that sent nothing."""
         self._new[connection] = None
         if self.shut:
             connection.abort()
@@ -173,7 +176,7 @@ class Doors:
             connection.abort()
 
     async def sweep(self) -> None:
-        """Close the connections that keep the node waiting; called once a second."""
+        """Close the connections that have been silent too long; called once a second."""
         now = asyncio.get_running_loop().time()
         for group in (self._new, self._clients, self._peers):
             for connection in list(group):
@@ -181,30 +184,30 @@ class Doors:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; counts what it sends before anything of it is parsed or kept."""
+    """One connection; counts the bytes that it sends before they are parsed or kept."""
 
     def __init__(self, *, doors: Doors, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._doors = doors
         #: Time of the last bytes.
         self.heard = self.loop.time()
-        #: When the head began that is not complete; None outside of heads.
+        #: When the incomplete head began; None outside of heads.
         self._head_since: float | None = self.heard
         self._in_body = False
         #: Bytes that may still come before a head is complete or a body goes on.
         self._left = HEAD_BYTES
-        #: Whether the parser got somewhere with the last bytes.
+        #: Whether the parser made progress with the last bytes.
         self._moved = False
         self._bodiless = False
         self._is_peer = False
-        #: When the peer was told last that its body moves.
+        #: When the peer was last told that its body arrives.
         self._told = self.heard
-        #: Bytes that the other side does not take, and since when.
+        #: Bytes that the caller does not read, and since when.
         self._untaken = (0, self.heard)
 
     @property
     def is_idle(self) -> bool:
-        """Whether a request was answered here and no other one came."""
+        """Whether a request was answered and no other one came."""
         return self.cycle is not None and self.cycle.response_complete and not self._in_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -224,7 +227,7 @@ class Connection(HttpToolsProtocol):
     # -- what comes in -----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, in pieces that are no longer than what may come."""
+        """Parse the received bytes, in pieces no longer than the limit."""
         self.heard = self.loop.time()
         if self._head_since is None and not self._in_body:
             self._head_since = self.heard
@@ -252,7 +255,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; trailers mean nothing to any route."""
+        """Take a header; trailers are ignored."""
         if not self._in_body:
             super().on_header(name, value)
 
@@ -265,7 +268,7 @@ class Connection(HttpToolsProtocol):
             return
         self._is_peer, self._told = self.url.startswith(b"/peer/"), self.heard
         if not self._doors.place(self, as_peer=self._is_peer):
-            self.app = _full  # for as long as it lasts: it is told to close
+            self.app = _full  # until it closes, as it is told to
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -280,12 +283,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: the request is answered as any other."""
+        """Log nothing: the request is answered as any other."""
 
     # -- silent connections ----------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Close the connection if it has kept the node waiting for too long."""
+        """Close the connection if it has been silent too long."""
         if self.transport is None or self.transport.is_closing():
             return
         if self._is_peer and self._in_body:
@@ -302,17 +305,17 @@ class Connection(HttpToolsProtocol):
             if now - self.heard > SILENCE_S:
                 self.abort()
         elif self.flow.read_paused:
-            self.heard = now  # it is the node that does not read
+            self.heard = now  # the node itself does not read
 
     def _tell_that_it_moves(self) -> None:
-        """Say that bytes came: a large body on a slow link takes longer than a peer is silent."""
+        """Tell the peer that bytes arrive: a slow link may need longer than the peer's timeout."""
         moves = self.heard > self._told or self.flow.read_paused
         if moves and not self.pipeline and not self.cycle.response_started:
             self._told = self.heard
             self.transport.write(_BODY_MOVES)
 
     def _refuse(self, error: TxLogError) -> None:
-        """Answer with an error, if nothing else is being answered, and close."""
+        """Answer with an error, unless another answer is under way, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.abort()
             return
@@ -324,9 +327,9 @@ class Connection(HttpToolsProtocol):
 
 
 def _untaken(transport: asyncio.Transport) -> int:
-    """Return how many bytes wait, those included that only the kernel knows of.
+    """Return how many bytes wait to be sent, including those in the kernel's buffer.
 
-    It makes room for more in large steps: on a slow link one takes longer than `SILENCE_S`.
+    The kernel frees its buffer in large steps: on a slow link one takes longer than `SILENCE_S`.
     """
     waiting = transport.get_write_buffer_size()
     found = transport.get_extra_info("socket")
@@ -340,15 +343,15 @@ def _untaken(transport: asyncio.Transport) -> int:
 
 def _too_long() -> HeadTooLongError:
     return HeadTooLongError(
-        f"the head of the request has more than {HEAD_BYTES:,} bytes",
-        hint="Send less in URL and headers; rows and settings go into the body.",
+        f"the request line and headers have more than {HEAD_BYTES:,} bytes",
+        hint="Shorten URL and headers; rows and settings belong in the body.",
         limit_bytes=HEAD_BYTES,
     )
 
 
 def _too_late() -> SlowRequestError:
     return SlowRequestError(
-        f"the head of a request did not come within {HEAD_S:g} s", hint="Send it in one go."
+        f"the headers of a request did not arrive within {HEAD_S:g} s", hint="Send them at once."
     )
 
 
@@ -356,7 +359,7 @@ async def _full(scope: Any, receive: Any, send: Any) -> None:
     response = problem_response(
         BusyError(
             "too many connections are open",
-            hint="Close what you do not need, or raise connections-limit.",
+            hint="Close unused connections, or raise connections-limit.",
         )
     )
     response.headers["connection"] = "close"

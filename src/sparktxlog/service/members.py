@@ -1,7 +1,6 @@
-"""Who belongs to the cluster: epochs, peers, the quorum, `force`.
+"""Routes for the members of the cluster: epochs, peers, the quorum, `force`.
 
-Every change is one of the roster, which the members decide upon; the answer is the view that has
-it.
+Every change is a change of the roster, on which the nodes vote; the answer is the new view.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sparktxlog.service.routes import (
     VoidRun,
 )
 
-#: Digits of a run's digest, and how many of them name it at least.
+#: Digits of a run's digest, and the least number of them that may name it.
 _DIGITS, _LEAST_DIGITS = 64, 8
 Roster = tuple[Seat, ...]
 
@@ -91,7 +90,7 @@ class MemberRoutes(RouteHandlers):
         if new == id_:
             raise LocalProtocolError(
                 f"node {new!r} cannot replace itself",
-                hint="A node that lost its disk comes back when it is started again; PATCH "
+                hint="A node that lost its disk rejoins when it is started again; PATCH "
                 "/v1/peers/{id} changes its address or votes.",
                 node=new,
             )
@@ -152,13 +151,13 @@ class MemberRoutes(RouteHandlers):
 
 
 def _take_out(roster: Roster, name: str) -> tuple[Seat, Roster, int]:
-    """Return a node's seat, all others, and where it was."""
+    """Return a node's seat, the other seats, and its index."""
     at = _index(roster, name)
     return roster[at], (*roster[:at], *roster[at + 1 :]), at
 
 
 def _put_in(others: Roster, seat: Seat, at: int) -> Roster:
-    """Return the roster with a new or changed seat that no other one contradicts."""
+    """Return the roster with a new or changed seat; refuse a duplicate name or address."""
     _check_free(others, seat)
     return (*others[:at], seat, *others[at:])
 
@@ -169,7 +168,9 @@ def _index(roster: Roster, name: str) -> int:
             return at
     known = [str(seat.node_id) for seat in roster]
     raise LocalProtocolError(
-        f"no node {name[:80]!r} has a place", hint=f"Places: {', '.join(known)}.", node=name[:80]
+        f"{name[:80]!r} is not a node of the cluster",
+        hint=f"Nodes: {', '.join(known)}.",
+        node=name[:80],
     )
 
 
@@ -177,7 +178,7 @@ def _check_free(roster: Roster, seat: Seat) -> None:
     for other in roster:
         if other.node_id == seat.node_id:
             raise LocalProtocolError(
-                f"node {seat.node_id!r} has a place already",
+                f"node {seat.node_id!r} is already in the cluster",
                 hint="Change it with PATCH /v1/peers/{id}.",
                 node=seat.node_id,
             )

@@ -1,7 +1,7 @@
 """The OpenAPI document of the client API and its page, made from the table of routes.
 
-Schemas come from the very types that decode requests and that answers have; a test checks the
-examples, and that every answer is what its schema says.
+Schemas come from the types that decode requests and that answers have.  A test checks the examples,
+and that every answer fits its schema.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ _RECEIPT_EXAMPLE: dict[str, Any] = {
     "ids": [],
 }
 
-#: Role → name and description of what its callers show.
+#: Role → name and description of its token.
 _SCHEMES = {
     Role.CLIENT: (
         "clientToken",
-        "The node's client-token; not needed where none is configured.",
+        "The node's client-token; not needed if none is configured.",
     ),
     Role.WORKER: (
         "workerToken",
-        "What stands in the node's worker_token_file, or adminToken.",
+        "The content of the node's worker_token_file, or adminToken.",
     ),
     Role.ADMIN: (
         "adminToken",
-        "The node's admin-token; where none is configured clientToken does.",
+        "The node's admin-token; clientToken if none is configured.",
     ),
 }
 
@@ -97,7 +97,7 @@ def client_document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "sparktxlog",
-            "description": "Commit transactions to the log, and ask what became of them.",
+            "description": "Commit transactions to the log, and ask for their state.",
             "version": __version__,
         },
         "paths": paths,
@@ -116,7 +116,7 @@ def _is_json(kind: Any) -> bool:
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return what the document says of a route."""
+    """Return the document's entry of a route."""
 
     def content(kind: Any, media_type: str) -> dict[str, Any]:
         schema = schemas[repr(kind)] if _is_json(kind) else {"type": "string", "format": "binary"}
@@ -143,7 +143,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "responses": {
             "204" if route.answer is None else "200": answer,
             "default": {
-                "description": "An error; definite tells whether certainly nothing happened.",
+                "description": "An error; definite: true means that certainly nothing happened.",
                 "content": {"application/problem+json": problem},
             },
         },
@@ -163,7 +163,7 @@ def _tag(route: Route) -> str:
 
 @cache
 def document_bytes() -> bytes:
-    """Return what `/openapi.json` answers, which tells nothing of this node."""
+    """Return the answer of `/openapi.json`, which is the same at every node."""
     return msgspec.json.encode(client_document())
 
 
@@ -174,7 +174,7 @@ pre{background:#f4f4f4;padding:.8rem;overflow:auto}
 h2 span{color:#777;text-transform:uppercase;font-size:.8em}
 td{padding:.1rem .8rem .1rem 0;vertical-align:top}"""
 _INTRODUCTION = """<p>Machine-readable: <a href=openapi.json>openapi.json</a>.  Errors are RFC 9457
-problem documents; <code>definite</code> says whether certainly nothing happened.</p>
+problem documents; <code>definite: true</code> means that certainly nothing happened.</p>
 <h2>Example</h2><pre>curl -s http://127.0.0.1:7070/v1/transactions --json @- &lt;&lt;'END'
 """
 

@@ -1,8 +1,8 @@
-"""Keeps pages in a browser from speaking to a node: they run wherever their reader's node listens.
+"""Keeps web pages in a browser from calling a node on the same machine.
 
-A page may send simple requests to any address, and needs no token where the node asks for none.
-What gives it away: its `Origin`; a body of one of the types that need no question first; and, if
-it had its own name point at this machine, a `Host` that is no name of the node.
+A page may send simple requests to any address, and needs no token if the node requires none.  It is
+recognised by its `Origin`, by a body of a type that a page may send without a preflight request,
+and, if its own host name points at this machine, by a `Host` that is not a name of the node.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import ForeignPageError, UnsupportedTypeError
 from sparktxlog.model.values import is_loopback, split_urls
 
-#: What a page may send without asking, and no type at all.
+#: Media types that a page may send without a preflight request, and none at all.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _HOST = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]+)?|([^:\[\]]+)(?::[0-9]+)?")
 
 
 class PageGuard:
-    """Refuses what only a page in a browser sends.
+    """Refuses requests of web pages.
 
     Args:
         config: Of the node.  If it listens on loopback, `Host` must be an address, `localhost`, or
-            a name in `master-url`; elsewhere there is a token, which no page knows.
+            a name in `master-url`; otherwise it requires a token, which no page knows.
     """
 
     def __init__(self, config: NodeConfig) -> None:
@@ -37,11 +37,11 @@ class PageGuard:
             self._names = frozenset({"localhost", *names})
 
     def check(self, request: Request) -> None:
-        """Let a request pass that no page sends without its reader's will.
+        """Refuse a request that a page may send without its reader's consent.
 
         Raises:
-            ForeignPageError: `Origin` or `Host` is that of another site (definite).
-            UnsupportedTypeError: The body has a type that no route takes (definite).
+            ForeignPageError: `Origin` or `Host` belongs to another site (definite).
+            UnsupportedTypeError: The body has a type that no route accepts (definite).
         """
         host = origin = kind = ""
         has_body = False
@@ -58,14 +58,14 @@ class PageGuard:
                 has_body = True
         if self._names is not None and host and not self._is_own(host):
             raise ForeignPageError(
-                f"Host is {host[:80]!r}, which is no name of this node",
+                f"Host is {host[:80]!r}, which is not a name of this node",
                 hint="Call it by its address, or by the name in its master-url.",
                 value=host[:80],
             )
         if origin and urlsplit(origin).netloc != host:
             raise ForeignPageError(
-                f"the page {origin[:80]!r} may not call this node",
-                hint="Pages of other sites have no access; call the node from a program.",
+                f"the web page {origin[:80]!r} may not call this node",
+                hint="Web pages of other sites have no access; call the node from a program.",
                 value=origin[:80],
             )
         if has_body and kind in _SIMPLE:

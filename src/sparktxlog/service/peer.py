@@ -1,4 +1,4 @@
-"""What members say to each other: each request is signed (see `runtime.peering`)."""
+"""Routes between nodes: each request is signed (see `runtime.peering`)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
-#: Bytes of a request that are always enough: clients are bounded by less.
+#: Least limit of a peer's request, bytes; that of clients may be lower.
 _LEAST_LIMIT = 64 << 20
 
 
 class PeerDoor(Door):
-    """Peers: a signature over method, target and the digest of the body; msgpack.
+    """Requests of peers: signed over method, target and digest of the body; msgpack.
 
     Args:
         peering: Knows the peers and their secrets.
-        body_limit: Most bytes of one request, if that is more than what peers may always send.
+        body_limit: Most bytes of one request, if it is more than `_LEAST_LIMIT`.
     """
 
     def __init__(self, peering: Peering, body_limit: int) -> None:
@@ -46,7 +46,7 @@ class PeerDoor(Door):
         self._limit = max(body_limit, _LEAST_LIMIT)
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Return sender and body of a request; nothing is read of what no peer has signed."""
+        """Return sender and body of a request; a body is read only if a peer signed it."""
         peering, headers, greeting = self._peering, request.headers, route.name == "hello"
         peering.check_known(headers)
         verifier = peering.verifier()
@@ -59,7 +59,7 @@ class PeerDoor(Door):
 
         sender = check(claimed) if claimed else ""
         try:
-            # A signed body may take as long as bytes come; another one has no known sender yet.
+            # A signed body may take as long as bytes arrive; the sender of others is unknown.
             async with asyncio.timeout(None if claimed else HEAD_S):
                 limit = self._limit if route.body_bytes is None else route.body_bytes
                 body, digest = await _read_signed(request, limit)
@@ -68,7 +68,9 @@ class PeerDoor(Door):
         if not claimed:
             sender = check(digest)
         elif digest != claimed:
-            raise UnauthorizedError(f"a body of node {sender!r} is not the one that was signed")
+            raise UnauthorizedError(
+                f"a body of node {sender!r} differs from the one that it signed"
+            )
         return {"sender": sender, "body": body}
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
@@ -86,12 +88,12 @@ class PeerDoor(Door):
         answer = bytes(response.body)
         response.headers.update(self._peering.refusal_headers(request.headers, error, answer))
         if error.http_status in (401, 403, SlowRequestError.http_status):
-            response.headers["connection"] = "close"  # places of peers are for peers
+            response.headers["connection"] = "close"  # its place is for peers
         return response
 
 
 async def _read_signed(request: Request, limit: int) -> tuple[bytes, str]:
-    """Return the body and its SHA-256, which is taken while it arrives."""
+    """Return the body and its SHA-256, which is computed while it arrives."""
     digest = hashlib.sha256()
     if request.method == "GET":
         return b"", digest.hexdigest()
@@ -110,10 +112,10 @@ class PeerRoutes(RouteHandlers):
     """One method per route.
 
     Args:
-        peering: Takes in what peers say and gives what they ask.
+        peering: Processes messages of peers and answers their requests.
         files: Checks staged files before they are sent.
-        payloads: Whose files they may fetch.
-        donor: Grants them leases on this node's replica.
+        payloads: The store whose files peers may fetch.
+        donor: Grants peers leases on this node's replica.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class PeerRoutes(RouteHandlers):
         try:
             message = wire.decode_epoch(body)
         except UnknownKindError as error:
-            # All that travels here is repeated, or asked for again, until it is of use (P31).
+            # An unknown kind is ignored: peers repeat it, or it is asked for again (P31).
             self._peering.note_unknown(sender, error)
         else:
             await self._peering.on_epoch(sender, message)
@@ -162,7 +164,7 @@ class PeerRoutes(RouteHandlers):
     async def file(self, path: str, digest: str | None, size: int, rows: int) -> Response:
         found = Path(self._payloads.path(path))
         if digest is not None:  # older nodes do not say what they want
-            # Once the file is found to be that, it costs a look at its inode.
+            # After the first check this costs only a look at the inode.
             await self._files.check_file(
                 StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
             )
@@ -175,7 +177,7 @@ class PeerRoutes(RouteHandlers):
 
 
 def _target(request: Request) -> str:
-    """Return path and query exactly as they were sent: they are signed."""
+    """Return path and query exactly as they were sent: the signature covers them."""
     scope = request.scope
     target = scope.get("raw_path", b"").decode("latin-1") or request.url.path
     query = scope.get("query_string", b"")

@@ -1,4 +1,4 @@
-"""Values in the query of a request: how they are read, and how OpenAPI describes them."""
+"""Parameters in the query of a request: how they are read, and how OpenAPI describes them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_POSITION = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A value in a query: a text, if nothing else is said.
+    """A parameter of a query; a text, unless `type` says otherwise.
 
     Args:
         name: Its name in the query.
-        text: What it says, for people.
+        text: Its description.
         default: The value if it is missing.
         required: Whether it must be there.
-        low, high: Bounds of a number; None = it is a text.
+        low, high: Bounds of a number; None = the value is a text.
         type: `string`, `integer`, or `number` for a duration in seconds.
     """
 
@@ -36,10 +36,10 @@ class Query:
     type: str = "string"
 
     def read(self, given: str | None) -> Any:
-        """Return the value of what the query has, None = nothing.
+        """Return the checked value; `given` None = the query does not have it.
 
         Raises:
-            InvalidRequestError: It is not one, or is missing; fields `field`, `value` (definite).
+            InvalidRequestError: Wrong or missing value; fields `field`, `value` (definite).
         """
         if not given and not self.required and (given is None or self.type == "string"):
             return self.default
@@ -47,14 +47,14 @@ class Query:
         if found is None:
             shown = None if given is None else given[:40]
             raise InvalidRequestError(
-                f"{self.name} is {shown!r}, {self._wanted()} is wanted",
+                f"{self.name} is {shown!r}, expected {self._wanted()}",
                 field=self.name,
                 value=shown,
             )
         return found
 
     def _parse(self, given: str) -> Any:
-        """Return the value, None if it is not one."""
+        """Return the value, None if it is wrong."""
         if self.low is None or self.high is None:
             return given or None
         value: float

@@ -1,4 +1,4 @@
-"""Questions to a node, what its workers tell it, and its upkeep."""
+"""Routes to read a node's state, routes for its workers, and maintenance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_PROBE_BYTES = 1 << 20
 
 
 class QuestionRoutes(RouteHandlers):
-    """What clients, workers and operators ask of a node that stands."""
+    """One method per route."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -54,8 +54,8 @@ class QuestionRoutes(RouteHandlers):
         if receipt is None:
             text = transaction_id_to_text(transaction_id)
             raise NotFoundError(
-                f"transaction {text} was never seen here",
-                hint="It may be on its way from another site; ask the node it was sent to.",
+                f"this node never saw transaction {text}",
+                hint="It may be on its way from another site; ask the node that it was sent to.",
                 transaction_id=text,
             )
         return receipt

@@ -1,8 +1,8 @@
-"""What the holder of a lease reads of this node's replica.
+"""Routes for the holder of a lease: files of this node's replica.
 
-The token of the lease is the only key: it opens the files that were pinned for it, by the names
-that the grant lists, and nothing else.  Reading, hashing and compressing happen in threads; large
-bodies are handed to the connection in slices, so that rounds of the protocol go on between them.
+The lease's token gives access only to the pinned files that its grant lists.  Reading, hashing and
+compressing happen in threads; large bodies are sent in slices, so that rounds of the protocol go
+on between them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.routes import BINARY, DigestAnswer, DigestRequest
 
-#: Files whose digests are asked for at once.
+#: Most files in one request for digests.
 MAX_DIGESTS = 1_000
 _SLICE_BYTES = 1 << 20
 
 
 class ReplicaRoutes(RouteHandlers):
-    """One method per route; the lease was checked before."""
+    """One method per route; the lease has been checked."""
 
     def __init__(self, donor: Donor) -> None:
         self._donor = donor
@@ -33,7 +33,7 @@ class ReplicaRoutes(RouteHandlers):
         return self._donor.lease(lease, token)
 
     def renew(self, lease: str) -> None:
-        """Keep the lease: each request does."""
+        """Do nothing more: each request extends the lease."""
 
     def release(self, lease: str, token: str) -> None:
         self._donor.release(lease, token)
@@ -54,7 +54,7 @@ class ReplicaRoutes(RouteHandlers):
         if len(body.files) > MAX_DIGESTS:
             raise InvalidRequestError(
                 f"files has {len(body.files):,} entries, {MAX_DIGESTS:,} are allowed",
-                hint="Ask several times.",
+                hint="Split the request.",
                 field="files",
                 value=len(body.files),
             )
@@ -62,10 +62,10 @@ class ReplicaRoutes(RouteHandlers):
 
 
 class _SlicedResponse(Response):
-    """Sends its body in slices, each when the connection has taken the one before.
+    """Sends its body in slices, each after the connection has taken the one before.
 
     Args:
-        sent: Called when the connection has taken the last one, or was lost.
+        sent: Called when the connection has taken the last slice, or was lost.
     """
 
     def __init__(

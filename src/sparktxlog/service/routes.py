@@ -1,9 +1,8 @@
 """Every route of a node, declared once: who may call it, what it takes and what it answers.
 
-The application, the check of roles, `/openapi.json`, `/docs` and docs/routes.md all come from
-`ROUTES`; a test compares the paths that clients use with it.  To add a route: one line here and a
-handler of the same name in `submit_routes`, `questions`,
-`members`, `peer` or `replica`.
+The application, the access checks, `/openapi.json`, `/docs` and docs/routes.md are made from
+`ROUTES`; a test compares it with the paths that clients use.  To add a route, add a row here and a
+handler of the same name in `submit_routes`, `questions`, `members`, `peer` or `replica`.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.query import MAX_POSITION, Query, seconds, whole
 from sparktxlog.storage.interfaces import Segment
 
-#: Bytes of a document that is no submit: settings, reports of thousands of tables.
+#: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
 DOCUMENT_BYTES = 16 << 20
-#: Bytes of a greeting, which also older releases send, without a digest.
+#: Most bytes of a greeting; older releases send it without a digest.
 HELLO_BYTES = 64 << 10
 _DIGESTS_BYTES = 4 << 20
 #: Default wait of a submit, seconds.
@@ -62,7 +61,7 @@ PROMETHEUS = f"{PLAIN}; version=0.0.4"
 
 
 class _Number(IntegerConvertor):
-    """A number that fits in 63 bits; other paths are unknown."""
+    """A number of up to 18 digits; a path with another one does not match."""
 
     regex = "[0-9]{1,18}"
 
@@ -73,18 +72,18 @@ register_url_convertor("number", _Number())
 class Role(Enum):
     """What a caller must prove to be."""
 
-    #: Health and the description of the interface: they tell nothing of the log.
+    #: Health and the description of the interface, which reveal nothing of the log.
     ANYBODY = "anybody"
-    #: Submits, questions and what workers ask: client-token, or the admin token.
+    #: Submits and reads, also those of workers: client-token, or the admin token.
     CLIENT = "client"
     #: What a worker tells its node: the token that the node put into its data directory, or the
     #: admin token; where there is no client token everybody.
     WORKER = "worker"
-    #: What changes the cluster or the node: admin-token; the client token where none is configured.
+    #: Changes of the cluster or the node: admin-token, or the client token if none is configured.
     ADMIN = "admin"
-    #: What members say to each other: each request is signed with cluster-secret.
+    #: Requests between nodes, signed with cluster-secret.
     PEER = "peer"
-    #: Files of a replica that were pinned for one copy: the token of its lease.
+    #: Files of a replica that are pinned for one copy: the token of its lease.
     LEASE = "lease"
 
 
@@ -92,29 +91,29 @@ class Role(Enum):
 class Route:
     """One route.
 
-    Its handler takes what it names of these: values of path and query, `body` (decoded), `sender`
-    (the peer), `token` (of the lease).
+    The parameters of its handler name what it takes: values of path and query, `body` (decoded),
+    `sender` (the peer), `token` (of the lease).
     """
 
     method: str
     path: str
     role: Role
-    #: Of the handler, and its operation in OpenAPI.
+    #: Name of the handler, and of the operation in OpenAPI.
     name: str
     summary: str
     description: str = ""
     query: tuple[Query, ...] = ()
-    #: Type that a body is decoded to; `bytes` = given as it is, None = not read.
+    #: Type that a body is decoded to; `bytes` = not decoded, None = not read.
     body: Any = None
     body_type: str = JSON
-    #: Type of the answer: `bytes` = of `answer_type`, None = no content.
+    #: Type of the answer; `bytes` = of media type `answer_type`, None = no content.
     answer: Any = None
     answer_type: str = JSON
-    #: Most bytes of the body, None = what the node's configuration allows.
+    #: Most bytes of the body; None = the node's `body-limit`.
     body_bytes: int | None = DOCUMENT_BYTES
-    #: Whether a node that votes only answers it.
+    #: Whether a witness answers it.
     at_witness: bool = False
-    #: Matched first; the handler takes the request as it is and reads query and body by itself.
+    #: Matched first; its handler takes the raw request, and reads query and body itself.
     hot: bool = False
 
     @property
@@ -124,7 +123,7 @@ class Route:
 
     @property
     def is_public(self) -> bool:
-        """Whether OpenAPI describes it: it belongs to clients, workers or operators."""
+        """Whether OpenAPI describes it: it is for clients, workers or operators."""
         return self.path.startswith("/v1/")
 
 
@@ -135,12 +134,12 @@ _Votes = Annotated[int | None, msgspec.Meta(description="Votes.")]
 
 
 class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Asks for donors and their leases."""
+    """Asks for leases at donors."""
 
     worker_id: str
     forced: bool = False
     donor: Annotated[
-        str, msgspec.Meta(description="Copy from this site only, also where replicas differ.")
+        str, msgspec.Meta(description="Copy only from this site, even if replicas differ.")
     ] = ""
 
 
@@ -152,7 +151,7 @@ class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
-    """A node that gets a place."""
+    """A node to add."""
 
     id: str
     url: _Url
@@ -161,14 +160,14 @@ class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
-    """What changes of a place."""
+    """Changes of a node's address or votes."""
 
     url: _Url | None = None
     weight: _Votes = None
 
 
 class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
-    """The node that gets another one's place; None: as the old one."""
+    """The node that replaces another one; None: as the old one."""
 
     id: str
     url: _Url
@@ -177,7 +176,7 @@ class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
-    """How many members hold what is acquired: default, all, majority or a number."""
+    """How many members must hold a transaction: default, all, majority or a number."""
 
     rule: str | int
 
@@ -186,10 +185,10 @@ class VoidRun(msgspec.Struct, forbid_unknown_fields=True):
     """A run that no node can deliver; `status` names such runs."""
 
     run: Annotated[
-        str, msgspec.Meta(description="8 to 64 hexadecimal digits: its digest, or the beginning.")
+        str, msgspec.Meta(description="Its digest, or the first 8 hexadecimal digits or more.")
     ]
     without: Annotated[
-        list[str], msgspec.Meta(description="Members that are given up, with what they may hold.")
+        list[str], msgspec.Meta(description="Members not to wait for, although they may hold it.")
     ] = []
 
 
@@ -198,7 +197,7 @@ class ForceEpoch(msgspec.Struct, forbid_unknown_fields=True):
 
     confirm: Annotated[str, msgspec.Meta(description="Node id and epoch.")]
     though_linked: Annotated[
-        bool, msgspec.Meta(description="Also while other voters are linked; they are left out.")
+        bool, msgspec.Meta(description="Even if other voters are linked; they are left out.")
     ] = False
 
 
@@ -228,8 +227,8 @@ class SegmentsAnswer(TypedDict):
 LEVEL = Query(
     "level",
     "How far it must get before the answer: accepted (durable here), acquired (durable at the "
-    "acquisition quorum), ordered (has its position), applied or applied(k) (stands in the tables "
-    "of this site, of k sites).",
+    "acquisition quorum), ordered (has its position), applied or applied(k) (is in the tables of "
+    "this site, or of k sites).",
     "ordered",
 )
 TIMEOUT = seconds(
@@ -240,9 +239,9 @@ TIMEOUT = seconds(
 )
 AFTER = whole(
     "after",
-    "A position, such as that of a receipt of another node: this node waits until it has got there "
-    "before it looks at the request, for as long as timeout says in the query; then the answer is "
-    "503 position-not-reached.",
+    "A position, for example of a receipt of another node. This node first waits until it has "
+    "reached it, for as long as timeout in the query says; after that the answer is 503 "
+    "position-not-reached.",
     0,
 )
 _SUBMIT = (LEVEL, TIMEOUT, AFTER)
@@ -251,20 +250,20 @@ _BEHIND = whole("after", "After this position.", 0)
 _AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
 _WAIT = seconds("timeout", "Seconds to wait.", 0.0)
 _ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
-_TABLES = whole("tables", "1: each replica with its tables, not their number.", 0, high=1)
-_AT = whole("position", "This very position; default: the latest.", -1, low=-1)
+_TABLES = whole("tables", "1: list the tables of each replica, not only their number.", 0, high=1)
+_AT = whole("position", "Exactly this position; default: the latest.", -1, low=-1)
 _APPLIED = whole("after", "Applied position.", 0)
-_POLL = seconds("wait", "Seconds to wait for one.", 0.0)
+_POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
 _PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
-_WORKER = Query("worker", "Worker; default: the site's own.")
-_VERBOSE = Query("verbose", "Also with reasons if it does.")
+_WORKER = Query("worker", "Worker; default: that of the site.")
+_VERBOSE = Query("verbose", "List all checks, also if they pass.")
 _ROWS = (
     Query("kind", "append, upsert, delete_keys or overwrite.", "append"),
     Query("transaction_id", "Id of a single transaction."),
     *_SUBMIT,
 )
 _STAGED = (
-    Query("digest", "Of the file; older nodes do not say what they want."),
+    Query("digest", "Digest of the file; older nodes leave it out."),
     whole("size", "Its bytes.", 0),
     whole("rows", "Its rows.", 0),
 )
@@ -330,9 +329,9 @@ _SUBMITS = (
         "Commit one transaction",
         body=TransactionRequest,
         description="One or more operations over one or more tables, all or nothing.  "
-        "Repeating a transaction id gives the receipt of the first.  Appends, upserts and "
-        "deletes of no rows change nothing; a transaction of nothing else is recorded only if "
-        "it has an id, else its receipt has n 0.  An overwrite with no rows empties the table.",
+        "A repeated transaction id returns the receipt of the first.  Appends, upserts and "
+        "deletes without rows change nothing; a transaction of only these is recorded if it has "
+        "an id, otherwise its receipt has n 0.  An overwrite without rows empties the table.",
     ),
     _submit(
         "/v1/runs",
@@ -348,13 +347,13 @@ _SUBMITS = (
         "Commit Arrow rows to one table",
         body_type=ARROW,
         query=_ROWS,
-        description="An int32 column `__txlog_tx` that rises from 0 makes each of its "
-        "numbers a transaction of its own.",
+        description="With an int32 column `__txlog_tx` that rises from 0, the rows of each "
+        "number are one transaction.",
     ),
 )
 
 _QUESTIONS = (
-    _get("/v1/transactions/{id}", "find_transaction", "What became of a transaction", Receipt),
+    _get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt),
     _get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
     _get(
         "/v1/status",
@@ -370,7 +369,7 @@ _QUESTIONS = (
     _get(
         "/v1/published",
         "published",
-        "Up to where the queue table reaches",
+        "End of the queue table",
         PositionAnswer,
         _AT_LEAST,
         _WAIT,
@@ -399,7 +398,7 @@ _QUESTIONS = (
         method="PATCH",
         path="/v1/settings",
         name="change_settings",
-        summary="Change settings at run time, all or none; null takes a value back",
+        summary="Change settings at run time, all or none; null undoes a change",
         role=Role.ADMIN,
         body=dict[str, Any],
         answer=_Settings,
@@ -408,7 +407,7 @@ _QUESTIONS = (
         method="POST",
         path="/v1/maintenance",
         name="maintain",
-        summary="Shorten the log to its limits now; what was removed, and who holds it back",
+        summary="Shorten the log to its limits now; says what was removed and who holds it back",
         role=Role.ADMIN,
         answer=Maintenance,
     ),
@@ -431,48 +430,48 @@ _WORKERS = (
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
     _tell("/files", "repair_files", "Fetch damaged files again", RepairRequest, RepairedFiles),
-    _tell("/transfers", "take_transfer", "Tell of a finished or failed catch-up", Transfer),
+    _tell("/transfers", "take_transfer", "Report a finished or failed catch-up", Transfer),
 )
 
 _MEMBERS = (
     _get(
         "/v1/epochs",
         "epochs",
-        "Current view: phase, epoch, places, members, who is linked",
+        "Current view: phase, epoch, nodes, members, and who is linked",
         EpochsAnswer,
         at_witness=True,
     ),
     _get(
         "/v1/epochs/history",
         "epoch_history",
-        "Epochs that this node has taken up, newest first",
+        "Epochs that this node has entered, newest first",
         list[EpochRecord],
         _ENTRIES,
         at_witness=True,
     ),
-    _decide("POST /peers", "add_peer", "Give a node a place; 409 says why not", AddPeer),
-    _decide("DELETE /peers/{id}", "remove_peer", "Take a node's place away"),
+    _decide("POST /peers", "add_peer", "Add a node; 409 says why not", AddPeer),
+    _decide("DELETE /peers/{id}", "remove_peer", "Remove a node"),
     _decide("PATCH /peers/{id}", "change_peer", "Change address or votes", ChangePeer),
     _decide("POST /peers/{id}/promote", "promote_peer", "Move up in precedence"),
     _decide("POST /peers/{id}/demote", "demote_peer", "Move down in precedence"),
-    _decide("POST /peers/{id}/replace", "replace_peer", "Give its place to another", ReplacePeer),
+    _decide("POST /peers/{id}/replace", "replace_peer", "Replace a node by another", ReplacePeer),
     _decide("POST /quorum", "set_quorum", "Change the acquisition quorum", SetQuorum),
-    _decide("POST /void", "void", "Let an undelivered run take no effect", VoidRun, VoidAnswer),
-    _decide("POST /force", "force", "Go on alone: all others are dead", ForceEpoch, ForceAnswer),
+    _decide("POST /void", "void", "Declare an undeliverable run void", VoidRun, VoidAnswer),
+    _decide("POST /force", "force", "Go on alone if all others are dead", ForceEpoch, ForceAnswer),
 )
 
 _PEERS = (
     _peer("POST /hello", "hello", "Greet", wire.Hello, answer=wire.Hello, body_bytes=HELLO_BYTES),
-    _peer("GET /watch", "watch", "Wait: the answer comes if the node goes on living"),
+    _peer("GET /watch", "watch", "Wait: answered at the end of the wait, or when the node stops"),
     _peer("POST /posts", "posts", "Status and reports", wire.Envelope, answer=wire.PostAnswer),
     _peer("POST /pushes", "pushes", "Runs with their payloads", bytes),
-    _peer("POST /announcements", "announcements", "What a run will hold", Announcement),
+    _peer("POST /announcements", "announcements", "Staged files of a coming run", Announcement),
     _peer("POST /tails", "tails", "The end of a queue", Tail),
     _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
     _peer("GET /snapshot", "peer_snapshot", "A whole snapshot", answer=bytes),
     _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
     _peer("GET /snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot", **_RUN),
-    _peer("GET /queue/{position:number}", "queue_tail", "The queue after it", answer=Tail),
+    _peer("GET /queue/{position:number}", "queue_tail", "The queue after a position", answer=Tail),
     _peer(
         "GET /runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run", **_RUN
     ),
@@ -486,7 +485,7 @@ _PEERS = (
 _LEASES = (
     _lease("GET", "", "lease", "What the lease pins", answer=Grant),
     _lease("DELETE", "", "release", "End the lease"),
-    _lease("POST", "/renew", "renew", "Keep the lease"),
+    _lease("POST", "/renew", "renew", "Renew the lease"),
     _lease("GET", "/chunks", "chunk", "A piece of a pinned file", query=_PIECE, **_FILE),
     _lease(
         "POST",
@@ -500,8 +499,10 @@ _LEASES = (
 )
 
 _OPEN = (
-    _open("/livez", "livez", "Whether the process lives", PLAIN),
-    _open("/readyz", "readyz", "Whether it takes part; 503 with reasons if not", PLAIN, _VERBOSE),
+    _open("/livez", "livez", "Whether the process runs", PLAIN),
+    _open(
+        "/readyz", "readyz", "Whether the node is ready; 503 with reasons if not", PLAIN, _VERBOSE
+    ),
     _open("/openapi.json", "openapi", "The interface of clients, for programs", JSON),
     _open("/docs", "docs", "The interface of clients, for people", HTML),
 )

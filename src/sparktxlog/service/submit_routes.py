@@ -1,8 +1,8 @@
 """Submits: a transaction as JSON, a run as a payload container, rows as Arrow.
 
-Decoding is by `msgspec`, checks are in `codec`, and nothing is validated twice.  Bodies are cut off
-at their limit while they arrive (`bodies`).  Checks of large bodies run in a thread, so that rounds
-go on; waiting is a future and holds nothing up.
+`msgspec` decodes, `codec` checks, and nothing is checked twice.  A body over its limit is refused
+while it arrives (`bodies`).  Large bodies are checked in a thread, so that rounds of the protocol
+go on; a waiting submit blocks nothing.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _T = TypeVar("_T")
 #: Level, copies, and seconds to wait for them.
 _Waiting: TypeAlias = tuple[Level, int, float]
 
-#: JSON above is checked in a thread, bytes; Arrow always is.
+#: JSON of more bytes is checked in a thread; Arrow always is.
 _THREAD_BYTES = 32 << 10
-#: Predicates above are parsed in a thread, characters.
+#: Predicates of more characters are parsed in a thread.
 _THREAD_PREDICATE = 1_000
 #: Bodies above wait for each other, bytes: JSON takes many times its size when it is decoded, so
 #: one is at once, and of Arrow a few.
 _LARGE_BYTES = 256 << 10
 _LARGE_AT_ONCE = 2
-#: An Arrow stream of rows may be so many times as long as a run: padding, and many small batches.
+#: How many times longer than a run an Arrow stream may be: padding, many small batches.
 _ROWS_FACTOR = 4
 
 
@@ -107,7 +107,7 @@ class SubmitRoutes(RouteHandlers):
     async def _commit(
         self, prepared: PreparedTransaction, given_id: str | None, waiting: _Waiting
     ) -> Response:
-        """Submit it; what changes nothing is recorded only if the client gave it an id."""
+        """Submit it; a transaction without effect is recorded only if the client gave it an id."""
         level, copies, timeout = waiting
         if not prepared.operations and given_id is None:
             return json_response(Receipt.of_nothing(level))
@@ -115,9 +115,9 @@ class SubmitRoutes(RouteHandlers):
         return json_response(replace(receipt, rows=prepared.carried))
 
     async def _reach(self, request: Request) -> float:
-        """Wait for the position that the request asks to follow; return the seconds waited.
+        """Wait for the position that the request must come after; return the seconds waited.
 
-        The body is read afterwards, so a waiting request holds no memory.
+        The body is read after that, so a waiting request needs no memory.
         """
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
@@ -149,7 +149,7 @@ class SubmitRoutes(RouteHandlers):
             kind = OperationKind.CREATE_TABLE
         if kind not in ROW_KINDS:
             raise InvalidRequestError(
-                f"{request.query_params['kind'][:40]!r} takes no rows",
+                f"kind {request.query_params['kind'][:40]!r} takes no rows",
                 hint=f"Kinds: {', '.join(sorted(item.value for item in ROW_KINDS))}.",
             )
         text = (
@@ -196,7 +196,7 @@ class SubmitRoutes(RouteHandlers):
         check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
         if rows.nbytes + 4096 > self._limits.size_bytes:
             raise OversizeError(
-                f"the rows have {rows.nbytes:,} bytes, a run takes {self._limits.size_bytes:,}",
+                f"the rows have {rows.nbytes:,} bytes, a run may have {self._limits.size_bytes:,}",
                 hint="Send several requests, or stage the rows as Parquet files.",
                 size_bytes=rows.nbytes,
                 limit_bytes=self._limits.size_bytes,
@@ -209,7 +209,7 @@ class SubmitRoutes(RouteHandlers):
             return PreparedTransaction(transaction_id=self._id_of(id_text), operations=(operation,))
         if id_text is not None:
             raise InvalidRequestError(
-                f"one transaction id is given for {n:,} transactions",
+                f"only one transaction id is given for {n:,} transactions",
                 hint="POST /v1/runs takes an id for each.",
             )
         return assemble_rows(
@@ -218,7 +218,7 @@ class SubmitRoutes(RouteHandlers):
 
     @staticmethod
     def _turn_of(turns: asyncio.Semaphore, size: int) -> AbstractAsyncContextManager[None]:
-        """Return what a body waits for while too many large ones are being checked."""
+        """Return the lock that a body waits for if it is large."""
         return turns if size > _LARGE_BYTES else nullcontext()
 
 
@@ -240,7 +240,7 @@ def _decode(body: bytes) -> TransactionRequest:
 
 
 def _takes_long(wanted: TransactionRequest) -> bool:
-    """Return whether a small request may take long: Arrow unfolds, predicates are parsed."""
+    """Return whether a small request may take long, as Arrow or with long predicates."""
     return any(
         operation.arrow is not None or len(operation.predicate or "") > _THREAD_PREDICATE
         for operation in wanted.operations
@@ -252,20 +252,20 @@ def _transactions_of(rows: pa.Table, table: str, limits: RunLimits) -> IndexArra
     column = rows[TX_COLUMN]
     if not pa.types.is_integer(column.type) or column.null_count or not rows.num_rows:
         raise InvalidRequestError(
-            f"table {table!r}: {TX_COLUMN} holds whole numbers, one for each row", table=table
+            f"table {table!r}: {TX_COLUMN} must hold whole numbers, one for each row", table=table
         )
     txs = column.to_numpy().astype(np.int64)
     steps = np.diff(txs)
     if txs[0] != 0 or bool(((steps < 0) | (steps > 1)).any()):
         raise InvalidRequestError(
-            f"table {table!r}: {TX_COLUMN} rises from 0 without gaps",
+            f"table {table!r}: {TX_COLUMN} must rise from 0 without gaps",
             hint="It numbers the transactions: 0, 0, 1, 2, 2 …",
             table=table,
         )
     if int(txs[-1]) >= limits.transactions:
         raise OversizeError(
-            f"{int(txs[-1]) + 1:,} transactions, {limits.transactions:,} make a run",
-            hint="Split them.",
+            f"{int(txs[-1]) + 1:,} transactions, a run may have {limits.transactions:,}",
+            hint="Send several requests.",
             transactions=int(txs[-1]) + 1,
             limit=limits.transactions,
         )
@@ -280,7 +280,7 @@ def _waiting(
     *,
     waited: float = 0.0,
 ) -> _Waiting:
-    """Return level, copies and the rest of the timeout; the query's win over the body's."""
+    """Return level, copies and the rest of the timeout; the query overrides the body."""
     query = request.query_params
     found, copies = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
     given = query.get(TIMEOUT.name)
@@ -290,7 +290,7 @@ def _waiting(
 
 
 class _Ids:
-    """Random transaction ids, made many at a time: a system call for each would be felt."""
+    """Random transaction ids, made many at a time to save system calls."""
 
     _BATCH = 256
 

@@ -1,4 +1,4 @@
-"""Making files and their names outlive a power loss."""
+"""Makes files and their names survive a power loss."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def sync_file(path: str | Path) -> None:
 
 
 def rewrite_file(path: str | Path) -> None:
-    """Write a file's bytes once more in their place, and bring them to the disk.
+    """Write a file's bytes again in their place, and bring them to the disk.
 
-    After a failed fsync the system may take pages for written that are not; it writes these.
+    After a failed fsync the system may treat unwritten pages as written; this writes them.
     """
     with open(path, "r+b") as file:
         position = 0
         while block := file.read(_BLOCK_BYTES):
             file.seek(position)
             position += file.write(block)
-            # Between reading and writing a buffered file has to be positioned.
+            # A buffered file must be positioned between reading and writing.
             file.seek(position)
         file.flush()
         os.fsync(file.fileno())
@@ -81,12 +81,12 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, fresh)
         sync_file(fresh)
     fresh.replace(target)
-    # Of two names of one file `rename` keeps both.
+    # If both names are the same file, `rename` keeps both.
     fresh.unlink(missing_ok=True)
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line to a journal and bring it to the disk; what a crash tore at its end is cut off.
+    """Add a line to a journal and bring it to the disk; a torn line at its end is cut off.
 
     Raises:
         OSError: The line is not kept; the journal is as before.
@@ -127,7 +127,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def free_name(path: Path) -> Path:
-    """Return a name that nothing has: that one, or with a number after it."""
+    """Return a free name: this one, or with a number after it."""
     found, number = path, 1
     while found.exists():
         number += 1
@@ -136,10 +136,10 @@ def free_name(path: Path) -> Path:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file in one step: after a crash it is the old one or the new one, whole.
+    """Replace a file in one step: after a crash it is either the old or the new one.
 
     Raises:
-        OSError: One of both stands.
+        OSError: The file is the old or the new one.
     """
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_bytes(content)
@@ -150,7 +150,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 @contextmanager
 def storing(path: str | Path) -> Iterator[None]:
-    """Raise what the system says of a file as an error of this project.
+    """Convert a system error about a file into an error of this project.
 
     Raises:
         DiskFullError: No space left (definite).
@@ -163,9 +163,9 @@ def storing(path: str | Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file in the place of what has its name; makes its directory.  **After calling** sync.
+    """Replace a file; its directory is made if missing.  **After calling** sync.
 
-    What had the name before may be linked elsewhere, so it is never written into.
+    The old file may be linked elsewhere, so it is not written into.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -173,11 +173,11 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def storage_error(error: OSError, path: str | Path) -> StorageError:
-    """Return the error of this project that says what the system's means for the caller."""
+    """Return the error of this project for a system error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
             f"no space left for {path}",
-            hint="Free space on that disk; the same act may succeed later.",
+            hint="Free space on that disk; then try again.",
             path=str(path),
         )
     return StorageError(f"{path} failed: {error.strerror or error}", path=str(path))

@@ -1,4 +1,4 @@
-"""Values of the storage room: writes of the journal, segments, snapshots."""
+"""Values of `storage`: writes of the journal, segments, snapshots."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sparktxlog.protocol.words.view import View
 class PutRun:
     """Keep a run: header, payload container (see codec.payload) and facts.
 
-    Written for own and foreign runs.  One that is held already stays; a later stamp of the same
-    content replaces its own (P20), and what stands in the place of a void run that run (P32).
+    Used for own and foreign runs.  A run that is already kept stays; a later stamp of the same
+    content replaces the earlier one (P20), and a void run replaces its original (P32).
     """
 
     header: RunHeader
@@ -49,18 +49,18 @@ class PutAnnouncement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropAnnouncement:
-    """Forget an own unstamped run, and keep in mind why each of its transactions was rejected."""
+    """Forget an own unstamped run, and keep why each of its transactions was rejected."""
 
     digest: bytes
     code: str
     text: str
-    #: Wall clock, microseconds; what is older by the time of the id window is forgotten.
+    #: Wall clock, microseconds; reasons older than the id window's time are forgotten.
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBallot:
-    """Keep what this voter promised and accepted (P14, P17)."""
+    """Keep this voter's promise and accepted value (P14, P17)."""
 
     state: BallotState
 
@@ -69,8 +69,8 @@ class PutBallot:
 class PutView:
     """Keep a decided view (P18).
 
-    All incoming runs go, with their payloads, but for those of `node_id` under `incarnation`:
-    what others stamped in earlier epochs and is not in the queue by now never will be.
+    Removes all incoming runs with their payloads, except those of `node_id` with `incarnation`: a
+    run that another node stamped in an earlier epoch, and that is not in the queue, never will be.
     """
 
     view: View
@@ -88,11 +88,11 @@ class PutRestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetJournal:
-    """Go on after a snapshot: the queue, and all that was made of it, is replaced (P21).
+    """Replace the queue, and all that follows from it, by a snapshot (P21).
 
-    Incoming runs go, but for those of `node_id` under its incarnation after the snapshot's
-    watermark; reserved counter, ballot, unstamped runs and named values stay.  What was published
-    counts as published and expired.  **After calling** start the node anew.
+    Removes incoming runs, except those of `node_id` with its incarnation after the snapshot's
+    watermark.  Reserved counter, ballot, unstamped runs and named values stay.  All positions of
+    the snapshot count as published and expired.  **After calling** start the node again.
     """
 
     snapshot: QueueSnapshot
@@ -124,10 +124,10 @@ class MarkPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetPayloads:
-    """Payloads of the queue up to `position` are needed by no member any more.
+    """Payloads of the queue up to `position` are no longer needed by any member.
 
-    Those after `spare_after` stay for nodes that lag and want to come back, as long as
-    all that is held takes at most `spare_bytes`; from there on the oldest ones go (P21).
+    Those after `spare_after` stay for lagging nodes, as long as all kept payloads have at most
+    `spare_bytes`; beyond that the oldest ones are removed (P21).
     """
 
     position: int
@@ -138,7 +138,7 @@ class ForgetPayloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireLog:
-    """Positions up to `position`, the end of a published segment, can be read no more."""
+    """Positions up to `position`, the end of a published segment, can no longer be read."""
 
     position: int
     #: Chain hash there, as a check.
@@ -154,9 +154,9 @@ class DropExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkJournal:
-    """Give space that is free inside the journal back to the disk."""
+    """Return free space inside the journal to the disk."""
 
-    #: Less than so many free bytes are kept for later writes.
+    #: Fewer free bytes than this stay for later writes.
     least_free_bytes: int
 
 
@@ -189,7 +189,7 @@ Write = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEffect:
-    """What a segment does to one table, one effect per (kind, contiguous source).
+    """The effect of a segment on one table: one per (kind, contiguous source).
 
     Rejected transactions are already left out.  Inline rows: one published Parquet file with the
     table's columns plus POSITION_COLUMN and OP_COLUMN.  Staged files: as submitted.
@@ -256,7 +256,7 @@ class SegmentCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
-    """What of the log the journal keeps."""
+    """The part of the log that the journal keeps."""
 
     #: Positions up to here are expired, 0 = none.
     kept_after: int
@@ -304,20 +304,20 @@ class IdPieces(Sequence[tuple[int, bytes]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """The queue at a run end, without the runs before it: enough to go on there (P21).
+    """The queue at a run end, without the runs before it; a node can continue from it (P21).
 
-    Taken at the end of what is published.  It travels as a file (`snapshots`).
+    Taken at the end of the published queue; sent as a file (`snapshot_files`).
     """
 
     #: The run that ends there, without payload; None = position 0.
     last: StoredEntry | None = None
     #: Per origin: last sequence number.
     watermarks: dict[str, int] = field(default_factory=dict)
-    #: Tables by the positions where they came into being, ascending.
+    #: Tables by the positions of their creation, ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Ids of the id window before `last`: (first position, ids), ascending, without gap.
     recent_ids: Sequence[tuple[int, bytes]] = ()
-    #: Newest view that its giver knows.
+    #: Newest view that its sender knows.
     view: View | None = None
 
     @property
@@ -343,9 +343,9 @@ class JournalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderIdsFound:
-    """What is known of ids beyond the core's memory."""
+    """What is known of ids older than the core's memory."""
 
-    #: All positions up to here were looked through.
+    #: All positions up to here were searched.
     end: int = 0
-    #: Index of the id → (position where it stands first, whether it was rejected there).
+    #: Index of the id → (its first position, whether it was rejected there).
     found: dict[int, tuple[int, bool]] = field(default_factory=dict)

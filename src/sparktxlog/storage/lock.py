@@ -1,4 +1,4 @@
-"""One process per directory: an advisory lock that dies with its owner."""
+"""One process per directory: an advisory lock that ends with its owner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ LOCK_NAME = "lock"
 class DirectoryLock:
     """Holds `flock` on a directory and on its file `lock` from construction until `release`.
 
-    The directory's own lock counts: the file may be deleted, and a second process would make and
-    lock another one.  The file's lock keeps out processes of versions that know only the file, and
-    owners on file systems that lock no directories.  The kernel frees both when the process ends,
-    however it ends, so no stale lock is ever left.  The file holds the owner's process id, for the
-    message only.
+    The lock of the directory is the safe one: the file may be deleted, and a second process would
+    make and lock another file.  The file's lock keeps out older versions that know only the file,
+    and works on file systems that cannot lock directories.  The kernel frees both when the process
+    ends, so there are no stale locks.  The file holds the owner's process id, for messages only.
 
     Args:
         directory: What to own; made if missing.
@@ -52,7 +51,7 @@ class DirectoryLock:
             self.release()
             raise LockedError(
                 f"directory {directory} is in use by process {owner or 'unknown'}",
-                hint="Stop that one, or use another directory.",
+                hint="Stop that process, or use another directory.",
                 directory=str(directory),
                 pid=int(owner) if owner.isdigit() else None,
             ) from error
@@ -60,7 +59,7 @@ class DirectoryLock:
         os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Give the directory free; doing it twice is harmless."""
+        """Release the directory; a second call does nothing."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -71,6 +70,6 @@ def _lock(descriptor: int, *, optional: bool = False) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        # Over NFS a lock takes a descriptor that can write, and a directory has none.
+        # Over NFS a lock needs a writable descriptor, which a directory does not have.
         if not optional:
             raise

@@ -1,4 +1,4 @@
-"""Parquet files of the payload store: what others wrote, and files made of inline rows.
+"""Parquet files of the payload store: those of submitters, and those made of inline rows.
 
 Delta's statistics let readers skip files, so a wrong bound loses rows.  Bounds are therefore
 taken from the rows themselves, never from a footer, and every rounding goes outwards:
@@ -45,9 +45,9 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFacts:
-    """What a Parquet file says, and holds."""
+    """Facts of a Parquet file, read from its footer and its pages."""
 
-    #: Decoded, and as many as the footer says.
+    #: Decoded rows, which equal the footer's number.
     rows: int
     size_bytes: int
     #: Schema as Arrow reads it.
@@ -59,11 +59,11 @@ class ParquetFacts:
 
 
 def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> ParquetFacts:
-    """Read a file that somebody else wrote: its footer, then every page.
+    """Read an untrusted file: its footer, then every page.
 
-    Memory is that of a batch, not of the file.  Of the footer only the schema and the number of
-    rows are used, each checked: looking at the statistics of a damaged one ends the process, and
-    wrong bounds would lose rows.
+    Memory is that of a batch, not of the file.  Only the footer's schema and number of rows are
+    used, and checked: reading the statistics of a damaged footer crashes the process, and wrong
+    bounds would lose rows.
 
     Args:
         path: The file.
@@ -100,13 +100,13 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
 
 
 def count_rows(path: str | Path) -> int:
-    """Return the number of rows that the footer says; errors as `inspect_parquet`."""
+    """Return the number of rows in the footer; errors as `inspect_parquet`."""
     with _reading(path):
         return int(pq.read_metadata(path).num_rows)
 
 
 class RowStatistics:
-    """Statistics of rows that are at hand, batch by batch.
+    """Statistics of rows, computed batch by batch.
 
     Args:
         schema: The columns that count; other columns of a batch are left out.
@@ -163,7 +163,7 @@ class RowStatistics:
         if isinstance(low, str):
             return _string_bounds(low, high)
         if isinstance(low, float):
-            # Zeros of both signs are equal, and compare by no order.
+            # Zeros of both signs are equal and have no order.
             return (repr(low or -0.0), repr(high or 0.0)) if math.isfinite(low) else None
         form = "f" if isinstance(low, Decimal) else "d"
         return format(low, form), format(high, form)
@@ -174,7 +174,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _ordered(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column as values whose order is that of its bounds, None = no bounds are given."""
+    """Return a column as values whose order is that of its bounds, None = no bounds."""
     kind = _plain(column.type)
     if kind != column.type:
         column = column.cast(kind)
@@ -195,13 +195,13 @@ def _ordered(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray |
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Tell what a reader of somebody else's file raises: the file is to blame, or the disk."""
+    """Convert errors of reading an untrusted file: the file is wrong, or the disk fails."""
     try:
         yield
     except TxLogError:
         raise
     except Exception as error:
-        # Damaged bytes make the reader fail in every way there is; only the system has numbers.
+        # Damaged bytes cause any kind of error; only system errors have numbers.
         if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(error, path) from error
         raise ManifestMismatchError(
@@ -227,7 +227,7 @@ def write_parquet(rows: pa.Table) -> pa.Buffer:
 
 
 def _repeating_columns(rows: pa.Table) -> list[str]:
-    """Return the columns worth a dictionary; trying it on unique values costs a third more."""
+    """Return the columns worth a dictionary; for unique values it costs a third more time."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
     for number, field in enumerate(rows.schema):
@@ -259,7 +259,7 @@ def _leaf_paths(field: pa.Field, prefix: str = "") -> list[str]:
 def _string_bounds(least: str, most: str) -> tuple[str, str]:
     if len(most) > _PREFIX:
         end = _PREFIX
-        # The added character must stand above the first one cut off.
+        # The added character must be greater than the first one that is cut off.
         while end < len(most) and most[end] == _HIGHEST:
             end += 1
         most = most[:end] + (_HIGHEST if end < len(most) else "")

@@ -388,7 +388,7 @@ def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     for copies in (None, CopyOptions()):
         stopped = sites.work(b, copies=copies) if copies else sites.work(b)
         assert (stopped.verdict, stopped.position, stopped.batches) == ("AHEAD", position, 0)
-        assert "lies beyond this node's queue" in stopped.stopped
+        assert "is after the end of this node's queue" in stopped.stopped
     assert sites.rows(b.lake) == before
     a.start()
     a.wait_ready()

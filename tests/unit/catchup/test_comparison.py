@@ -56,10 +56,10 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
         ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "none", "7"),
         ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
         ({"position": 0, "chain_hash": ""}, {"kept_after": 5}, "EMPTY", "expired", "kept after"),
-        ({"position": 101}, {}, "AHEAD", "beyond", "ends at 100"),
+        ({"position": 101}, {}, "AHEAD", "beyond", "queue, 100"),
         ({"lineage": "other"}, {}, "FOREIGN", "lineage", "'other'"),
         ({"chain_hash": "cd" * 32}, {}, "DIVERGED", "hash", "another history"),
-        ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no end of a run"),
+        ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no run of this log ends"),
         (
             {"tables": {"t": table(diverged="foreign commit 4")}},
             {},

@@ -159,7 +159,7 @@ STANDING = TableState(
         ({"irreparable": "cannot read t"}, {}, OUT_OF_SYNC, "cannot read t"),
         ({"tables": {"t": STANDING}}, {}, OUT_OF_SYNC, "foreign commit 4"),
         ({}, {"chain_hash": "cd" * 32}, OUT_OF_SYNC, "another history"),
-        ({}, {"chain_hash": None}, OUT_OF_SYNC, "no end of a run"),
+        ({}, {"chain_hash": None}, OUT_OF_SYNC, "no run of this log ends"),
         ({}, {"conviction": OTHERS}, OUT_OF_SYNC_FORCED, "most sites (B, C) have 9:0:0"),
         ({"tables": {"t": STANDING}}, {"recounted": {"t"}}, OUT_OF_SYNC_FORCED, "foreign commit 4"),
         ({"irreparable": "broken"}, {"conviction": OTHERS}, OUT_OF_SYNC, "most sites"),

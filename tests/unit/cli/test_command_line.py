@@ -199,7 +199,7 @@ def test_status_shows_how_far_a_snapshot_is(
     node.answers["/v1/status"] = STATUS | {"taking_snapshot": taking}
     assert invoke(monkeypatch, "status") == 0
     told = capsys.readouterr().out
-    assert "takes over a snapshot of A: 1,048,576 of 20,000,000 bytes" in told
+    assert "fetching a snapshot from A: 1,048,576 of 20,000,000 bytes" in told
 
 
 def test_status_names_who_is_awaited_and_why(
@@ -236,8 +236,8 @@ def test_status_says_what_a_node_without_a_quorum_can_do(
     node.answers["/v1/status"] = STATUS | {"phase": "SUSPECT", "restricted": restricted}
     assert invoke(monkeypatch, "status") == 3
     told = capsys.readouterr().out
-    assert "restricted: too few nodes answer, it waits for B, W, for 12.0 s" in told
-    assert "level accepted is possible" in told
+    assert "restricted: too few nodes answer; it has waited for B, W for 12.0 s" in told
+    assert "the highest level is accepted" in told
 
 
 def test_an_error_ends_in_one_line_and_its_exit_code(
@@ -374,8 +374,8 @@ def test_config_check_names_the_wrong_key(
 @pytest.mark.parametrize(
     ("where", "sealed", "why"),
     [
-        ("file", "", "is no directory"),
-        ("file/a/b", "", "file is no directory"),
+        ("file", "", "is not a directory"),
+        ("file/a/b", "", "file is not a directory"),
         ("new/a", "", "is not writable"),
         ("there", "there", "is not writable"),
         ("there", "there/front.sqlite", "front.sqlite in it is not writable"),

@@ -117,7 +117,7 @@ def test_each_command_asks_for_its_change(
     assert invoke(monkeypatch, *arguments) == asked
     text = capsys.readouterr().out
     assert "l, epoch 3: this node is SUSPECT" in text
-    assert "The nodes differ about B" in text
+    assert "Nodes disagree about B" in text
     assert invoke(monkeypatch, *arguments, "--json") == asked
     assert json.loads(capsys.readouterr().out)["epoch"] == 3
 
@@ -136,7 +136,7 @@ def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
         ["B", "http://b", "yes", "yes"],
         ["B", "http://b2", "no", "yes"],
     ]
-    assert "The nodes differ about http://b2" in text
+    assert "Nodes disagree about http://b2" in text
     for none in ({}, {"addresses": {}, "differing_addresses": {}}):
         reachability = {"linked": EPOCHS["reachability"]["linked"], "differing": [], **none}
         monkeypatch.setitem(EPOCHS, "reachability", reachability)
@@ -174,7 +174,7 @@ def test_force_shows_what_may_be_lost_before_it_asks(
     shown = capsys.readouterr().err
     assert "B, last heard 3.5 s ago" in shown
     assert "2 are missing" in shown
-    assert "C votes and is linked" in shown
+    assert "C is a voter and linked" in shown
 
 
 def test_what_nobody_showed_is_not_called_zero(
@@ -185,8 +185,7 @@ def test_what_nobody_showed_is_not_called_zero(
     monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
     invoke(monkeypatch, "force")
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "B, never heard: 7 transactions of its own are held here; what else it had is not known "
-        "here."
+        "B, never heard: 7 of its transactions are here; what else it had is unknown here."
     )
 
 

@@ -73,7 +73,7 @@ def test_it_says_what_was_kept_where_and_what_comes_next(
     assert invoke(monkeypatch, site, DONE) == 0
     shown = capsys.readouterr()
     assert shown.err == "comparing\n"
-    assert "are equal up to 1,234.\n" in shown.out
+    assert "are equal up to position 1,234.\n" in shown.out
     assert "3 ordered, 2 accepted and 1 acquired transactions" in shown.out
     assert str(DONE.table) in shown.out
     assert str(DONE.directory) in shown.out
@@ -82,7 +82,7 @@ def test_it_says_what_was_kept_where_and_what_comes_next(
     bound = replace(DONE, exact=False, pruned=7, has_place=False)
     assert invoke(monkeypatch, site, bound) == 0
     shown = capsys.readouterr()
-    assert "equal up to 1,234 at least" in shown.out
+    assert "equal up to position 1,234, at least" in shown.out
     assert "7 positions after it were already pruned here" in shown.out
     assert "Next: sparktxlog peer add C ITS-URL" in shown.out
 

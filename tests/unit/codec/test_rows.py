@@ -157,7 +157,7 @@ def test_null_in_a_column_that_takes_none() -> None:
     [
         ({"id": 1, "name": "x", "nmae": "x"}, "nmae", "Leave it out"),
         ({"id": 1, "nmae": "x"}, "nmae", "Did you mean 'name'?"),
-        ({"id": 1}, "name", "null where there is no value"),
+        ({"id": 1}, "name", "null if there is no value"),
         ({"ID": 1, "name": "x"}, "ID", "Did you mean 'id'?"),
     ],
 )
@@ -171,7 +171,7 @@ def test_unknown_and_missing_columns(row: dict[str, Any], column: str, hint: str
 
 
 def test_a_row_that_is_no_object() -> None:
-    with pytest.raises(SchemaMismatchError, match="row 0 is no object"):
+    with pytest.raises(SchemaMismatchError, match="row 0 is not an object"):
         rows_to_arrow("orders", [[1]], pa.schema([("id", pa.int64())]))  # type: ignore[list-item]
 
 

@@ -179,7 +179,7 @@ def test_unknown_missing_and_repeated_columns() -> None:
     assert caught.value.hint == "Did you mean 'name'?"
     with pytest.raises(SchemaMismatchError, match="lacks the column 'at'"):
         align_rows(ORDERS, APPEND, given.drop_columns(["at"]))
-    with pytest.raises(SchemaMismatchError, match="stands twice"):
+    with pytest.raises(SchemaMismatchError, match="occurs twice"):
         align_rows(ORDERS, APPEND, given.append_column("id", given["id"]))
     with pytest.raises(SchemaMismatchError, match="does not take"):
         align_rows(ORDERS, OperationKind.DELETE_KEYS, given)

@@ -83,8 +83,8 @@ def test_a_secret_and_a_file_of_it_must_be_one(name: str, tmp_path: Path) -> Non
         load({variable: OPEN}, **given)
     shown = str(caught.value)
     assert caught.value.fields["key"] == f"{name}-file" and f"env -u {variable}" in shown
-    assert f"command line names it, but it holds another {name}" in shown
-    assert f"environment variable {variable} gives" in shown
+    assert f"the {name} in this file, which command line names, differs" in shown
+    assert f"that of environment variable {variable}" in shown
     assert HUSH not in shown and OPEN not in shown
 
 

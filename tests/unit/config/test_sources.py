@@ -130,7 +130,7 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({**PEER, "peer.1.url": "http://b,http://b"}, "peer.1.url", "given twice"),
         ({**PEER, "peer.1.weight": -1}, "peer.1.weight", "number from 0"),
         ({**PEER, "peer.1.role": "x"}, "peer.1.role", "expected one of"),
-        ({"roles": ["replica"]}, "roles", "not there yet"),
+        ({"roles": ["replica"]}, "roles", "needs the role"),
         ({"log-format": "xml"}, "log-format", "json, console"),
         ({"acquisition-quorum": "most"}, "acquisition-quorum", "majority, all or a number"),
         ({"acquisition-quorum": 2}, "acquisition-quorum", "there are 1 members"),

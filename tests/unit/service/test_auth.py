@@ -47,9 +47,11 @@ def test_another_token(value: bytes) -> None:
 
 
 def test_no_token() -> None:
-    with pytest.raises(UnauthorizedError, match="wants a client token"):
+    with pytest.raises(UnauthorizedError, match="requires a client token"):
         Tokens("s3", None).check_client(request())
-    with pytest.raises(UnauthorizedError, match=r"wants the admin token.*SPARKTXLOG_ADMIN_TOKEN"):
+    with pytest.raises(
+        UnauthorizedError, match=r"requires the admin token.*SPARKTXLOG_ADMIN_TOKEN"
+    ):
         Tokens("s3", "a1").check_admin(request())
 
 
@@ -58,7 +60,9 @@ def test_the_admin_token_is_good_for_both_and_the_client_token_for_one() -> None
     tokens.check_client(showing(b"a1"))
     tokens.check_admin(showing(b"a1"))
     tokens.check_client(showing(b"c2"))
-    with pytest.raises(ForbiddenError, match=r"an operator's act.*admin-token-file") as caught:
+    with pytest.raises(
+        ForbiddenError, match=r"only operators may do this.*admin-token-file"
+    ) as caught:
         tokens.check_admin(showing(b"c2"))
     assert (caught.value.http_status, caught.value.definite) == (403, True)
     assert caught.value.fields == {"setting": "admin-token"}
@@ -68,7 +72,7 @@ def test_a_client_does_not_speak_for_a_worker() -> None:
     tokens = Tokens("c2", "a1", "w3", Path("/data/a/worker.token"))
     for shown in (b"w3", b"a1"):
         tokens.check_worker(showing(shown))
-    with pytest.raises(ForbiddenError, match=r"takes the token in /data/a/worker\.token"):
+    with pytest.raises(ForbiddenError, match=r"with the token in /data/a/worker\.token"):
         tokens.check_worker(showing(b"c2"))
     for request_ in (request(), showing(b"w4")):
         with pytest.raises(UnauthorizedError, match=r"worker\.token"):

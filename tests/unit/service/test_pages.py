@@ -43,7 +43,7 @@ def request(**headers: str) -> Request:
     ],
 )
 def test_names_that_a_node_on_loopback_answers_to(host: str, good: bool) -> None:
-    allowed = nullcontext() if good else pytest.raises(ForeignPageError, match="no name of this")
+    allowed = nullcontext() if good else pytest.raises(ForeignPageError, match="not a name of this")
     with allowed:
         guard().check(request(host=host))
     guard("0.0.0.0").check(request(host=host))  # there clients show a token

@@ -1,1 +1,1 @@
-"""What `jobs/*.py` and the commands of the same names do: options, exit codes, work."""
+"""What `jobs/*.py` and the commands of the same names do: options, work, exit codes."""

@@ -39,19 +39,19 @@ class Ingest:
     create: bool = False
     keys: Sequence[str] = ()
     partition_by: Sequence[str] = ()
-    #: Makes one transaction for each value of a column.
+    #: Column each of whose values makes one transaction.
     transaction_column: str | None = None
     #: Column with the UUIDs of those transactions.
     transaction_ids_column: str | None = None
     level: str = "ordered"
     #: Seconds.
     timeout: float = 60.0
-    #: Makes a repeated commit one; without a transaction column.
+    #: Id that makes repeated commits one transaction; not with a transaction column.
     transaction_id: str | None = None
 
 
 def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
-    """Commit what the job's arguments name, and say on stderr what became of it."""
+    """Commit the job's input, and print the result to stderr."""
     a = context.arguments
     wanted = Ingest(
         table=a.table,
@@ -75,7 +75,7 @@ def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def describe(wanted: Ingest, result: Mapping[str, Any]) -> str:
-    """Return in a sentence what `ingest` committed, and how far it got."""
+    """Return one sentence on what `ingest` committed, and the level it reached."""
     act = f"{wanted.kind.value} of {wanted.source} to {wanted.table}"
     if wanted.transaction_column:
         runs = result["runs"]
@@ -98,16 +98,16 @@ def describe(wanted: Ingest, result: Mapping[str, Any]) -> str:
 
 
 def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
-    """Read the input and commit it; return what became of it, as JSON takes it.
+    """Read the input and commit it; return the result in a form for JSON.
 
     Raises:
         InvalidRequestError: The input cannot be read, or arguments exclude one another (definite).
-        CommitRejectedError: The class that fits (definite).
+        CommitRejectedError: It was refused; the class says why (definite).
         CommitStateUnknownError: It was not ordered in time (not definite).
     """
     if wanted.transaction_id and wanted.transaction_column:
         raise InvalidRequestError(
-            "one transaction id is given for many transactions",
+            "only one transaction id is given for many transactions",
             hint="Name a column of ids with --transaction-ids-column.",
         )
     definition = _definition(log, wanted)
@@ -152,15 +152,15 @@ def read_input(
 ) -> DataFrame:
     """Return the input as a DataFrame.
 
-    CSV and JSON hold no types: with a known table each of its columns is read as the table has
-    it, and a value that does not fit fails the job; without one, Spark infers the types.
+    CSV and JSON hold no types: if the table exists, its column types are used, and a value that
+    does not fit fails the job; otherwise Spark infers the types.
 
     Raises:
         InvalidRequestError: Unknown format or kind, no such path (definite).
     """
     if wanted.format not in FORMATS or wanted.kind not in ROW_KINDS:
         raise InvalidRequestError(
-            f"format {wanted.format!r} and operation {wanted.kind.value!r} do not go",
+            f"format {wanted.format!r} or operation {wanted.kind.value!r} is not possible",
             hint=f"Formats: {', '.join(FORMATS)}; operations carry rows.",
         )
     try:

@@ -1,4 +1,4 @@
-"""What the Spark jobs of a replica share: arguments, exit codes, JSON line.
+"""What all Spark jobs share: arguments, exit codes, the line of JSON.
 
 Spark is imported and started by the first job step that needs it.
 """
@@ -48,7 +48,7 @@ _CODES: tuple[tuple[type[TxLogError], int], ...] = (
 
 @dataclass(kw_only=True)
 class JobContext:
-    """What a job works with; made by `job_context`."""
+    """Arguments, Spark session and connection of a job; made by `job_context`."""
 
     arguments: argparse.Namespace
     #: Prints a line for people.
@@ -56,7 +56,7 @@ class JobContext:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The job's Spark session, started now if it is not there yet.
+        """The job's Spark session, started at the first use.
 
         Raises:
             MissingDependencyError: There is no PySpark, or Spark did not start (definite).
@@ -65,7 +65,7 @@ class JobContext:
         from sparktxlog.api.session import build_session
 
         start_logging()
-        # spark-submit has chosen the master where it started this process.
+        # If spark-submit started this process, it has chosen the master.
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         master = self.arguments.master or (None if submitted else "local[*]")
         return build_session(master, app_name="sparktxlog-worker")
@@ -85,7 +85,7 @@ def job_context(
     """Give a job its context, and stop the Spark session that it started.
 
     Raises:
-        ApplyError: Spark failed; tables keep their last whole state (definite).
+        ApplyError: Spark failed; tables keep their last complete state (definite).
     """
     context = JobContext(arguments=arguments, tell=tell)
     try:
@@ -100,24 +100,24 @@ def job_context(
             raise
         raise ApplyError(
             f"Spark failed: {first_lines(error)}",
-            hint="Tables keep their last whole state; the job may be repeated.",
+            hint="Tables keep their last complete state; the job may be repeated.",
         ) from error
     finally:
         if "spark" in vars(context):
             context.spark.stop()
 
 
-#: What a job does: context → exit code and result.
+#: The work of a job: context → exit code and result.
 Work = Callable[[JobContext], tuple[int, dict[str, Any]]]
 
 
 def parser(found: JobCommand) -> argparse.ArgumentParser:
-    """Return a parser with what all jobs take, and the options of one of them."""
+    """Return a parser with the common options of all jobs, and those of one job."""
     made = argparse.ArgumentParser(description=found.does)
     made.add_argument(
         "--url",
         default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
-        help="URL of the site's node; a token comes from SPARKTXLOG_CLIENT_TOKEN",
+        help="URL of the site's node; the token comes from SPARKTXLOG_CLIENT_TOKEN",
     )
     for option in found.options:
         option.add_to(made)
@@ -126,7 +126,7 @@ def parser(found: JobCommand) -> argparse.ArgumentParser:
 
 
 def work_of(found: JobCommand) -> Work:
-    """Return what does a job."""
+    """Return the function that does a job's work."""
     module, _, function = found.work.partition(":")
     work: Work = getattr(import_module(f"sparktxlog.api.jobs.{module}"), function)
     return work
@@ -150,11 +150,11 @@ def main_of(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
-    """Do the work; return exit code and result, those of an error as well."""
+    """Do the work; return exit code and result, also for an error."""
     start_logging()
     try:
         with job_context(arguments) as context:
-            # A node that is away is reported before Spark takes its seconds to start.
+            # An unreachable node is reported before Spark takes seconds to start.
             with closing(context.open_source()) as source:
                 source.info()
             return work(context)
@@ -175,7 +175,7 @@ def exit_code(error: TxLogError) -> int:
 
 
 def exit_code_of(outcome: ApplyOutcome, at_least: int) -> int:
-    """Return the exit code of what a worker did: diverged, not at a position, or fine."""
+    """Return a worker's exit code: diverged, position not reached, or success."""
     if outcome.diverged or outcome.stopped or outcome.verdict == "DIVERGED":
         return DIVERGED
     return LAGGING if outcome.position < at_least else OK

@@ -1,6 +1,6 @@
-"""Jobs that are commands, too, written down once: `jobs/*.py` and the command line take them.
+"""Jobs and their options, declared once for `jobs/*.py` and the command line.
 
-Nothing of Spark is imported here, so that `sparktxlog --help` needs none.
+Spark is not imported here, so that `sparktxlog --help` does not need it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from sparktxlog.errors import MissingDependencyError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 
-#: Seconds that a worker waits for what is ordered and not published yet.
+#: Seconds that a worker waits for ordered transactions to be published.
 TIMEOUT_S = 60.0
 
 
 class ExitCode(IntEnum):
-    """How a job or a command ended (architecture §7)."""
+    """Result of a job or a command."""
 
     IN_SYNC = 0
     ERROR = 1
@@ -32,15 +32,15 @@ class ExitCode(IntEnum):
     BAD_CONFIG = 6
 
 
-#: What `commit` does with the rows of its input.
+#: Operations of `commit`.
 ROW_OPERATIONS = tuple(kind.value for kind in OperationKind if kind in ROW_KINDS)
-#: What it reads.
+#: Input formats of `commit`.
 FORMATS = ("parquet", "csv", "json", "delta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOption:
-    """One option of a job, or an argument: then the flag is a bare name."""
+    """One option of a job; a positional argument if the flag is a bare name."""
 
     flag: str
     help: str
@@ -48,12 +48,12 @@ class JobOption:
     kind: type = bool
     default: Any = None
     metavar: str | None = None
-    #: The only values that it takes; empty = any of its kind.
+    #: The allowed values; empty = any of its kind.
     choices: tuple[str, ...] = ()
-    #: For one that may be given several times.
+    #: Whether it may be given several times.
     repeated: bool = False
     required: bool = False
-    #: Least value that the command takes.
+    #: Least allowed value.
     least: int | None = None
 
     @property
@@ -84,25 +84,25 @@ class JobOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCommand:
-    """A job, and the command of its name."""
+    """A job, and the command with its name."""
 
-    #: For `--help`; the first sentence says it all.
+    #: For `--help`; the first sentence is the summary.
     does: str
     #: Arguments of a good example.
     example: str
-    #: `module:function` of this package that does it; what it imports needs Spark.
+    #: `module:function` of this package that does the work; its imports need Spark.
     work: str
     #: Besides `--url` and `--json`.
     options: tuple[JobOption, ...]
-    #: Returns which of the given options exclude each other, empty if none do.
+    #: Says which of the given options exclude each other, empty if none do.
     conflict: Callable[[argparse.Namespace], str] = lambda _: ""
 
 
 def require_spark(way_out: str = "") -> None:
-    """Refuse to begin what will need Spark where it is not installed.
+    """Refuse to begin work that needs Spark if PySpark is not installed.
 
     Args:
-        way_out: What else the user may do, a sentence.
+        way_out: A sentence on what else the user may do.
 
     Raises:
         MissingDependencyError: There is no PySpark (definite).
@@ -117,7 +117,7 @@ def require_spark(way_out: str = "") -> None:
 def _verify_conflict(arguments: argparse.Namespace) -> str:
     if arguments.compare or not (arguments.recount or arguments.since or arguments.peer_url):
         return ""
-    return "--recount, --since and --peer-url belong to --compare: add --compare"
+    return "--recount, --since and --peer-url need --compare"
 
 
 def _apply_conflict(arguments: argparse.Namespace) -> str:
@@ -126,9 +126,9 @@ def _apply_conflict(arguments: argparse.Namespace) -> str:
     if arguments.at_most is None:
         return ""
     if arguments.follow:
-        return "--at-most ends at a position, --follow never does"
+        return "--at-most and --follow exclude each other: --follow never ends"
     if arguments.at_most < max(1, arguments.at_least):
-        return "--at-most must be 1 or more, and not below --at-least"
+        return "--at-most must be 1 or more, and not less than --at-least"
     return ""
 
 
@@ -149,7 +149,7 @@ _TIMEOUT = JobOption(
     kind=float,
     default=TIMEOUT_S,
     metavar="SECONDS",
-    help="Longest wait for what is not published yet.",
+    help="Longest wait for ordered transactions to be published.",
 )
 _NO_VERIFY = JobOption(flag="--no-verify", help="Copy without recounting rows.")
 _HISTORY = JobOption(flag="--history", help="Copy old versions of tables too.")
@@ -159,21 +159,21 @@ _COMMIT = (
     JobOption(flag="--input", kind=str, metavar="PATH", required=True,
               help="Path or URI of the input, as Spark reads it."),
     JobOption(flag="--format", kind=str, choices=FORMATS, default=FORMATS[0],
-              help="Of the input."),
+              help="Format of the input."),
     JobOption(flag="--option", kind=str, repeated=True, metavar="NAME=VALUE",
-              help="Option of Spark's reader; may be repeated."),
+              help="Option for Spark's reader; may be repeated."),
     JobOption(flag="--op", kind=str, choices=ROW_OPERATIONS,
               default=OperationKind.APPEND.value,
-              help="What is done with the rows."),
+              help="Operation on the table."),
     JobOption(flag="--create", help="Create the table if it is missing."),
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
               help="Key columns of a created table, comma separated."),
     JobOption(flag="--partition-by", kind=str, default="", metavar="COLUMNS",
               help="Partition columns of a created table, comma separated."),
     JobOption(flag="--transaction-column", kind=str, metavar="COLUMN",
-              help="One transaction for each of its values."),
+              help="Column of the input; each of its values makes one transaction."),
     JobOption(flag="--transaction-ids-column", kind=str, metavar="COLUMN",
-              help="UUIDs of those transactions."),
+              help="Column with the UUIDs of those transactions."),
     JobOption(flag="--transaction-id", kind=str, metavar="UUID",
               help="UUID that makes repeated commits one transaction."),
     JobOption(flag="--level", kind=str, default="ordered",
@@ -187,18 +187,18 @@ _APPLY = (
     MASTER,
     JobOption(flag="--once", help="Apply what is ordered by now, then end; the default."),
     JobOption(flag="--follow", help="Go on until SIGTERM or Ctrl-C."),
-    JobOption(flag="--no-copy", help="End where the node says copy."),
+    JobOption(flag="--no-copy", help="End if the node's plan is a copy."),
     JobOption(flag="--at-least", kind=int, default=0, metavar="POSITION",
-              help="Wait for this position to be applied; exit code 3 if it is not in time."),
+              help="Apply at least this position; exit code 3 if it is not reached in time."),
     JobOption(flag="--at-most", kind=int, metavar="POSITION",
-              help="Stop exactly there, by replay only; a run must end at this position."),
+              help="Stop exactly at this position, which must be the end of a run; replay only."),
     _TIMEOUT,
 )  # fmt: skip
 _CATCH_UP = (
     LAKE,
     MASTER,
     JobOption(flag="--force", kind=str, choices=("copy", "replay"),
-              help="Copy or replay, instead of what the node plans."),
+              help="Copy or replay, instead of the node's plan."),
     JobOption(flag="--donor", kind=str, default="", metavar="SITE",
               help="With --force copy: copy from this site, whose replica is right."),
     _NO_VERIFY,
@@ -209,17 +209,18 @@ _REPLICATE = (
     LAKE,
     MASTER,
     JobOption(flag="--parts", kind=int, default=0, metavar="N",
-              help="Tasks of Spark that fetch; 0: as many as Spark has cores."),
+              help="Spark tasks that fetch; 0: as many as Spark has cores."),
     _NO_VERIFY,
     _HISTORY,
     _TIMEOUT,
 )  # fmt: skip
 _REPAIR = (
-    JobOption(flag="table", kind=str, required=True, help="Table to look at, and to repair."),
+    JobOption(flag="table", kind=str, required=True, help="Table to check and repair."),
     LAKE,
     MASTER,
     JobOption(
-        flag="--local", help="Use this site's own files, even if another site could give a copy."
+        flag="--local",
+        help="Repair from this site's files, even if another site could give a copy.",
     ),
     JobOption(flag="--dry-run", help="Say what is wrong and what would be done; change nothing."),
     _TIMEOUT,
@@ -231,20 +232,20 @@ _MAINTAIN = (
     JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
               help="Only this table; may be repeated."),
     JobOption(flag="--no-optimize", help="Compact no tables."),
-    JobOption(flag="--no-vacuum", help="Keep old files."),
+    JobOption(flag="--no-vacuum", help="Do not vacuum tables."),
     JobOption(flag="--dry-run", help="Say what would be done; change nothing."),
     JobOption(flag="--min-files", kind=int, default=20, least=2, metavar="N",
-              help="Compact tables with at least so many small files."),
+              help="Compact tables with at least this many small files."),
     JobOption(flag="--wait", kind=float, default=30.0, least=0, metavar="SECONDS",
               help="Seconds to wait for a running worker."),
     JobOption(flag="--images", kind=Path, metavar="DIR",
-              help="Directory of images: remove those of this site that are older than the log."),
+              help="Directory of images: remove this site's images that are older than the log."),
     JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
               help="How many of the newest images to keep."),
     JobOption(flag="--drop-quarantine-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove rows and tables that copies put aside."),
+              help="Remove quarantined rows and tables of copies that are older."),
     JobOption(flag="--drop-backups-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove old files that copies kept in backup-dir."),
+              help="Remove old files in backup-dir that are older."),
 )  # fmt: skip
 _VERIFY = (
     LAKE,
@@ -257,7 +258,7 @@ _VERIFY = (
     JobOption(flag="--since", kind=int, default=0, least=0, metavar="POSITION",
               help="With --compare: position up to which all are equal."),
     JobOption(flag="--peer-url", kind=str, repeated=True, metavar="NAME=URL",
-              help="With --compare: where a site's node is reached."),
+              help="With --compare: URL of a site's node."),
 )  # fmt: skip
 
 JOBS: dict[str, JobCommand] = {
@@ -275,8 +276,8 @@ JOBS: dict[str, JobCommand] = {
         conflict=_apply_conflict,
     ),
     "catch-up": JobCommand(
-        does="Bring the site's replica back to the published end: by replay or copy, as the node "
-        "plans.",
+        does="Bring the site's replica to the end of the published log, by replay or copy, as the "
+        "node plans.",
         example="--force copy --json",
         work="replica_jobs:catch_up",
         options=_CATCH_UP,
@@ -289,7 +290,7 @@ JOBS: dict[str, JobCommand] = {
         options=_REPLICATE,
     ),
     "repair": JobCommand(
-        does="Undo what another writer did to a table: bring it back to what the log says.\n\n"
+        does="Undo another writer's changes to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may run beside one.",
         example="orders --dry-run",
@@ -298,8 +299,8 @@ JOBS: dict[str, JobCommand] = {
     ),
     "maintain": JobCommand(
         does="Shorten the log to its limits now; compact and vacuum the replica's tables.\n\n"
-        "With both --no-optimize and --no-vacuum no Spark is started.  Images, quarantine and old "
-        "files are left alone unless an option names them.",
+        "With both --no-optimize and --no-vacuum Spark is not started.  Images, quarantine and old "
+        "files stay unless an option names them.",
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,

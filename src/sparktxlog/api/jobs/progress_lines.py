@@ -1,7 +1,7 @@
 """Progress of long work on stderr: lines for a log, a bar on a terminal.
 
-Workers log records that carry `done` and `total`; here they become a line at most every
-`LINES_S` seconds, or on a terminal a bar that is drawn over itself.  All other records are lines.
+Workers log records with `done` and `total`.  Here they become a line at most every `LINES_S`
+seconds, or on a terminal a bar that is redrawn.  All other records are lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class ProgressHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes records to stderr as it is at the time, and progress as it can be seen there."""
+    """Writes records and progress to the current stderr: lines, or a bar on a terminal."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -43,7 +43,7 @@ class ProgressHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def _is_due(self, record: logging.LogRecord, part: float) -> bool:
         now = monotonic()
-        # Each kind of progress by itself: the text before its numbers are filled in.
+        # Each kind of progress separately; its key is the text without the numbers.
         if part < 1.0 and now - self._shown.get(str(record.msg), -LINES_S) < LINES_S:
             return False
         self._shown[str(record.msg)] = now
@@ -73,15 +73,15 @@ def _part_of(record: logging.LogRecord) -> float | None:
 
 
 def start_logging() -> None:
-    """Log to stderr from now on; a process that logs already goes on as it does."""
+    """Log to stderr from now on, unless the process already logs."""
     _take_stderr()
     logging.basicConfig(level=logging.INFO, handlers=[_HANDLER])
-    # It tells of every connection that a session closes.
+    # It logs every connection that a session closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def _take_stderr() -> None:
-    """Write to the stderr of `spark-submit.sh`: Spark merges a driver's stderr into its stdout."""
+    """Write to the stderr of `spark-submit.sh`: Spark sends a driver's stderr to its stdout."""
     pipe = os.environ.pop(STDERR_VARIABLE, "")
     if not pipe:
         return

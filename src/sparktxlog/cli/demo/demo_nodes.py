@@ -1,4 +1,4 @@
-"""The demo's nodes: real `sparktxlog serve` processes, each with its own directories."""
+"""The nodes of the demo: real `sparktxlog serve` processes, each with its own directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUSPECT_TIMEOUT_S = 4
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody uses now."""
+    """Return free ports of loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [found.getsockname()[1] for found in sockets]
@@ -35,7 +35,7 @@ class Cluster:
     """The sites' nodes, perhaps a witness, and the relays between them.
 
     Args:
-        directory: Parent of the sites' directories; must not hold sites already.
+        directory: Parent of the sites' directories; must not contain sites.
         sites: Node ids.
         witness: Id of a node that votes only; empty = none.
     """
@@ -71,13 +71,13 @@ class Cluster:
         self.wait_until(lambda: all(map(self._answers, self.ports)), "all nodes to answer")
 
     def start_node(self, name: str) -> None:
-        """Start a node that does not run; it answers soon."""
+        """Start a node that does not run; it needs a moment before it answers."""
         log = self.site_directory(name) / "node.log"
         arguments = ["sparktxlog.cli", "serve", "--config", str(self._write_config(name))]
         self._children[name] = Child(f"node {name}", log, arguments)
 
     def kill_node(self, name: str) -> None:
-        """End a node as a power cut does: SIGKILL."""
+        """Kill a node with SIGKILL."""
         self._children.pop(name).stop(kill=True)
 
     def restart_evicting(self) -> None:
@@ -118,7 +118,7 @@ class Cluster:
             f"data-dir = {json.dumps(str(root))}",
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
-            # While a site is cut off the others wait for it, by name.
+            # While a site is cut off the others wait for it.
             f'eviction = "{"auto" if self._evicting else "manual"}"',
             f"suspect-timeout = {SUSPECT_TIMEOUT_S}" if self._evicting else "",
         ]
@@ -157,7 +157,7 @@ class Cluster:
         self._relays.ask({"do": "cut", "node": site})
 
     def heal(self) -> None:
-        """Mend all links."""
+        """Restore all links."""
         self._relays.ask({"do": "heal"})
 
     def received_bytes(self) -> dict[str, int]:
@@ -168,7 +168,7 @@ class Cluster:
     def wait_until(
         self, holds: Callable[[], bool], what: str, timeout_s: float = _START_TIMEOUT_S
     ) -> None:
-        """Return when `holds()`; raise DemoError when a process ends or time is over."""
+        """Return when `holds()`; raise DemoError if a process ends or the time is over."""
         deadline = monotonic() + timeout_s
         pause = Event()
         while not holds():
@@ -181,7 +181,7 @@ class Cluster:
             pause.wait(_POLL_S)
 
     def wait_until_equal(self, timeout_s: float) -> dict[str, int]:
-        """Wait until nothing waits and all queues have one length, all of it published."""
+        """Wait until all queues are equal and published, and no transaction waits."""
         positions: dict[str, int] = {}
 
         def settled() -> bool:

@@ -1,4 +1,4 @@
-"""What the demo found out: one table for people, one line of JSON for programs."""
+"""The result of the demo: one table for people, one line of JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparktxlog.cli.root import cell_text
 
 @dataclass(slots=True, kw_only=True)
 class DemoResult:
-    """Everything the demo found out; most fields are those of the JSON line."""
+    """The result of the demo; most fields are those of the JSON line."""
 
     sites: tuple[str, ...]
     cut_site: str
@@ -35,7 +35,7 @@ class DemoResult:
     signatures: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Site → table → rows that differ from the source.
     differences: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: Table → rows the source says there must be.
+    #: Table → rows that it must have according to the source.
     expected_rows: dict[str, int] = field(default_factory=dict)
     received_bytes: dict[str, int] = field(default_factory=dict)
     #: Transactions that reached their level while the site was cut off.
@@ -46,7 +46,7 @@ class DemoResult:
     epochs: dict[str, int] = field(default_factory=dict)
     #: Seconds from the kill to the next transaction that the others ordered.
     evicted_s: float | None = None
-    #: Seconds from the restart until the killed node had its part again.
+    #: Seconds from the restart until the killed node was a member again.
     rejoined_s: float | None = None
     keys_written_by_several_sites: int = 0
     files_shared_between_sites: int = 0
@@ -70,7 +70,7 @@ class DemoResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the demo shows what it promises."""
+        """Whether the demo succeeded."""
         wrong = self.source_differences or self.files_shared_between_sites
         return self.equal and set(self.differences) == set(self.sites) and not wrong
 
@@ -92,7 +92,7 @@ class DemoResult:
 
 
 def print_result(console: Console, found: DemoResult) -> None:
-    """Print the one table, and the verdict."""
+    """Print the table and the verdict."""
     count = {2: "two", 3: "three"}.get(len(found.sites), str(len(found.sites)))
     table = Table(title=f"{count} sites, one order", title_justify="left", title_style="bold")
     table.add_column("")

@@ -1,7 +1,7 @@
 """The replicas' tables against plain Spark over the source, which never saw the log.
 
-For the shared table the source cannot say who wrote last: of the log only (transaction id,
-position) is taken, and the row expected is the source's row with the highest position.
+For the shared table the source does not say which site wrote last.  So the pairs (transaction id,
+position) come from the log, and the expected row is the source's row with the highest position.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def compare_with_source(
         queue: Path of a site's queue table.
 
     Returns:
-        `differences`: site → table → rows; `rows`: table → rows there must be; `shared_keys`:
+        `differences`: site → table → rows; `rows`: table → expected rows; `shared_keys`:
         aircraft that several sites wrote.
     """
     of_sites = F.col("origin").isin([AIRPORTS[site] for site in lakes])
     flown = flights_of(read_csv(spark, source / "flights.csv").where(of_sites), scale).cache()
-    # Of an id that was ordered twice the first one counts: a repeat takes no effect.
+    # If an id was ordered twice, the first one counts: a repeat takes no effect.
     digits = F.replace(F.col("transaction_id"), F.lit("-")).alias("transaction_id")
     ordered = spark.read.format("delta").load(queue).select(digits, "position")
     first = ordered.groupBy("transaction_id").agg(F.min("position").alias("position"))
@@ -83,17 +83,17 @@ def read_csv(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def expected_flights(flights: DataFrame) -> DataFrame:
-    """Return the flights that were not cancelled, as they ended; computed without changes."""
+    """Return the flights that were not cancelled in their last state, without the change stream."""
     flew = flights.where(F.col("departed_at").isNotNull())
     landed = F.col("arrived_at").isNotNull()
     ended = flew.withColumn("status", F.when(landed, "arrived").otherwise("departed"))
-    # Without a landing nobody measured a delay of arrival.
+    # A flight that never landed has no delay of arrival.
     ended = ended.withColumn("arr_delay", F.when(landed, F.col("arr_delay")))
     return select_schema(ended, FLIGHT_SCHEMA)
 
 
 def expected_aircraft(flights: DataFrame, positions: DataFrame) -> DataFrame:
-    """Return for each aircraft the sighting whose transaction stands last in the queue."""
+    """Return for each aircraft the sighting whose transaction is last in the queue."""
     site = F.create_map(
         *(F.lit(word) for name, airport in AIRPORTS.items() for word in (airport, name))
     )[F.col("origin")]
@@ -115,13 +115,13 @@ def shared_keys(flights: DataFrame) -> int:
 
 
 def count_differences(have: Mapping[str, DataFrame], want: DataFrame) -> dict[str, int]:
-    """Return site → rows that stand on one side only, duplicates counted; one pass over all."""
+    """Return site → rows that only one side has, with duplicates; one pass over all."""
     names = want.columns
     sites = F.explode(F.array(*(F.lit(site) for site in have)))
     rows = want.select(sites.alias(_SITE), F.lit(-1).alias(_WEIGHT), *names)
     for site, frame in have.items():
         rows = rows.unionAll(frame.select(F.lit(site), F.lit(1), *names))
-    # groupBy takes NULL for a value like any other, as a comparison of rows must.
+    # groupBy treats NULL as a value, as a comparison of rows must.
     uneven = rows.groupBy(_SITE, *names).agg(F.abs(F.sum(_WEIGHT)).alias(_WEIGHT))
     found = uneven.where(F.col(_WEIGHT) > 0).groupBy(_SITE).agg(F.sum(_WEIGHT)).collect()
     return dict.fromkeys(have, 0) | {str(row[0]): int(row[1]) for row in found}

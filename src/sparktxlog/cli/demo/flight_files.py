@@ -17,7 +17,7 @@ from sparktxlog.errors import MissingDependencyError
 AIRPORTS = {"A": "EWR", "B": "JFK", "C": "LGA"}
 #: How the package's CSV files write NULL.
 NULL_TEXT = "NA"
-#: The site that also brings in the register of aircraft.
+#: The site that also commits the register of aircraft.
 REGISTRAR = "A"
 
 
@@ -48,7 +48,7 @@ def unpack_source(directory: Path) -> Path:
 
 
 def write_site_part(source: Path, site: str, directory: Path) -> None:
-    """Write the rows a site knows: flights and weather of its airport, the register at one site."""
+    """Write a site's rows: flights and weather of its airport; at one site also the register."""
     directory.mkdir(parents=True, exist_ok=True)
     options = csv.ConvertOptions(null_values=[NULL_TEXT, ""], strings_can_be_null=True)
     for name in ("flights", "weather", "planes"):

@@ -34,7 +34,7 @@ PLANE_SCHEMA = (
 )
 #: Seconds of one transaction of the change stream.
 SLICE_S = 1800
-#: 2013-01-01T00:00:00Z less the six hours of announcement and one day to be safe.
+#: 2013-01-01T00:00:00Z minus the six hours of announcement and one day to be safe.
 _STREAM_BEGIN_S = 1_356_998_400 - 30 * 3600
 _YEAR_S = 365 * 86_400
 _FIRST_HOUR_S = 1_356_998_400
@@ -53,7 +53,7 @@ def select_schema(frame: DataFrame, schema: str) -> DataFrame:
 
 
 def flights_of(source: DataFrame, scale: float) -> DataFrame:
-    """Return the flights of the first `scale` of the year with all times of their lives.
+    """Return the flights of the first `scale` of the year with all their times.
 
     **Shape:** one row for each flight, key FLIGHT_KEYS; `departed_at` NULL = cancelled,
     `arrived_at` NULL = never landed.
@@ -104,7 +104,7 @@ def changes_of(flights: DataFrame) -> DataFrame:
 
 
 def _as_known_then(rows: DataFrame, kind: str) -> DataFrame:
-    # Before it happens nobody knows a departure or an arrival.
+    # A departure or an arrival is unknown before it happens.
     unknown: dict[str, Column] = {}
     if kind in ("announce", "cancel"):
         unknown |= {name: F.lit(None) for name in ("departed_at", "dep_delay")}
@@ -115,7 +115,7 @@ def _as_known_then(rows: DataFrame, kind: str) -> DataFrame:
 
 
 def latest_in_slice(changes: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Keep of each site's transactions the last change of a key: an upsert names a key once."""
+    """Keep the last change of each key in each transaction: an upsert names a key once."""
     by = list(dict.fromkeys(("number", "origin", *keys)))
     rest = [name for name in changes.columns if name not in by]
     order = F.struct("at", "kind", "carrier", "flight")
@@ -156,6 +156,6 @@ def site_operations(changes: DataFrame) -> dict[str, DataFrame]:
 
 
 def transaction_id_column(site: Column, number: Column) -> Column:
-    """Return the ids of sites' transactions, 32 digits: a repeated demo repeats them."""
+    """Return transaction ids of 32 digits; a repeated demo makes the same ids."""
     text = F.concat_ws("/", F.lit("sparktxlog demo"), site, number.cast("string"))
     return F.substring(F.sha2(text, 256), 1, 32)

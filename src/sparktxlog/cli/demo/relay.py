@@ -1,10 +1,10 @@
 """Links between sites that can be cut: a TCP relay in front of each node, all in one process.
 
 A node announces its relay as `master-url` and listens elsewhere.  Peers keep connections and send
-one node's requests on each, so the first request's head says who is talking (`x-txlog-node`).
+one node's requests on each, so the head of the first request names the sender (`x-txlog-node`).
 
-The process takes lines of JSON on stdin (`{"do": "cut", "node": "C"}`), answers each with the
-bytes that each node received, and ends with its stdin unless it was asked to stay.
+The process reads lines of JSON on stdin (`{"do": "cut", "node": "C"}`) and answers each with the
+bytes that each node received.  It ends with its stdin unless it was asked to stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RelayedLink:
 
     task: asyncio.Task[None]
     owner: str
-    #: Empty = not known yet.
+    #: Empty = unknown yet.
     sender: str = ""
 
     @property
@@ -69,7 +69,7 @@ class RelayNetwork:
             self._servers.append(server)
 
     def cut(self, node: str) -> None:
-        """Break every link from and to `node` and refuse new ones, besides what is cut already."""
+        """Break every link from and to `node` and refuse new ones; other cuts stay."""
         self.refuse({*self._refused, *((node, other) for other in (*self._target_ports, ""))})
 
     def refuse(self, ways: Iterable[Way]) -> None:
@@ -80,7 +80,7 @@ class RelayNetwork:
                 link.task.cancel()
 
     def heal(self) -> None:
-        """Let everybody reach everybody again."""
+        """Let all nodes reach each other again."""
         self.refuse(())
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class RelayNetwork:
             if not link.ways & self._refused:
                 await self._carry(link, head, reader, writer)
         except* (OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # a broken link is what this module is for; the task ends here anyhow
+            pass  # links of this module are meant to break; the task ends here
         finally:
             self.links.discard(link)
             writer.transport.abort()

@@ -37,14 +37,14 @@ _OPERATIONS = {
 }
 #: Most transactions of one batch commit.
 _CHUNK = 2_000
-#: Up to this part of the year a run is too short for the JVM's second compiler.
+#: Up to this part of the year a run is too short for the JVM's optimising compiler.
 _SHORT_SCALE = 0.2
 _COMMIT_TIMEOUT_S = 240.0
 _APPLY_TIMEOUT_S = 600.0
 
 
 class SiteJob:
-    """The site's session, its connection to the nodes, and its change stream.
+    """A site's Spark session, its connection to the nodes, and its change stream.
 
     Args:
         site: Its node id.
@@ -172,7 +172,7 @@ def _say(value: dict[str, Any]) -> None:
 
 
 def main(settings: str) -> None:
-    """Carry out commands until stdin ends.
+    """Execute commands until stdin ends.
 
     Args:
         settings: Arguments of `SiteJob`, as JSON.
@@ -185,7 +185,7 @@ def main(settings: str) -> None:
             try:
                 found = step(**command)
             except Exception as error:
-                # The story decides what a failure means; the trace is in the site's log.
+                # `Story` decides what a failure means; the trace is in the site's log.
                 _say({"error": f"{type(error).__name__}: {error}"[:2000]})
                 raise
             _say({"seconds": monotonic() - started, **found})

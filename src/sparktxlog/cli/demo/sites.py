@@ -21,7 +21,7 @@ build_session("local[1]", app_name="resolve").stop()
 
 
 def _resolved_jars() -> str:
-    """Return Delta's JARs, resolved before several processes would do it in one cache.
+    """Return Delta's JARs, resolved once, before several processes use the same cache.
 
     Raises:
         DemoError: Spark could not resolve them (definite).
@@ -49,11 +49,11 @@ class Sites:
         self._pool = ThreadPoolExecutor(max_workers=len(cluster.sites))
 
     def start(self) -> None:
-        """Start one Spark process for each site; they get ready side by side."""
+        """Start one Spark process for each site, all at the same time."""
         cluster, jars = self._cluster, _resolved_jars()
         for site in cluster.sites:
             root = cluster.site_directory(site)
-            # Its own node first; the others' when that is lost.
+            # Its own node first; the others if that is lost.
             urls = [cluster.url(s) for s in sorted(cluster.sites, key=lambda other: other != site)]
             settings = {
                 "site": site,

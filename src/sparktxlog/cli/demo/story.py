@@ -1,4 +1,4 @@
-"""The demo from beginning to end: commit, cut, heal, perhaps kill, apply, recount, compare."""
+"""The demo from beginning to end: commit, cut, restore, perhaps kill, apply, recount, compare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparktxlog.cli.demo.sites import Sites
 from sparktxlog.cli.root import print_json
 from sparktxlog.cli.status_commands import awaited_text
 
-#: The node that only votes, where two sites have one.
+#: The witness of a demo with two sites.
 WITNESS = "W"
 #: Seconds to wait for queues to be equal, and for a node that was killed.
 _SETTLE_TIMEOUT_S = 300.0
@@ -62,7 +62,7 @@ class Story:
         )
 
     def run(self) -> None:
-        """Go through all chapters."""
+        """Run all parts of the demo."""
         self.begin()
         self.commit_together()
         self.commit_while_cut()
@@ -113,7 +113,7 @@ class Story:
     def commit_while_cut(self) -> None:
         """One site is cut off; it commits alone, the others acquire from each other.
 
-        Of two sites neither has another one that could hold its data.
+        With two sites, neither has a third node that could hold its data.
         """
         cluster, cut = self.cluster, self.result.cut_site
         alone = len(cluster.sites) == 2
@@ -133,7 +133,7 @@ class Story:
         self.line(f"waiting to be ordered: {_by_site(waiting)}; positions stand still")
         after = {site: int(status["position"]) for site, status in found.items()}
         if max(after.values()) > max(before.values()):
-            raise DemoError(f"something was ordered without site {cut}: {before} → {after}")
+            raise DemoError(f"a transaction was ordered without site {cut}: {before} → {after}")
 
     def _waits_for(self, site: str) -> bool:
         """Show which nodes a node waits for; False: none yet."""
@@ -144,22 +144,22 @@ class Story:
         return bool(waiting)
 
     def heal(self) -> None:
-        """Mend the links; everything that waited is ordered."""
-        self.heading("The link is healed")
+        """Restore the links; all waiting transactions are ordered."""
+        self.heading("The link is restored")
         started = monotonic()
         self.cluster.heal()
-        with self.console.status("ordering what waited"):
+        with self.console.status("ordering the waiting transactions"):
             positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
-        self.line(f"all queues stand at {_by_site(positions)}, {monotonic() - started:.1f} s later")
+        self.line(f"all queues end at {_by_site(positions)}, {monotonic() - started:.1f} s later")
 
-    # -- a node dies and comes back -------------------------------------------------------------
+    # -- a node is killed and rejoins -----------------------------------------------------------
 
     def kill(self, victim: str) -> None:
-        """Kill a node while all sites commit; the others go on, and it comes back.
+        """Kill a node while all sites commit; the others go on, and it rejoins.
 
-        The victim's job submits at other nodes then.  A flight's changes build upon each other, so
-        the job commits at `acquired`: another node has all that it has a receipt for when its own
-        node dies, and orders it before what the job submits there.  Transactions that only the
+        The victim's job then submits at other nodes.  A flight's changes depend on each other, so
+        the job commits at `acquired`: when its node dies, another node has every transaction with
+        a receipt, and orders it before what the job submits there.  Transactions that only the
         dead node had accepted would be ordered when it returns, after later ones.
         """
         cluster, part, halves = self.cluster, 2, 2 * self.parts
@@ -200,7 +200,7 @@ class Story:
         self._bring_back(victim)
 
     def _bring_back(self, victim: str) -> None:
-        self.heading(f"Node {victim} is started again, and rejoins by itself")
+        self.heading(f"Node {victim} is started again and rejoins")
         started, cluster = monotonic(), self.cluster
         cluster.start_node(victim)
         with self.console.status("rejoining"):
@@ -212,7 +212,7 @@ class Story:
         self.line(f"{self.result.rejoined_s:.1f} s after the start")
         positions = cluster.wait_until_equal(_RETURN_TIMEOUT_S)
         self._show_epochs(cluster.sites)
-        self.line(f"all queues stand at {_by_site(positions)}")
+        self.line(f"all queues end at {_by_site(positions)}")
 
     def _show_epochs(self, sites: list[str] | tuple[str, ...]) -> None:
         for site in sites:
@@ -237,7 +237,7 @@ class Story:
         return self.commit({site: (part, self.parts, level) for site, level in levels.items()})
 
     def commit(self, work: dict[str, tuple[int, int, str]]) -> dict[str, int]:
-        """Let sites commit side by side; return how many transactions each committed.
+        """Let sites commit at the same time; return how many transactions each committed.
 
         Args:
             work: Site → which part of how many of its change stream, and at which level.
@@ -313,7 +313,7 @@ class Story:
         """Leave the nodes running, and say how to look at them and to stop them."""
         self.sites.stop()
         stop = self.cluster.keep()
-        self.heading("The nodes go on running")
+        self.heading("The nodes keep running")
         for site in self.cluster.sites:
             url = self.cluster.url(site)
             self.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
@@ -345,7 +345,7 @@ def run_demo(
         kill: Site whose node is killed and started again.
 
     Raises:
-        DemoError: A process did not do its part; the hint names its log.
+        DemoError: A process failed; the hint names its log.
     """
     started = monotonic()
     is_new = directory is None
@@ -353,7 +353,7 @@ def run_demo(
     if directory.exists() and any(directory.iterdir()):
         raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
     directory.mkdir(parents=True, exist_ok=True)
-    # With --json stdout holds the line of JSON alone.
+    # With --json, stdout holds only the line of JSON.
     file = sys.stderr if as_json else sys.stdout
     console = Console(
         file=file, highlight=False, width=None if file.isatty() else 110, soft_wrap=True

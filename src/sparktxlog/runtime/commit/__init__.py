@@ -1,1 +1,1 @@
-"""From an accepted transaction to its place in the order: the core's task, writes, receipts."""
+"""Commits: accepts transactions, runs the core, writes what it persists, answers with receipts."""

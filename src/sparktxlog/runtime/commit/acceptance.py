@@ -36,7 +36,7 @@ MAX_WAIT_S = 300.0
 
 
 class Submits:
-    """Commits transactions at this node; belongs to the event loop."""
+    """Accepts transactions at this node; belongs to the event loop."""
 
     def __init__(
         self, base: Foundation, core: CoreLoop, membership: Membership, replicas: Replicas
@@ -61,7 +61,7 @@ class Submits:
         position = await self._base.ordered.reach(after, min(timeout, MAX_WAIT_S))
         if position < after:
             raise PositionNotReachedError(
-                f"node {self._base.config.node_id!r} is at position {position:,}, this was to "
+                f"node {self._base.config.node_id!r} is at position {position:,}, the request must "
                 f"come after {after:,}",
                 after=after,
                 position=position,
@@ -83,7 +83,7 @@ class Submits:
 
         Raises:
             CommitStateUnknownError: It was not ordered in time (not definite).
-            NoQuorumError: It could not be, for too few nodes answer (definite).
+            NoQuorumError: It cannot be ordered, because too few nodes answer (definite).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
         self._check_submit(level, copies)
@@ -106,7 +106,7 @@ class Submits:
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
                 f"transaction {text} has not reached {level.value!r} in time",
-                hint="Ask for its id before doing it again.",
+                hint="Ask for its id before you submit it again.",
                 transaction_id=text,
                 reached=None,
             ) from None
@@ -141,7 +141,7 @@ class Submits:
         return self._of_the_first(receipt, manifest.transaction_id(0), several)
 
     def _check_valid(self, *valid_until: int | None) -> None:
-        """Refuse a time that has passed, or that ids are not known for.
+        """Refuse a `valid_until` that has passed, or is later than ids are known for.
 
         Raises:
             ExpiredTransactionError, InvalidRequestError: Nothing happened (definite).
@@ -149,8 +149,8 @@ class Submits:
         in_force = self._master.view.version
         if in_force < ACCEPTANCE and any(until is not None for until in valid_until):
             raise InvalidRequestError(
-                f"valid_until needs wire version {ACCEPTANCE}, the log works by {in_force}",
-                hint="It will once all nodes speak it; see `sparktxlog status`.",
+                f"valid_until needs wire version {ACCEPTANCE}, the log uses {in_force}",
+                hint="It is possible once all nodes are upgraded; see `sparktxlog status`.",
                 field="valid_until",
             )
         now, most_s = wall_us(), self._base.config.id_window_time
@@ -158,33 +158,33 @@ class Submits:
             if until is not None and until < now:
                 raise ExpiredTransactionError(
                     "the transaction was valid until a time that has passed",
-                    hint="It has not taken effect through this request; ask for its id.",
+                    hint="This request had no effect; ask for the id of an earlier one.",
                     valid_until=until,
                 )
             if until is not None and until > now + most_s * 1_000_000:
                 raise InvalidRequestError(
                     f"valid_until lies more than {most_s:,.0f} s (id-window-time) ahead",
-                    hint="Ids are known for so long: choose an earlier time.",
+                    hint="Ids are known only for that time: choose an earlier one.",
                     field="valid_until",
                     value=until,
                 )
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
-        """Look ids up among those of old positions, in a thread if there are any."""
+        """Look up ids among those of old positions, in a thread if there are any."""
         if self._journal.filed_ids == 0:
             return OlderIdsFound()
         found: OlderIdsFound = await self._base.run_blocking(self._journal.older_ids, ids)
         return found
 
     def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance | None, int | None]:
-        """Return what a manifest can say of the ids, and where memory has the first one."""
+        """Return what is known of the ids for a manifest, and the position of the first one."""
         acceptance = self._cycle.acceptance(ids, older)
         if acceptance is None:
             return None, self._master.locate(ids[:16])
         return acceptance, dict(acceptance.repeats).get(0)
 
     def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
-        """Return what is known of a transaction whose row is gone: its outcome, not the reason."""
+        """Return the receipt of a transaction whose row was pruned: outcome without reason."""
         stored = self._journal.read_entry_at(position)
         if stored is not None:
             return self._stored_receipt(stored, position - stored.entry.position)
@@ -213,24 +213,24 @@ class Submits:
             )
         if self._base.settings.in_force.paused:
             raise PausedError(
-                f"node {self._base.config.node_id!r} is paused: it takes no transactions",
-                hint="Submit at another site, or end it with `sparktxlog peer continue`.",
+                f"node {self._base.config.node_id!r} is paused and takes no transactions",
+                hint="Submit at another site, or end the pause with `sparktxlog peer continue`.",
             )
         if not self._membership.joining.settled.is_set():
-            raise NotMemberError("this node has no queue yet: it is about to join the log")
+            raise NotMemberError("this node has no queue yet: it is joining the log")
         if self._base.links and not self._membership.joining.proven:
             awaited = ", ".join(self._membership.joining.awaited()) or "a peer"
             raise NotMemberError(
-                f"this node keeps nothing, and {awaited} has not taken it as it is yet",
-                hint="At the first start of a cluster each of its nodes has to be there once.  A "
-                "place whose node does not come: sparktxlog peer remove.",
+                f"this node has no data, and {awaited} has not accepted it yet",
+                hint="At the first start of a cluster each of its nodes must be reachable once.  "
+                "Remove a node that will not come with `sparktxlog peer remove`.",
             )
         if self._executor.disk_full:
             raise DiskFullError(
-                "the node's disk is full", hint="Make room; the node goes on by itself."
+                "the node's disk is full", hint="Free space; then the node continues."
             )
         if self._base.ending.is_set():
-            raise BusyError("the node is stopping", hint="Submit again when it is back.")
+            raise BusyError("the node is stopping", hint="Submit again after its restart.")
 
     def _check_quorum(self, level: Level) -> None:
         """Refuse a new transaction that cannot be ordered now."""
@@ -248,7 +248,7 @@ class Submits:
         """Return the receipt of a transaction that was submitted before, once at its level.
 
         Args:
-            position: Where it stands, None = not known of any.
+            position: Its position, None = unknown.
         """
         several = None if manifest is None or manifest.n == 1 else manifest
         under_way = self._under_way(transaction_id)
@@ -276,7 +276,7 @@ class Submits:
     async def _at_level(
         self, receipt: Receipt, level: Level, copies: int, timeout: float
     ) -> Receipt:
-        """Return the receipt of what is ordered once it is at the level, or says `late`."""
+        """Return the receipt of an ordered transaction once it has the level, or says `late`."""
         if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
             return receipt
         end = receipt.position + receipt.n - 1
@@ -287,7 +287,7 @@ class Submits:
         self, transaction_id: bytes, position: int | None, manifest: RunManifest | None = None
     ) -> Receipt | None:
         if position is None or position > self._base.ordered.value:
-            return None  # the core may know of it already, but nothing is told before it is durable
+            return None  # the core may know it already, but a receipt must be durable first
         stored = self._journal.read_entry_at(position)
         if stored is None:
             return self._position_only(transaction_id, position, manifest)
@@ -299,9 +299,9 @@ class Submits:
     def _position_only(
         self, transaction_id: bytes, position: int, manifest: RunManifest | None
     ) -> Receipt | None:
-        """Return what is known of an ordered transaction whose outcome is not kept here.
+        """Return the receipt of an ordered transaction whose outcome is not kept here.
 
-        A node that took over a snapshot knows ids and positions of what lies before it.
+        A node that took over a snapshot knows only ids and positions of earlier transactions.
 
         Raises:
             CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
@@ -326,10 +326,10 @@ class Submits:
     def _of_the_first(
         self, receipt: Receipt, transaction_id: bytes, manifest: RunManifest | None = None
     ) -> Receipt:
-        """Return the receipt of the first of two equal transactions if this one was the second.
+        """Return the receipt of the first transaction with this id if this one is a repeat.
 
-        A client that lost its node submits the same id elsewhere: both may be ordered, and only
-        the first takes effect (P25c).
+        A client that lost its node submits the same id elsewhere.  Both may be ordered; only the
+        first takes effect (P25c).
         """
         if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
             return receipt
@@ -340,7 +340,7 @@ class Submits:
         return replace(first, level=receipt.level, late=receipt.late)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
-        """Return what is known of a transaction, None if it was never seen here."""
+        """Return the receipt of a transaction, None if this node never saw it."""
         pending = self._receipts.pending(transaction_id)
         if pending is not None and pending[0].reached is not None:
             return self._raised(pending[0].receipt(pending[1]))
@@ -370,7 +370,7 @@ class Submits:
         )
 
     def _raised(self, receipt: Receipt) -> Receipt:
-        """Return the receipt at level applied if the own replica has got there."""
+        """Return the receipt at level applied if the own replica has reached its position."""
         position = receipt.position
         if position is None or position + receipt.n - 1 > self._replicas.applied(1):
             return receipt
@@ -378,7 +378,7 @@ class Submits:
 
 
 def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
-    """Return the receipt of a run whose rows are gone, None if these ids are not such a run."""
+    """Return the receipt of a run whose rows were pruned, None if these ids are not such a run."""
     position, _ = older.found.get(0, (0, False))
     if manifest.n == 1 or len(older.found) < manifest.n:
         return None
@@ -390,7 +390,7 @@ def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
         level=Level.ORDERED,
         position=position,
         rejections=tuple(
-            ReceiptRejection(index=index, code="rejected", text="the reason is not kept any more")
+            ReceiptRejection(index=index, code="rejected", text="the reason is no longer kept")
             for index, (_, rejected) in sorted(older.found.items())
             if rejected
         ),

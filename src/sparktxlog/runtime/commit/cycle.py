@@ -1,8 +1,8 @@
-"""The core at work: the cycle, the one task that owns it, and what the cycle works with.
+"""Runs the core: the cycle is the one task that calls it.
 
-It drains everything that waits, hands it to the core in one call, and appends the core's actions
-to the executor's stream.  While a write is in flight further cycles go on, so work pipelines.
-Single transactions gather until the writer is free and then become one run (group commit, P1b).
+The cycle passes all waiting events to the core in one call, and appends the core's actions to the
+executor's stream.  It goes on while a write is in flight.  Single transactions gather until the
+writer is free and then become one run (group commit, P1b).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("sparktxlog.cycle")
 
-#: Events that wait for the core; beyond it submits are refused and messages dropped.
+#: Most events that wait for the core; then submits are refused and messages dropped.
 _MAX_EVENTS = 16_384
-#: Peers' payloads that wait for the core, and durable payloads kept in memory, bytes.
+#: Most bytes of peers' payloads that wait for the core, and of durable payloads in memory.
 _FOREIGN_BYTES = 128 << 20
 _CACHE_BYTES = 16 << 20
 
@@ -49,7 +49,7 @@ class _Single:
     """A transaction that waits to become part of a run."""
 
     transaction: PreparedTransaction
-    #: What was found of its id; None = no manifest says so (P31).
+    #: What is known of its id; None = manifests of this wire version do not say it (P31).
     acceptance: Acceptance | None
     size_bytes: int
     alone: bool
@@ -57,7 +57,7 @@ class _Single:
 
 
 class Cycle:
-    """Feeds the core, which nobody else does, and passes on what it wants done."""
+    """Passes events to the core, its only caller, and the core's actions to the executor."""
 
     def __init__(
         self, base: Foundation, executor: Executor, holdings: Holdings, receipts: Receipts
@@ -80,7 +80,7 @@ class Cycle:
         self._waiting: dict[bytes, _Single] = {}
         self._wake = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
-        #: Set when the core takes no more part; reads go on.
+        #: Set when the core has halted; reads go on.
         self.halted: Alarm | None = None
 
     # -- input -------------------------------------------------------------------------------------
@@ -93,14 +93,14 @@ class Cycle:
         return True
 
     def tell_always(self, event: Event) -> None:
-        """Queue an event that the core must not miss; the core bounds how many there are."""
+        """Queue an event that the core must not miss; the core bounds the number of these."""
         self._events.append(event)
         self._wake.set()
 
     def accept_run(
         self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None
     ) -> Submission:
-        """Hand a client's run to the core, with what is known of its ids.
+        """Pass a client's run to the core, with what is known of its ids.
 
         Raises:
             BusyError: The core's queue is full (definite).
@@ -110,10 +110,10 @@ class Cycle:
         return self._submit_run(manifest, payload, singles=False)
 
     def acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
-        """Return what memory and files know of the ids; both must meet.
+        """Return what memory and files know of the ids; together they must cover all positions.
 
         Args:
-            older: What was found of them beyond the core's memory.
+            older: What was found among ids older than the core's memory.
 
         Raises:
             BusyError: Memory moved on too far (definite).
@@ -122,7 +122,7 @@ class Cycle:
         if known is None:
             return None
         if older.end < known.position - self._id_window:
-            raise BusyError("ids of old transactions are still being filed", hint="Try again soon.")
+            raise BusyError("ids of old transactions are being written", hint="Try again soon.")
         if not older.found:
             return known
         repeats = dict(known.repeats) | {index: at for index, (at, _) in older.found.items()}
@@ -152,10 +152,10 @@ class Cycle:
     async def submit_single(
         self, transaction: PreparedTransaction, acceptance: Acceptance | None
     ) -> tuple[Submission, int]:
-        """Let a transaction become part of the next run; return the run and its index there.
+        """Add a transaction to the next run; return the run and its index there.
 
         Args:
-            acceptance: What was found of its id.
+            acceptance: What is known of its id.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -184,7 +184,7 @@ class Cycle:
         return single
 
     def writer_is_free(self) -> None:
-        """Wake the cycle: what gathered meanwhile may become a run now."""
+        """Wake the cycle: gathered transactions may become a run now."""
         if self._singles:
             self._wake.set()
 
@@ -240,7 +240,7 @@ class Cycle:
         self.look_for_rest()
 
     def _enter(self, view: View) -> None:
-        """Let the shell follow a new view, after the actions that came with it."""
+        """Apply a new view to the node, after the actions that came with it."""
         self._view = view
         delivery = self._delivery
         assert delivery is not None, "only `run` enters views"
@@ -256,7 +256,7 @@ class Cycle:
             self._alarm = asyncio.get_running_loop().call_later(delay, self._wake.set)
 
     def _sort_arrived(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        """Keep the payloads the core asks for; let those go that it has, or never wants."""
+        """Keep the payloads that the core asks for; drop those that it has or does not want."""
         for action in actions:
             if isinstance(action, PersistForeignRun):
                 self._holdings.foreign_wanted(action.header)
@@ -265,7 +265,7 @@ class Cycle:
                 self._holdings.foreign_refused(event.header)
 
     def raise_alarm(self, alarm: Alarm) -> None:
-        """Tell an alarm; after a fatal one the node takes no more part."""
+        """Log an alarm; after a fatal one the node takes no more part."""
         (_log.critical if alarm.fatal else _log.warning)("alarm", code=alarm.code, text=alarm.text)
         if alarm.fatal and self.halted is None:
             self.halted = alarm
@@ -276,7 +276,7 @@ class Cycle:
     # -- group commit ------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
-        """Make runs of everything that waits; those of their own kind stay alone."""
+        """Make runs of all waiting transactions."""
         while self._singles:
             group = [self._singles.popleft()]
             size = group[0].size_bytes
@@ -309,7 +309,7 @@ class Cycle:
                 single.opened.set_result((submission, index))
 
     def fail_waiting(self, error: TxLogError) -> None:
-        """Refuse what waits to become a run; nothing of it happened."""
+        """Refuse the transactions that wait to become a run; nothing of them happened."""
         while self._singles:
             single = self._singles.popleft()
             del self._waiting[single.transaction.transaction_id]
@@ -328,7 +328,7 @@ def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:
 
 
 class CoreLoop:
-    """What the core needs to work; runs of former starts that have no stamp are followed again.
+    """The core with its executor and receipts; it also follows unstamped runs of earlier starts.
 
     **After calling** the constructor: run `executor.run` and `cycle.run`, and `close` in the end.
     """

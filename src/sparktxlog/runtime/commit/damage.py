@@ -1,7 +1,7 @@
-"""Lost or damaged data: runs that no node can deliver, and own files that are not whole.
+"""Lost or damaged data: runs that no node can deliver, and damaged files of this node.
 
-The core asks again at growing intervals, and orders nothing after such a run.  So the operator is
-told: in the log, in `status`, in `readyz` and by a metric.
+The core asks again at growing intervals, and orders nothing after such a run.  So it is reported to
+the operator: in the log, in `status`, in `readyz` and by a metric.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparktxlog.protocol.words.messages import Announcement, RunHeader
 
 _log = structlog.get_logger("sparktxlog.damage")
 
-#: A run is undelivered that failed so often, for its data and not for the link; a power of two.
+#: A run is undelivered after so many failures of its data, not of the link; a power of two.
 _ALARMING = 4
-#: What was not asked for in so long is wanted no more, seconds; the core's pauses are shorter.
+#: Seconds without a request after which data is no longer wanted; the core's pauses are shorter.
 _FORGOTTEN_S = 600.0
-#: Own files that are remembered.
+#: Most damaged files that are remembered.
 _MAX_FILES = 1_000
 
 
@@ -46,7 +46,7 @@ class Damage:
         self._files: dict[str, tuple[float, str]] = {}
 
     def failed(self, run: RunHeader | Announcement, reason: str) -> None:
-        """Note that no node that should have a run's data could give it."""
+        """Note that no node that should have a run's data could supply it."""
         now = self._clock()
         seq = run.seq if isinstance(run, RunHeader) else None
         found = self._runs.setdefault(
@@ -69,11 +69,11 @@ class Damage:
         return digest in self._runs
 
     def arrived(self, digest: bytes) -> None:
-        """Note that a run's data is here, or wanted no more."""
+        """Note that a run's data is here, or no longer wanted."""
         self._runs.pop(digest, None)
 
     def unreadable(self, path: str, reason: str) -> None:
-        """Note that a file of this node's payload store is not what a peer was promised."""
+        """Note that a file of this node's payload store differs from its manifest."""
         if path not in self._files:
             _log.error("staged file is damaged", path=path, reason=reason)
             if len(self._files) >= _MAX_FILES:
@@ -112,13 +112,13 @@ class Damage:
         return [{"path": path, "reason": reason} for path, (_, reason) in self._files.items()]
 
     def warnings(self) -> list[OperatorWarning]:
-        """Return what an operator should do, each with a code and a sentence."""
+        """Return warnings for operators, each with a code and a sentence."""
         found: list[OperatorWarning] = [
             {
                 "code": "undelivered-run",
-                "text": f"a run of {run['origin']} cannot be delivered, and nothing after it is "
-                f"ordered: {run['reason']}  If no copy is left anywhere, ask {run['origin']} to "
-                f"`sparktxlog void {run['digest'][:16]}`.",
+                "text": f"a run of {run['origin']} cannot be delivered, so nothing after it is "
+                f"ordered: {run['reason']}  If no copy of it exists, run `sparktxlog void "
+                f"{run['digest'][:16]}` at {run['origin']}.",
             }
             for run in self.runs()
         ]
@@ -126,7 +126,7 @@ class Damage:
             {
                 "code": "damaged-file",
                 "text": f"the staged file {file['path']} of this node is damaged: "
-                f"{file['reason']}  Put a good copy in its place.",
+                f"{file['reason']}  Replace it by a good copy.",
             }
             for file in self.files()
         ]

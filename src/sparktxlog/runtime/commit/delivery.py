@@ -1,4 +1,4 @@
-"""Carrying out what the core says: to peers, to who waits for receipts, to the owners of a node."""
+"""Carries out the core's actions other than writes: messages to peers, receipts, alarms, views."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from sparktxlog.transport.peer_link import PeerLink
 
 
 class Delivery:
-    """Carries out the core's actions that are no `Persist…`, and follows its views; never blocks.
+    """Carries out all actions of the core but `Persist…`, and follows its views; never blocks.
 
-    A peer that lost its place while an action waited has no link any more: nothing is sent to it.
+    A peer that was removed while an action waited has no link, so nothing is sent to it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Delivery:
         self._counted = base.ordered.value
 
     async def close(self) -> None:
-        """Send no tail any more."""
+        """Stop sending tails."""
         await self._tails.close()
 
     # -- what the executor passes on ---------------------------------------------------------------
@@ -123,7 +123,7 @@ class Delivery:
                 link.post(action.post)
             case SendPush():
                 payload = self._core.holdings.find(action.header.digest)
-                if payload is not None:  # else the peer fetches it (P3a)
+                if payload is not None:  # otherwise the peer fetches it (P3a)
                     link.push(action.header, payload)
             case SendAnnouncement():
                 link.announce(action.announcement)
@@ -152,33 +152,33 @@ class Delivery:
         self._membership.epochs.on_phase(told)
 
     def wrote(self, seconds: float) -> None:
-        """Note that a batch is durable: the writer is free again."""
+        """Note that a batch is durable, so the writer is free."""
         self._base.metrics.write_seconds.observe(seconds)
         self._core.cycle.writer_is_free()
 
     def rested(self) -> None:
-        """Note that nothing waits to be carried out."""
+        """Note that no action waits."""
         self._core.cycle.look_for_rest()
 
     # -- what the cycle passes on ------------------------------------------------------------------
 
     def is_busy(self) -> bool:
-        """Return whether the publisher delays what this node says."""
+        """Return whether the publisher delays this node's answers."""
         return self._log.publisher.working
 
     def enter(self, view: View) -> None:
-        """Follow a decided view, which is durable and whose consequences were sent."""
+        """Follow a decided view, after it is durable and its actions were sent."""
         self._membership.enter(view)
         self._log.holders.set_members(seat.node_id for seat in view.roster if not seat.witness)
         self._core.receipts.forget(self._was_dropped)
         self._files.on_view(view)
 
     def _was_dropped(self, first_id: bytes) -> bool:
-        """Whether a run is kept no more and did not get a position either."""
+        """Whether a run is no longer kept and has no position either."""
         kept = self._base.journal.find_transaction(first_id)
         return kept is None and self._base.master.locate(first_id) is None
 
     def halted(self, alarm: Alarm) -> None:
-        """Join anew where the others hold what this node said and does not know of."""
+        """Join again if the others hold what this node sent but no longer has."""
         if alarm.code == OutdatedError.code:
             self._membership.joining.outdated(self._base.master.view)

@@ -1,11 +1,11 @@
-"""The executor: carries out the core's actions in order, and groups what must be durable.
+"""The executor: carries out the core's actions in order, and groups writes.
 
-The order is that of `protocol/words/action_order.py` ("persist before you speak"): the writes of a
-batch are made durable together, with one fsync in the single writer thread, and while the disk
-works the next batch gathers (group commit, protocol P1b).
+`protocol/words/action_order.py` defines the order: persist before you send.  The writes of a batch
+become durable together, with one fsync in the single writer thread; meanwhile the next batch
+gathers (group commit, protocol P1b).
 
-A full disk stops the stream without losing anything: the batch is tried again until it fits.
-Any other failure of the storage leaves its state unknown: the node must stop.
+If the disk is full, the batch is retried until it fits, and nothing is lost.  After any other
+failure the state of the storage is unknown, so the node must stop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _RETRY_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class AsideWrite:
-    """Something of the shell to be made durable in its place in the stream."""
+    """Writes of the node, beside those of the core, at their place in the stream."""
 
     writes: Sequence[Write]
     #: Set when durable; None = nobody waits.
@@ -75,7 +75,7 @@ class Executor:
     """Carries actions out in order; only its thread writes to the journal.
 
     Args:
-        node_id: This node: its own runs outlive the end of an epoch.
+        node_id: This node; its own runs survive the end of an epoch.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Executor:
         )
         self._ready = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
-        #: The batch being worked on.
+        #: The present batch.
         self._batch: list[Action | AsideWrite] = []
-        #: What ended `run`; no write is possible any more.
+        #: The error that ended `run`; no more writes are possible.
         self._failed: TxLogError | None = None
         #: True: a batch is on its way to the disk.
         self.writing = False
@@ -104,7 +104,7 @@ class Executor:
         self._ready.set()
 
     def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
-        """Make the shell's own writes durable; the future is set when they are."""
+        """Make writes of the node durable; the future is set when they are."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed is not None:
             done.set_exception(self._failed)
@@ -113,7 +113,7 @@ class Executor:
         return done
 
     def write_then(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
-        """Make the shell's own writes durable, then call; never, if they fail."""
+        """Make writes of the node durable, then call `then`, unless they fail."""
         self.write(writes).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else then()
         )
@@ -145,7 +145,7 @@ class Executor:
             raise known from error
 
     def _fail(self, error: TxLogError) -> None:
-        """Fail all writes that wait: none of them will be done."""
+        """Fail all waiting writes."""
         self._failed = error
         for item in (*self._batch, *self._stream):
             if isinstance(item, AsideWrite) and item.done is not None and not item.done.done():
@@ -190,12 +190,12 @@ class Executor:
                 await loop.run_in_executor(self._thread, self._journal.write, writes)
             except DiskFullError as error:
                 if not self.disk_full:
-                    _log.error("disk full, waiting for room", error=str(error))
+                    _log.error("disk full, waiting for space", error=str(error))
                 self.disk_full = True
                 await asyncio.sleep(_RETRY_S)
             else:
                 if self.disk_full:
-                    _log.info("the disk has room again")
+                    _log.info("the disk has space again")
                 self.disk_full = False
                 return
 

@@ -1,7 +1,7 @@
-"""Staged files of this node: verified before they count, fetched again if they are damaged.
+"""Verifies staged files of this node, and fetches damaged ones again from peers.
 
-Any node that holds a run has its files, so what one disk lost another one may give.  Files are
-checked against this node's own manifest or segment, never against what a peer asks for.
+Every node that holds a run has its files, so another node may supply a file that this disk lost.
+Files are checked against this node's own manifest or segment, never against a peer's request.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.files")
 
-#: Segments of one range: workers take no more at once.
+#: Most segments of one range; workers take no more at once.
 _MOST_SEGMENTS = 500
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class FileRepair:
-    """Verifies staged files of this node, and has them fetched again; belongs to the event loop."""
+    """Verifies staged files of this node and has them repaired; belongs to the event loop."""
 
     def __init__(
         self, base: Foundation, core: CoreLoop, fetcher: RunFetcher, damage: Damage
@@ -49,7 +49,7 @@ class FileRepair:
         self._core = core
         self._fetcher = fetcher
         self._damage = damage
-        #: What is looked at: the transaction of a wanted file, or the digest of a run.
+        #: Checks under way: by the transaction of a wanted file, or by the digest of a run.
         self._tasks = KeyedTasks[bytes]()
         #: Digest of a run that may become void → its staged files.
         self._looked_at: dict[bytes, list[StagedFile]] = {}
@@ -94,7 +94,7 @@ class FileRepair:
         if origin == self._base.config.node_id:
             lost = await self._repair(files)
         else:
-            # Two nodes that repair what they ask each other for would never end.
+            # Two nodes that repair each other's requests would never end.
             lost = {file.path: (reason, {}) for file in files if file.path == path}
         for file, (why, asked) in lost.items():
             self._damage.unreadable(file, why + _told(asked))
@@ -120,7 +120,7 @@ class FileRepair:
     # -- own runs without a stamp ------------------------------------------------------------------
 
     def check_unstamped(self, digest: bytes) -> None:
-        """Look whether the files of an own run are whole, and tell the core (P1a)."""
+        """Check the files of an own unstamped run, and tell the core (P1a)."""
         self._start(digest, partial(self._repair_unstamped, digest))
 
     async def _repair_unstamped(self, digest: bytes) -> None:
@@ -153,7 +153,7 @@ class FileRepair:
     # -- runs that may become void -----------------------------------------------------------------
 
     def check_run(self, header: RunHeader) -> None:
-        """Look whether a stamped run is whole here, and tell the core (P32)."""
+        """Check whether a stamped run is complete here, and tell the core (P32)."""
         self._start(b"run " + header.digest, partial(self._check_run, header))
 
     async def _check_run(self, header: RunHeader) -> None:
@@ -182,7 +182,7 @@ class FileRepair:
         return payload
 
     def on_view(self, view: View) -> None:
-        """Clear what was reported of runs that are void."""
+        """Forget reports about runs that are void."""
         for voided in view.voided:
             self._damage.arrived(voided.digest)
             for file in self._looked_at.get(voided.digest, ()):
@@ -192,10 +192,9 @@ class FileRepair:
     # -- what a worker could not read --------------------------------------------------------------
 
     async def repair_segments(self, first: int, last: int) -> RepairedFiles:
-        """Read all files of a range of positions, and fetch again from peers what is damaged.
+        """Read all files of a range of positions, and fetch damaged ones again from peers.
 
-        Rows that were submitted inline lie in files that each node writes for itself: no other
-        node has the same ones.
+        Files of inline rows cannot be fetched: each node writes its own.
 
         Raises:
             ExpiredError: The log no longer holds the range (definite).
@@ -237,10 +236,10 @@ class FileRepair:
     async def _repair(
         self, files: Iterable[StagedFile], fetched: list[str] | None = None, *, ask: bool = True
     ) -> dict[str, tuple[str, dict[str, str]]]:
-        """Have damaged files fetched again; return those that nobody gave.
+        """Fetch damaged files again; return those that no node could supply.
 
         Returns:
-            Path → what is wrong with the file here, and for each node asked why it did not help.
+            Path → what is wrong with the file, and for each asked node why it could not help.
         """
         lost: dict[str, tuple[str, dict[str, str]]] = {}
         for file in files:
@@ -269,7 +268,7 @@ class FileRepair:
                 await self._fetcher.get_file(link, file)
             except TxLogError as error:
                 lacks = error.fields.get("status") in NO_DATA
-                asked[link.node_id] = "it has not got it whole either" if lacks else error.message
+                asked[link.node_id] = "it does not have a good copy" if lacks else error.message
             else:
                 return None
         return asked
@@ -284,8 +283,8 @@ class FileRepair:
         try:
             await work()
         except Exception:  # noqa: BLE001
-            # Who wants the file asks again, and so does the core.
-            _log.exception("looking at files failed unexpectedly")
+            # The peer that wants the file asks again, and so does the core.
+            _log.exception("checking files failed unexpectedly")
 
     async def close(self) -> None:
         """Stop all checks."""
@@ -293,5 +292,5 @@ class FileRepair:
 
 
 def _told(asked: dict[str, str]) -> str:
-    """Return why other nodes did not help, as the end of a sentence."""
+    """Return why other nodes could not help, as the end of a sentence."""
     return "".join(f"; {node}: {why}" for node, why in asked.items())

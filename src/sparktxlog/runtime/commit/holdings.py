@@ -1,9 +1,9 @@
-"""Payload containers in memory: until they are durable, and a bounded while longer.
+"""Payload containers in memory: until they are durable, then in a bounded cache.
 
-Own payloads wait for the core's `PersistOwnRun` or `PersistAnnouncement`, a peer's for
-`PersistForeignRun`; both are bounded before the core hears of them, so nothing it was told of is
-ever missing.  What is durable stays in a cache bounded by bytes, for pushing, for peers that
-fetch and for publishing; whatever fell out is read from the journal.
+Own payloads wait for the core's `PersistOwnRun` or `PersistAnnouncement`, those of peers for
+`PersistForeignRun`.  Both are bounded before the core learns of them, so a payload that the core
+asks for is always here.  Durable payloads stay in a cache of bounded size, to be pushed, fetched
+by peers and published; others are read from the journal.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Holdings:
     # -- runs of peers -----------------------------------------------------------------------------
 
     def put_foreign(self, header: RunHeader, payload: bytes) -> bool:
-        """Keep a peer's verified payload for the core; False if there is no room for it now."""
+        """Keep a peer's verified payload for the core; False if there is no room for it."""
         key = run_key(header)
         if key in self._foreign or key in self._wanted:
             return True
@@ -96,7 +96,7 @@ class Holdings:
         """Return a peer's payload that the core asked to keep."""
         payload = self._wanted.get(run_key(header)) or self._cache.get(header.digest)
         if payload is None:
-            raise InvariantViolation(f"the payload of run {run_key(header)} is not at hand")
+            raise InvariantViolation(f"the payload of run {run_key(header)} is missing")
         return payload
 
     def foreign_persisted(self, header: RunHeader) -> None:
@@ -139,7 +139,7 @@ class Holdings:
         self._ends.append((end, digest))
 
     def release(self, position: int) -> None:
-        """Drop payloads up to a position: no node needs them any more."""
+        """Drop payloads up to a position, because no node needs them."""
         while self._ends and self._ends[0][0] <= position:
             payload = self._cache.pop(self._ends.popleft()[1], None)
             if payload is not None:

@@ -24,10 +24,10 @@ _TAIL_RUNS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OtherHistory:
-    """What was found for a peer whose queue is not the beginning of this one."""
+    """The finding that a peer's queue is not the beginning of this one."""
 
     alarm: Alarm
-    #: The run here that holds the position after the peer's end, if the queue reaches so far.
+    #: This node's run with the position after the peer's end, if there is one.
     proof: Tail
 
 
@@ -37,12 +37,12 @@ class QueueTails:
     def __init__(self, base: Foundation, cycle: Cycle) -> None:
         self._base = base
         self._cycle = cycle
-        #: Peer → the task that sends it tails, and what it is to send next.
+        #: Peer → the task that sends it tails, and the next request.
         self._tails: dict[NodeId, asyncio.Task[None]] = {}
         self._next_tails: dict[NodeId, SendTail] = {}
 
     def send(self, action: SendTail) -> None:
-        """Send a tail once the one under way is there; the newest of those that wait counts."""
+        """Send a tail after the one under way; of waiting requests only the newest counts."""
         self._next_tails[action.peer] = action
         if action.peer not in self._tails:
             self._tails[action.peer] = asyncio.create_task(self._send_tails(action.peer))
@@ -77,24 +77,24 @@ class QueueTails:
             await link.tail(tail)
 
     async def _tell_diverged(self, action: SendTail, found: _OtherHistory) -> None:
-        """Stop if a member has another history; one that only wants to join learns of it."""
+        """Stop if a member has another history; tell a node that only wants to join."""
         if action.peer in self._base.master.view.members:
             self._cycle.raise_alarm(found.alarm)
             return
         text = found.alarm.text
         _log.error("no tail for a node of another history", peer=action.peer, text=text)
-        # The run that does not follow its queue is the proof: it stops, and tells its operator.
+        # The run that does not continue its queue is the proof: it stops and tells its operator.
         await self._send_entries(action, found.proof)
 
     def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
         """Read a bounded piece of the queue; in a thread.
 
-        Of what has expired one run is enough, as long as its row is there: it shows whether the
-        peer's queue is the beginning of this one, and that its data is gone.
+        Of an expired part one run is enough if its row still exists: it shows whether the peer's
+        queue is the beginning of this one, and that its data is gone.
         """
         ahead = action.ahead
         if ahead is not None:
-            # Where its tail ends as the queue here did, so did all before it.
+            # If its tail ends with the same hash as this queue, everything before is equal.
             stored = self._read_behind(ahead)
             if stored and stored[0].entry.previous_hash == ahead.chain_hash:
                 return tail_of(self._base, stored)
@@ -123,7 +123,7 @@ class QueueTails:
         return tail_of(self._base, stored)
 
     def _read_behind(self, ahead: Ahead) -> Sequence[StoredEntry]:
-        """Return what follows a tail, as much as there is room for; nothing if it is expired."""
+        """Return what follows a tail, as much as fits; nothing if it is expired."""
         room = min(max(ahead.room, 1), _TAIL_RUNS)
         try:
             return self._base.journal.read_queue(ahead.position, room, payloads=False)

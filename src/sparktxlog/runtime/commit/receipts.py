@@ -1,7 +1,7 @@
 """Receipts: which client waits for which transaction to reach which level.
 
-A `Submission` follows one own run from submit until it is ordered; then only those who wait for
-replicas keep it.  Nothing here is kept per transaction of a larger run.
+A `Submission` follows one own run from submit until it is ordered; after that only clients that
+wait for replicas keep it.  Nothing is kept per transaction of a larger run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 
-#: Seconds that an acquired run usually needs to be ordered; later it waits for a silent member.
+#: Seconds that an acquired run usually needs to be ordered; after that a member is missing.
 ORDERING_S = 1.0
 
 
@@ -39,17 +39,17 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """An own run on its way; `reached` only rises."""
+    """An own run that is not ordered yet; `reached` only rises."""
 
     ids: bytes
-    #: How many of its transactions are found by id: all singles, the first of a batch.
+    #: Number of its transactions that are found by id: all singles, the first of a batch.
     indexed: int = 0
     header: RunHeader | None = None
     entry: QueueEntry | None = None
     ordered_at: int | None = None
     reached: Level | None = None
     waiters: list[_Waiter] = field(default_factory=list)
-    #: Why it failed; the core may say so before a client waits.
+    #: Why it failed; that may be known before a client waits.
     failure: TxLogError | None = None
 
     @property
@@ -107,7 +107,7 @@ def _unknown(ids: bytes, receipt: Receipt, level: Level, when: str) -> CommitSta
     first = receipt.transaction_id or transaction_id_to_text(ids[:16])
     return CommitStateUnknownError(
         f"transaction {first} has not reached {level.value!r} {when}",
-        hint="It may still get there: ask for its id before doing it again.",
+        hint="It may still reach it: ask for its id before you submit it again.",
         transaction_id=first,
         reached=receipt.level.value if receipt.level else None,
         n=receipt.n,
@@ -120,8 +120,8 @@ class Receipts:
 
     Args:
         applied: Returns the position that `copies` replicas have applied.
-        on_busy: Called when the first own run sets out, and when the last one is ordered, or was
-            not although the acquisition quorum has held it for ORDERING_S: then a member is away.
+        on_busy: Called when the first own run is submitted, and when the last one is ordered, or
+            was acquired ORDERING_S ago: then a member is missing.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Receipts:
     ) -> None:
         self._applied = applied
         self._on_busy = on_busy
-        #: Own runs of which `on_busy` tells.
+        #: Own runs that count for `on_busy`.
         self._under_way: set[Submission] = set()
         self._by_ticket: dict[int, Submission] = {}
         #: By (origin, first sequence number).
@@ -174,7 +174,7 @@ class Receipts:
     async def wait(
         self, submission: Submission, index: int | None, level: Level, copies: int, timeout_s: float
     ) -> Receipt:
-        """Return the receipt once the level is reached; what is ordered in time may be `late`.
+        """Return the receipt once the level is reached, or `late` if it is only ordered in time.
 
         Raises:
             CommitStateUnknownError: Neither reached in time nor ordered; fields
@@ -214,7 +214,7 @@ class Receipts:
         """Wait until `copies` replicas applied a position; return whether they did in time.
 
         Args:
-            of_submit: What is ordered is told as late, where the node cannot wait any more.
+            of_submit: Whether a submit waits: it is answered as late if the node stops waiting.
         """
         if position <= self._applied(copies):
             return True
@@ -228,10 +228,10 @@ class Receipts:
             self._purge(copies)
             return False
 
-    # -- what the core tells -----------------------------------------------------------------------
+    # -- events of the core ------------------------------------------------------------------------
 
     def accepted(self, ticket: int, header: RunHeader | None) -> None:
-        """The submit is durable here; told again with the header once it is stamped (P1a)."""
+        """The submit is durable here; called again with the header once it is stamped (P1a)."""
         submission = self._by_ticket.get(ticket)
         if submission is None:
             return
@@ -246,14 +246,14 @@ class Receipts:
         """The own run is durable at the acquisition quorum."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is not None and submission.reached is not Level.ORDERED:
-            # From here on few bytes travel, and a copy must not delay them.
+            # From here on only few bytes are sent, and a copy must not delay them.
             asyncio.get_running_loop().call_later(ORDERING_S, self._arrived, submission)
             submission.header = header
             submission.reached = Level.ACQUIRED
             self._settle(submission)
 
     def ordered(self, entry: QueueEntry, at: int) -> None:
-        """A run has its place and outcome."""
+        """A run has its position and outcome."""
         submission = self._by_run.pop((entry.header.origin, entry.header.seq), None)
         if submission is None:
             return
@@ -278,7 +278,7 @@ class Receipts:
                 self._on_busy(False)
 
     def replicas_moved(self) -> None:
-        """Replicas reported: answer those who waited for it."""
+        """Replicas reported: answer clients that waited for it."""
         for copies, heap in self._replicas.items():
             applied = self._applied(copies)
             while heap and heap[0][0] <= applied:
@@ -287,7 +287,7 @@ class Receipts:
                     future.set_result(True)
 
     def close(self, error: TxLogError) -> None:
-        """Fail all who still wait: the node stops."""
+        """Fail all waits: the node stops."""
         for submission in (*self._by_ticket.values(), *self._by_run.values()):
             self._fail(submission, error)
         self._end_replica_waits()
@@ -297,12 +297,12 @@ class Receipts:
                     future.set_exception(error)
 
     def detach(self, reason: str) -> None:
-        """End all waits: this node takes no part any more, so what they wait for may not come.
+        """End all waits, because this node takes no part any more.
 
-        A client that waits for replicas gets the receipt of what is ordered, as `late`.
+        A client that waits for replicas gets a `late` receipt, if its transaction is ordered.
 
-        The runs stay known: what is restamped, or ordered by the others, is answered by its id.
-        A submit that the core has not answered yet is left to it: it refuses definitely.
+        The runs stay known, so a run that is stamped again, or ordered by the others, is found by
+        its id.  The core definitely refuses submits that it has not answered yet.
         """
         for submission in (*self._by_ticket.values(), *self._by_run.values()):
             if submission.reached is None:
@@ -312,7 +312,7 @@ class Receipts:
         self._end_replica_waits()
 
     def _end_replica_waits(self) -> None:
-        """Tell all whose transactions are ordered that their replicas are late."""
+        """Answer all submits that wait for replicas as late."""
         for heap in self._replicas.values():
             for _, _, future, of_submit in heap:
                 if of_submit and not future.done():
@@ -321,10 +321,10 @@ class Receipts:
     def forget(self, is_dropped: Callable[[bytes], bool]) -> None:
         """End the waits for durable runs that a new view left out, and forget those runs (P20).
 
-        They are other nodes', or of this node's life before it lost its disk.
+        They belong to other nodes, or to this node before it lost its disk.
 
         Args:
-            is_dropped: Told the first id of a run; returns whether it is kept no more.
+            is_dropped: Takes the first id of a run; returns whether it is no longer kept.
         """
         for key, submission in list(self._by_run.items()):
             if not is_dropped(submission.ids[:16]):
@@ -332,11 +332,11 @@ class Receipts:
             del self._by_run[key]
             self._arrived(submission)
             self._drop_ids(submission)
-            self._end_waits(submission, "when its origin was evicted: it may come back with it")
+            self._end_waits(submission, "before its origin was evicted; it may return with it")
 
     @staticmethod
     def _end_waits(submission: Submission, when: str) -> None:
-        """Tell all who wait for a run that its outcome is open."""
+        """Fail all waits for a run with an unknown outcome."""
         for waiter in submission.waiters:
             if not waiter.future.done():
                 receipt = submission.receipt(waiter.index)
@@ -344,7 +344,7 @@ class Receipts:
         submission.waiters.clear()
 
     def _purge(self, copies: int) -> None:
-        """Drop waits that timed out, once they are many: replicas may stand still for long."""
+        """Drop waits that timed out, once there are many: replicas may stand still for long."""
         heap = self._replicas.get(copies, [])
         self._expired += 1
         if self._expired > 64 and 2 * self._expired > len(heap):
@@ -369,7 +369,7 @@ class Receipts:
         for waiter in submission.waiters:
             if waiter.future.done():
                 continue
-            # For replicas who waits does so by itself, once it is ordered.
+            # Once it is ordered, a client that waits for replicas does so in `wait_applied`.
             if reached is Level.ORDERED or LEVEL_RANK[waiter.level] <= LEVEL_RANK[reached]:
                 waiter.future.set_result(submission.receipt(waiter.index))
             else:
@@ -392,7 +392,7 @@ _REJECTIONS: dict[str, type[TxLogError]] = {
 
 
 def rejection_error(code: str, text: str) -> TxLogError:
-    """Return the error that a core's refusal is for the client."""
+    """Return the client's error for a refusal of the core."""
     kind = _REJECTIONS.get(code)
     if kind is None:
         kind = BusyError if code in ("busy", "clock-skew") else CommitRejectedError
@@ -407,6 +407,6 @@ def check_copies(level: Level, copies: int, members: int) -> None:
     """
     if level is Level.APPLIED and not 1 <= copies <= members:
         raise InvalidRequestError(
-            f"level applied({copies}) cannot be reached by {members} members",
+            f"level applied({copies}) cannot be reached with {members} members",
             hint=f"Ask for 1 to {members}.",
         )

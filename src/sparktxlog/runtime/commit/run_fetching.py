@@ -1,8 +1,8 @@
-"""Getting payloads of peers' runs: manifest and inline rows first, then staged files.
+"""Fetches the payloads of peers' runs: manifest and inline rows first, then staged files.
 
-Works beside the rounds and never delays them.  Several runs and several files of a run move in
-parallel, each bounded; what a broken link left of a file is resumed.  Everything is verified
-against the digest that came with the header before the core hears of it.
+Fetching never delays the rounds.  Several runs, and several files of a run, are fetched in
+parallel; a transfer that a broken link interrupted is resumed.  Everything is verified against the
+digest in the header before the core learns of it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from sparktxlog.transport.signing import StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.fetching")
 
-#: Large runs, and staged files, that move at once.
+#: Large runs, and staged files, that are fetched at once.
 _PARALLEL_RUNS = 16
 _PARALLEL_FILES = 4
-#: A file is tried so often at one source before the next source gets its turn.
+#: Attempts at one source before the next source is asked.
 _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
 _SMALL_BYTES = 32 << 10
-#: What a node answers that has not got the data, or not whole.
+#: Answers of a node that does not have the data, or only damaged.
 NO_DATA = frozenset(
     {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
 )
@@ -53,7 +53,7 @@ _Wanted = RunHeader | Announcement
 _T = TypeVar("_T")
 _Turns = AbstractAsyncContextManager[None]
 _Work = Callable[[], Coroutine[Any, Any, None]]
-#: Small runs need no turn: they travel together.
+#: Small runs need no turn: they are fetched together.
 _AT_ONCE: _Turns = nullcontext()
 
 
@@ -85,7 +85,7 @@ class RunFetcher:
     """Carries out `FetchPayload` and `PrefetchFiles`.
 
     Args:
-        damage: Is told of runs whose data no node can give.
+        damage: Notes runs whose data no node can supply.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RunFetcher:
             max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
         )
         self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
-        #: By what is done and the digest: a prefetched run may be fetched meanwhile.
+        #: By kind of fetch and digest: a run may be prefetched and fetched at the same time.
         self._tasks = KeyedTasks[tuple[str, bytes]]()
 
     def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
@@ -115,7 +115,7 @@ class RunFetcher:
         self._start("prefetch", announcement, partial(self._prefetch, announcement), self._turns)
 
     async def close(self) -> None:
-        """Stop all transfers; what came is kept for resumption."""
+        """Stop all transfers; received bytes are kept, to resume there."""
         await self._tasks.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -133,12 +133,12 @@ class RunFetcher:
         except TxLogError as error:
             _log.info("fetch failed", run=run.digest.hex()[:12], reason=str(error))
             if isinstance(run, Announcement) and _is_missing(error):
-                self._damage.arrived(run.digest)  # its origin announces it no more
+                self._damage.arrived(run.digest)  # its origin no longer announces it
             elif not _is_of_the_link(error):
                 self._damage.failed(run, str(error))
             self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
-            # After a mistake in this code, too, the core must get its answer.
+            # Even after a bug in this code the core must get its answer.
             _log.exception("fetch failed unexpectedly", run=run.digest.hex()[:12])
             self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=repr(error)))
 
@@ -165,7 +165,7 @@ class RunFetcher:
             raise TransportError("there is no source to fetch from")
         if all(map(_is_missing, failures)):
             self._membership.missed(header)
-        # One that could not be asked may have it.
+        # A node that could not be asked may have it.
         raise next(filter(_is_of_the_link, failures), failures[-1])
 
     async def _prefetch(self, announcement: Announcement) -> None:
@@ -201,11 +201,11 @@ class RunFetcher:
                 transfer.cancel()
 
     async def get_file(self, link: PeerLink, file: StagedFile) -> None:
-        """Get one staged file from a peer; a no-op if it is here and whole.
+        """Get one staged file from a peer, unless a good copy is here.
 
         Raises:
-            TransportError: The peer cannot be reached, or has not got it whole.
-            ManifestMismatchError: What came is another file (definite).
+            TransportError: The peer cannot be reached, or has no good copy.
+            ManifestMismatchError: The received bytes are another file (definite).
             StorageError: The own disk failed.
         """
         for attempt in range(1, _ATTEMPTS + 1):
@@ -221,7 +221,7 @@ class RunFetcher:
         raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
 
     def _receive(self, link: PeerLink, file: StagedFile) -> None:
-        """Fetch one file, in a thread; a no-op if it is here and whole."""
+        """Fetch one file, in a thread, unless a good copy is here."""
         if self._payloads.has(file):
             try:
                 self._payloads.verify(file)
@@ -230,16 +230,16 @@ class RunFetcher:
             else:
                 return
         offset = self._payloads.received_bytes(file)
-        # All bytes may be here and unverified: the node died before it put the file in place.
+        # All bytes may be here but unverified, if the node died before it put the file in place.
         rest = link.stream(file, offset) if offset < file.size_bytes else ()
         self._payloads.receive(file, rest, offset)
 
 
 def _is_missing(error: TxLogError) -> bool:
-    """Return whether a node said that it has not got what was asked for."""
+    """Return whether a node answered that it does not have the data."""
     return error.fields.get("status") == NotFoundError.http_status
 
 
 def _is_of_the_link(error: TxLogError) -> bool:
-    """Return whether a fetch failed on its way: the data may be good."""
+    """Return whether the link failed, so the data may be good."""
     return isinstance(error, TransportError) and error.fields.get("status") not in NO_DATA

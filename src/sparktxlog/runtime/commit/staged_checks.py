@@ -1,8 +1,7 @@
-"""Staged files of a submit: seen, typed and decoded before the node says `accepted`.
+"""Checks the staged files of a submit before the node accepts it.
 
-Whoever wrote them, every page is decoded once: what cannot be read would stop the workers of all
-sites once it is ordered.
-Everything here blocks on disks and belongs in a thread.
+Every page is decoded once: a page that cannot be read would stop the workers of all sites after
+the transaction is ordered.  Everything here blocks on disks and belongs in a thread.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ def verify_staged(
 ) -> PreparedTransaction:
     """Check and fsync all staged files; return the transaction with their statistics.
 
-    An operation whose files turn out to have no rows becomes what `prepare` makes of one.
+    An operation whose files have no rows becomes what `prepare` makes of one without rows.
 
     Args:
         tables: The catalog; tables the transaction creates need not be in it.
 
     Raises:
-        PayloadStoreError: A file is not there: node and executors see two stores (definite).
+        PayloadStoreError: A file is missing: node and executors see different stores (definite).
         ManifestMismatchError: Size, digest or rows differ from the manifest, or a page cannot be
             decoded (definite).
         SchemaMismatchError: Columns of a file are not the table's (definite).
@@ -112,7 +111,7 @@ def _check_schema(
         if not same:
             raise SchemaMismatchError(
                 f"table {definition.name!r}: column {field.name!r} of {where} is {given}, "
-                f"{ddl_type(field.type)} is wanted",
+                f"expected {ddl_type(field.type)}",
                 hint="Cast before writing; timestamps as TIMESTAMP_MICROS.",
                 table=definition.name,
                 column=field.name,

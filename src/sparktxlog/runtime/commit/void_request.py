@@ -14,7 +14,7 @@ from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs
 
-#: Waiting runs that are looked through: one that stands in the way is among the first.
+#: Waiting runs that are searched: a run that blocks the others is among the first.
 _MOST_RUNS = 10_000
 
 
@@ -27,16 +27,16 @@ class Voiding:
         self._files = files
 
     async def void(self, name: str, without: Iterable[str], timeout: float) -> VoidAnswer:
-        """Let a run that waits take no effect; return the view that has it so.
+        """Declare a waiting run void; return the view in which it is.
 
         Args:
-            name: Digest of the run, hexadecimal, or the beginning of it.
-            without: Members that may hold it, and are given up.
+            name: Digest of the run, hexadecimal, or its beginning.
+            without: Members that may hold it, and are not waited for.
 
         Raises:
             NotFoundError: No such run waits here (definite).
-            LocalProtocolError: It has no staged files, another node has its manifest, or the core
-                refused it: a member holds it, say (definite).
+            LocalProtocolError: It has no staged files, only another node has its manifest, or the
+                core refused it, for example because a member holds it (definite).
             CommitStateUnknownError: Not decided in time; it may still be (not definite).
         """
         header = self._find(name)
@@ -69,6 +69,6 @@ class Voiding:
         if not held:
             raise LocalProtocolError(
                 "nothing was changed: this node does not have the run's manifest",
-                hint=f"Ask {header.origin}, which stamped it.",
+                hint=f"Ask {header.origin}, which accepted it.",
             )
         return header

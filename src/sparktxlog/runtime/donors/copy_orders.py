@@ -1,8 +1,8 @@
-"""Copies at the target's own node: it finds donors and hands their leases on.
+"""Copies at the target's own node: it finds donors and passes on their leases.
 
-The node arranges a copy and carries none of it: the worker that gets the ticket fetches straight
-from the donors.  What a donor offers is compared with this node's own log before it is handed
-on: another lineage, or another history under the same positions, must never reach a replica.
+The node only arranges a copy; the worker fetches straight from the donors.  The node compares each
+offer with its own log before it passes it on: another log, or another history with the same
+positions, must never reach a replica.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.copies")
 
-#: A donor may be ahead of this node's queue for as long as a few rounds take, seconds.
+#: Seconds that a donor may be ahead of this node's queue: a few rounds.
 _REACH_S = 10.0
 
 
@@ -38,11 +38,11 @@ class Copies:
         """Plan a copy for a worker of this site and return its ticket.
 
         Args:
-            forced: A copy is wanted though replaying would do.
-            donor: The site whose replica an operator says is right; empty = none was named.
+            forced: Copy even if a replay is possible.
+            donor: The site whose replica is right, according to an operator; empty = not named.
 
         Raises:
-            LocalProtocolError: No copy is possible or due, with the reason (definite).
+            LocalProtocolError: No copy is possible or necessary, with the reason (definite).
         """
         decision, donors = await self.planner.decide(worker_id, forced, donor)
         if decision.plan != CatchUpKind.COPY.value or not donors:
@@ -66,7 +66,7 @@ class Copies:
             named: An operator chose the donor, so it lends even if another replica differs.
 
         Raises:
-            LocalProtocolError: None of them gave a lease; says why for each (definite).
+            LocalProtocolError: None of them gave a lease; the message has the reasons (definite).
         """
         grants: list[Grant] = []
         failures: list[str] = []
@@ -128,7 +128,7 @@ class Copies:
         except BaseException:
             await self._give_back(link, grant)
             raise
-        # The donor names its first address; the one in use leads there for sure.
+        # The donor names its first address; the one in use certainly leads there.
         return replace(grant, url=link.url)
 
     async def _check(self, grant: Grant, donor: str, urls: Sequence[str]) -> None:
@@ -166,8 +166,8 @@ class Copies:
             here = await self._base.run_blocking(self._base.journal.read_hash_at, grant.position)
         except ExpiredError as error:
             raise RemoteProtocolError(
-                f"{donor!r} offers position {grant.position}, so far back that this node cannot "
-                f"tell whether it is of this history: {error.message}",
+                f"{donor!r} offers position {grant.position}, which is too old to be compared with "
+                f"this node's history: {error.message}",
                 hint="Let the donor's worker catch up, then try again.",
                 donor=donor,
             ) from error

@@ -1,11 +1,11 @@
-"""The throttle of copies: their chunks yield to this node's own transactions.
+"""Throttles copies: their chunks wait for this node's own transactions.
 
 A chunk is served in a *turn*: from reading its file until the connection has taken its last byte.
-While own transactions are on their way, after a turn of t seconds the next one waits until they are
-through, or t x (1 / share - 1) seconds have passed.  So a copy takes at most about `share` of the
-time from them, but always goes on.  Turns overlap only where no transactions were for a while:
-otherwise a writer that comes again soon would find the link taken by several of them.  One object
-serves all copies of a node, in the order of their requests.
+While own transactions wait to be ordered, the turn after one of t seconds waits until they are
+ordered, or until t x (1 / share - 1) seconds have passed.  So a copy takes at most about `share` of
+the time, but always goes on.  Turns overlap only if there were no transactions for a while:
+otherwise the next transaction would share the link with several turns.  One object serves all
+copies of a node, in the order of their requests.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable
 
 from sparktxlog.errors import DonorYieldsError
 
-#: Turns at once after so many seconds without own transactions.
+#: Turns overlap after so many seconds without own transactions.
 AT_ONCE = 4
 RECENT_S = 1.0
-#: Seconds without own transactions after which they are taken to be through: a writer that sends
-#: one after the other pauses for less.
+#: Seconds without own transactions after which there are none: a writer that commits one after the
+#: other pauses for less.
 QUIET_S = 0.05
-#: Longest pause after a turn, seconds: the floor of a copy over a slow link.
+#: Longest pause after a turn, seconds; it bounds how slow a copy may get.
 LONGEST_PAUSE_S = 60.0
-#: Longest turn, seconds: a target that takes no more bytes must not hold up the others.
+#: Longest turn, seconds: a target that stops reading must not delay the others.
 LONGEST_TURN_S = 60.0
-#: Longest time a request for a turn waits, seconds; well below what a target takes for silence.
+#: Longest wait for a turn, seconds; well below the target's timeout.
 HOLD_S = 5.0
 
 #: Runs a function after some seconds; what it returns can be cancelled.
@@ -56,14 +56,14 @@ class CopyThrottle:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._running = 0
         self._busy = False
-        #: The last own transaction was through at this time.
+        #: Time at which the last own transaction was ordered.
         self._quiet_from = -math.inf
-        #: No turn begins before, unless own transactions are through.
+        #: No turn begins earlier while own transactions wait.
         self._pause_ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def busy(self, busy: bool) -> None:
-        """Note whether own transactions are on their way from now on."""
+        """Note whether own transactions wait to be ordered from now on."""
         self._busy = busy
         self._quiet_from = self._clock()
         self._look()
@@ -74,7 +74,7 @@ class CopyThrottle:
         **After calling**: `end` it.
 
         Raises:
-            DonorYieldsError: None came within HOLD_S; the copy is to ask again (definite).
+            DonorYieldsError: No turn within HOLD_S; ask again (definite).
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -106,12 +106,12 @@ class CopyThrottle:
         now = self._clock()
         if self._yielding(now):
             pause = min(seconds * (1 / self._share - 1), LONGEST_PAUSE_S)
-            # Turns that began together, before there were transactions, ran side by side.
+            # Turns that began before there were transactions ran at the same time.
             self._pause_ends = max(self._pause_ends, now + pause)
         self._look()
 
     def _look(self) -> None:
-        """Give the turns that may begin, and look again when the next one may."""
+        """Start the turns that may begin, and look again when the next one may."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -137,7 +137,7 @@ class CopyThrottle:
 
 
 class Turn:
-    """A turn that was taken; it begins at once, and ends by itself after LONGEST_TURN_S."""
+    """A turn under way; it ends after LONGEST_TURN_S at the latest."""
 
     def __init__(self, clock: Callable[[], float], ended: Callable[[float], None]) -> None:
         self._clock = clock
@@ -147,7 +147,7 @@ class Turn:
         self.timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
-        """End the turn; again changes nothing."""
+        """End the turn; a second call changes nothing."""
         if not self._over:
             self._over = True
             if self.timer is not None:

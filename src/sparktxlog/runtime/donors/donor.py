@@ -1,12 +1,12 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
-`storage.copies.pins`); so the replica stays online and writable while it is copied, and nothing
-that happens to it reaches the copy.  Whoever holds the lease's token may read these files and no
-others.  An unused lease expires; its pins go with it.
+`storage.copies.pins`).  So the replica stays online and writable while it is copied, and later
+changes do not reach the copy.  The lease's token gives access to these files only.  An unused lease
+expires, and its pins are removed.
 
-Leases live in memory only: after a restart of this node their pins are removed, their holders are
-told that the lease is gone, and ask for a new one.  What they have fetched stays good.
+Leases exist in memory only: a restart of this node removes their pins, and their holders ask for
+new leases.  Files that they have fetched stay valid.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class Donor:
 
         Args:
             worker_id: The worker that copies, for the log.
-            named: Somebody says that this replica is right, though another one differs.
+            named: An operator says that this replica is right, although another one differs.
 
         Raises:
             NotFoundError: There is no replica here, or not one that is KNOWN (definite).
-            BusyError: MAX_LEASES leases are out; they expire (definite).
+            BusyError: There are MAX_LEASES leases already; they expire (definite).
             StorageError: The files cannot be pinned; nothing stays pinned.
         """
         self._leases.expire()
@@ -167,10 +167,10 @@ class Donor:
         return grant, pinned
 
     async def _report(self, named: bool) -> WorkerReport:
-        """Return the report that tells what the lake holds; NotFoundError if it may be no donor."""
+        """Return the report of the present lake; NotFoundError if it must not be a donor."""
         node_id = self._config.node_id
         own: OwnState | None = await self._run(read_replica_state, self._config.lake_dir)
-        # A lake that was made anew has another worker: older reports say nothing of it.
+        # A new lake has another worker; older reports do not describe it.
         newest = self._replicas.own(None if own is None else own.worker_id)
         if newest is None or newest.report.position == 0:
             raise NotFoundError(
@@ -190,7 +190,7 @@ class Donor:
             )
         if own is not None and own.position < report.position:
             raise NotFoundError(
-                f"the replica of {node_id!r} stands at position {own.position}, its last report "
+                f"the replica of {node_id!r} is at position {own.position}, its last report "
                 f"says {report.position}",
                 hint="Wait until its worker has reported again.",
             )
@@ -226,7 +226,7 @@ class Donor:
 
         Raises:
             LeaseGoneError, UnauthorizedError: As `lease`.
-            DonorYieldsError: Transactions go first; the target is to ask again (definite).
+            DonorYieldsError: Transactions go first; ask again (definite).
         """
         with self._leases.using(lease_id, token):
             return await self._throttle.take()
@@ -243,7 +243,7 @@ class Donor:
         Raises:
             LeaseGoneError, UnauthorizedError: As `lease`.
             UnknownTableError, NotFoundError, InvalidRequestError: No such chunk (definite).
-            FileChangedError: The file is not what was pinned (definite).
+            FileChangedError: The file has changed since it was pinned (definite).
         """
         with self._leases.using(lease_id, token) as lease:
             file = lease.file(table, path)
@@ -281,7 +281,7 @@ class Donor:
             NotFoundError: No replica that is KNOWN (definite).
             StorageError: Its tables cannot be read.
         """
-        # Also of a replica that others differ from: an operator may name it as the donor.
+        # Also for a contested replica: an operator may name it as the donor.
         report = await self._report(named=True)
         files = {}
         for table, state in sorted(report.tables.items()):
@@ -314,14 +314,14 @@ def _offer(
     state = report.tables[table]
     if definition is None or definition.fingerprint() != state.schema:
         raise NotFoundError(
-            f"table {table!r} of the replica is not the one of the catalog",
+            f"table {table!r} of the replica differs from that of the catalog",
             table=table,
             schema=state.schema,
         )
     commit = f"_delta_log/{state.version:020d}."
     if not any(file.path.startswith(commit) for file in files):
         raise StorageError(
-            f"table {table!r}: the log of version {state.version} is not there any more",
+            f"table {table!r}: the log of version {state.version} no longer exists",
             hint="Wait until the site's worker has reported again.",
             table=table,
             version=state.version,

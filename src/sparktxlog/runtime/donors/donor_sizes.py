@@ -1,7 +1,7 @@
-"""What a copy from each donor would have to fetch: asked of donors, weighed against the own lake.
+"""Bytes that a copy from each donor would fetch: the donor's files without those in the own lake.
 
-A question goes on in the background if its donor is slow; the answer serves the next decision.
-Answers are good for some seconds, failures for one, and only as long as the link is the same.
+A request to a slow donor goes on in the background; the next decision uses its answer.  Answers are
+used for some seconds, failures for one, and only as long as the link is the same.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class DonorSizes:
         self._questions: dict[str, asyncio.Task[None]] = {}
 
     async def missing(self, donors: Sequence[str], *, again: bool = False) -> dict[str, int | None]:
-        """Return donor → plain bytes the target lacks of it; None where the donor could not say.
+        """Return donor → its uncompressed bytes that the target lacks; None = unknown.
 
         Args:
-            again: An operator waits: a donor that could not answer a moment ago is asked again.
+            again: An operator waits, so a donor that just failed is asked again.
         """
         for donor in donors:
             if donor in self._known and self._is_old(donor, again=again):
@@ -61,7 +61,7 @@ class DonorSizes:
     def _is_old(self, donor: str, *, again: bool) -> bool:
         at, missing, ups = self._known[donor]
         if missing is None and (again or ups != self._ups(donor)):
-            return True  # the link may have been mended, or was
+            return True  # the link may work again
         return self._clock() - at >= (FAILURES_S if missing is None else SIZES_S)
 
     def _ups(self, donor: str) -> int:
@@ -83,17 +83,17 @@ class DonorSizes:
         try:
             size = await self._links[donor].replica_size()
         except TransportError:
-            # A kept connection may have died with a link that is healed already: once more.
+            # The kept connection may be closed although the link works again: try once more.
             size = await self._links[donor].replica_size()
         found: int = await self._base.run_blocking(missing_bytes, size, self._base.config.lake_dir)
         return found
 
     def forget(self) -> None:
-        """Let go of all answers: the lake has changed."""
+        """Forget all answers: the lake has changed."""
         self._known.clear()
 
     async def close(self) -> None:
-        """End the questions under way."""
+        """Cancel the requests under way."""
         tasks = list(self._questions.values())
         for task in tasks:
             task.cancel()
@@ -103,7 +103,7 @@ class DonorSizes:
 def missing_bytes(size: ReplicaSize, lake_dir: Path) -> int:
     """Return the bytes of a donor's files that a lake lacks; blocks.
 
-    A file of the same table, path and size is there: Delta never changes a file.
+    A file with the same table, path and size counts as present: Delta never changes a file.
     """
     return sum(
         size_bytes

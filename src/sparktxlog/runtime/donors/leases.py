@@ -1,7 +1,7 @@
 """Leases of a donor: who may read which pinned files, and until when.
 
-A lease lives as long as it is used; every request renews it, and one under way keeps it.  A
-timer ends leases that are over, also if nobody asks.
+Every request renews a lease, and a lease does not end during a request.  A timer ends expired
+leases.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Lease:
     grant: Grant
     #: Table → path → pinned file.
     files: dict[str, dict[str, PinnedFile]]
-    #: Monotonic seconds at which it is given up if it is not used before.
+    #: Monotonic seconds at which it ends if it is not used before.
     deadline: float
     #: Requests under way; a lease in use does not expire.
     users: int = 0
 
     def file(self, table: str, path: str) -> PinnedFile:
-        """Return a pinned file; only what was listed can be named, so no path leads elsewhere."""
+        """Return a pinned file; only listed files can be named, so no path leads elsewhere."""
         files = self.files.get(table)
         if files is None:
             raise UnknownTableError(
@@ -57,7 +57,7 @@ class Lease:
 
 
 class Leases:
-    """Leases that are out; belongs to the event loop.
+    """All present leases; belongs to the event loop.
 
     Args:
         on_end: Called with the id of a lease that was released or has expired.
@@ -84,7 +84,7 @@ class Leases:
         return lease_id in self._leases
 
     def add(self, grant: Grant, pinned: Mapping[str, tuple[PinnedFile, ...]]) -> None:
-        """Take in a new lease; its time begins."""
+        """Add a new lease; its time begins."""
         self._leases[grant.lease_id] = Lease(
             grant=grant,
             files={table: {file.path: file for file in files} for table, files in pinned.items()},
@@ -97,7 +97,7 @@ class Leases:
         """Return a lease and renew it.
 
         Raises:
-            LeaseGoneError: Released, expired, or of a former start (definite).
+            LeaseGoneError: Released, expired, or of an earlier start (definite).
             UnauthorizedError: Not the lease's token (definite).
         """
         self.expire()
@@ -123,7 +123,7 @@ class Leases:
             lease.deadline = self._clock() + lease.grant.lease_s
 
     def expire(self) -> list[str]:
-        """Give up the leases whose time is over; return them."""
+        """End the leases whose time is over; return them."""
         now = self._clock()
         over = [
             name
@@ -135,23 +135,23 @@ class Leases:
         return over
 
     def end(self, lease_id: str, why: str) -> None:
-        """End a lease that is there."""
+        """End a present lease."""
         lease = self._leases.pop(lease_id)
         self._on_count(len(self._leases))
         _log.info("lease ended", lease=lease_id, why=why, position=lease.grant.position)
         self._on_end(lease_id)
 
     def close(self) -> None:
-        """Forget all leases; nobody is told."""
+        """Forget all leases without calls."""
         if self._timer is not None:
             self._timer.cancel()
         self._leases.clear()
 
     def _set_timer(self) -> None:
-        """Look again when the first lease may be over."""
+        """Check again when the first lease may be over."""
         if self._timer is None and self._leases:
             first = min(self._leases.values(), key=lambda lease: lease.deadline)
-            # One in use may be past its time: it is looked at again a lease later.
+            # A lease in use may be past its time: it is checked again a lease later.
             left_s = first.deadline - self._clock()
             self._timer = asyncio.get_running_loop().call_later(
                 left_s if left_s > 0 else first.grant.lease_s, self._on_timer
@@ -164,8 +164,8 @@ class Leases:
 
 
 def lease_gone() -> LeaseGoneError:
-    """Return the error of a lease that is no more."""
+    """Return the error of a lease that no longer exists."""
     return LeaseGoneError(
-        "this lease was released, has expired, or is of a former start of the donor",
-        hint="Ask the own node for a new ticket; what is fetched stays good.",
+        "this lease was released, has expired, or is of an earlier start of the donor",
+        hint="Ask the own node for a new ticket; fetched files stay valid.",
     )

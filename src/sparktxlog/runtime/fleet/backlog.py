@@ -1,8 +1,8 @@
 """What a replica still has to replay, counted from the published segments.
 
-Segments are read in pages and forgotten, so a backlog of any length takes no memory.  The sum is
-kept for each worker and goes on where it ended when more is published, so asking again is cheap;
-it starts anew when the worker has moved.
+Segments are read in pages and not kept, so a long backlog takes no memory.  The sum of each worker
+is kept and continued when more is published, so it is cheap to ask again; it starts again when the
+worker has moved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 
 _PAGE = 500
-#: Sums kept; there is one worker at a site, as a rule.
+#: Sums that are kept; usually there is one worker at a site.
 _MAX_WORKERS = 16
 _PLACED = (OperationKind.APPEND.value, OperationKind.OVERWRITE.value)
 _KEYED = (
@@ -29,7 +29,7 @@ _KEYED = (
 
 @dataclass(slots=True, kw_only=True)
 class _Sum:
-    """Work of the segments after `position` up to `end`, and what the last batch is made of."""
+    """Work of the segments after `position` up to `end`, and the content of the last batch."""
 
     position: int
     end: int
@@ -84,7 +84,7 @@ class Backlog:
         self._sums: OrderedDict[str, _Sum] = OrderedDict()
 
     def measure(self, worker_id: str, position: int, published: int) -> Workload | None:
-        """Return what a replay from `position` consists of; blocks, one call at a time.
+        """Return the work of a replay from `position`; blocks, one call at a time.
 
         Returns:
             None if the published segments do not reach back to the position.

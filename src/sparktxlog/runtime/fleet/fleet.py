@@ -27,7 +27,7 @@ _MAX_WAIT_S = 300.0
 
 
 class Fleet:
-    """Judges what workers report and decides how replicas catch up; belongs to the event loop.
+    """Judges the reports of workers and decides how replicas catch up; belongs to the event loop.
 
     **After calling** the constructor: run `watch_workers`, and `close` in the end.
     """
@@ -46,13 +46,13 @@ class Fleet:
         self._log = log
         self.replicas = replicas
         self._transfers = transfers
-        #: Completes reports of which only changes came.
+        #: Completes reports that contain only changes.
         self.reports = ReportReceiver()
         self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
         self.copies = Copies(base, self.planning)
 
     async def watch_workers(self) -> None:
-        """Notice a worker's silence soon after it is one, until cancelled."""
+        """Notice silent workers soon, until cancelled."""
         pause_s = min(max(self._base.config.worker_dead_after / 4, 0.05), 5.0)
 
         async def watch() -> None:
@@ -63,7 +63,7 @@ class Fleet:
         await self._base.supervisor.keep("watching workers", watch)
 
     async def close(self) -> None:
-        """End the questions under way."""
+        """Cancel the requests under way."""
         await self.planning.close()
 
     # -- reports -----------------------------------------------------------------------------------
@@ -78,16 +78,16 @@ class Fleet:
             }
         whole = self.reports.complete(report)
         if whole is None:
-            reason = "this node does not keep what the report is based on: send it whole"
+            reason = "this node does not have the report that this one is based on: send it whole"
             return {"verdict": "", "plan": "", "reason": reason}
         self.planning.learn_replay(whole.pace)
         answer = self._judge(whole, self._base.clock.now())
-        # Unchanged ones travel as well, so that all sites see who is alive.
+        # Unchanged reports are passed on too, so that all sites see which workers are alive.
         self._pass_on(whole.worker_id)
         return {**answer, "kept": report.label} if report.label else answer
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
-        """Take in a peer's worker report; False: what it is based on is not kept, send it whole."""
+        """Take a report of a peer's worker; False: its base is not kept here, send it whole."""
         whole = self.reports.complete(report)
         if whole is None:
             return False
@@ -96,22 +96,22 @@ class Fleet:
         return True
 
     def judge_again(self) -> None:
-        """Judge reports anew that this node's queue has caught up with."""
+        """Judge again the reports whose positions this node's queue has reached."""
         for report, heard_at in self.replicas.overtaken():
             self._judge(report, heard_at)
 
     def note_silent_workers(self) -> None:
-        """Tell of workers of this site that went silent: log, metric, a row in `log/workers`."""
+        """Report workers of this site that went silent: log, metric, a row in `log/workers`."""
         for report in self.replicas.newly_silent(self._base.clock.now()):
             self._base.metrics.worker_silences.inc()
             state = self.replicas.state(report.worker_id)
             verdict, reason = state.comparison.verdict.value, "the worker is silent"
             reason += f"; its last error: {report.error}" if report.error else ""
-            # Of its tables nothing is new.
+            # Its tables have not changed.
             self._log.publisher.note((replace(report, tables={}), verdict, "", reason))
 
     async def take_recount(self, recount: Recount) -> ReportAnswer:
-        """Keep durably what a full scan of this site's replica found; answer as to a report.
+        """Keep the result of a full scan of this site's replica durably; answer as to a report.
 
         Raises:
             InvalidRequestError: It is of another site (definite).
@@ -119,7 +119,7 @@ class Fleet:
         if recount.node_id != self._node_id:
             raise InvalidRequestError(
                 f"the recount is of site {recount.node_id[:80]!r}, this is {self._node_id!r}",
-                hint="Tell it to the node whose replica was counted.",
+                hint="Send it to the node whose replica was counted.",
                 field="node_id",
                 value=recount.node_id[:80],
             )
@@ -135,7 +135,7 @@ class Fleet:
         return answer
 
     def _pass_on(self, worker_id: str) -> None:
-        """Tell the peers of a worker of this site, with what recounts found."""
+        """Send the report of this site's worker to the peers, with the results of recounts."""
         report = self.replicas.state(worker_id).report
         for link in self._base.links.values():
             link.report([report])
@@ -160,7 +160,7 @@ class Fleet:
         return answer
 
     def _answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
-        """Return what is to become of a replica; for one of this site, what its worker is told."""
+        """Return the answer to a report; for a worker of this site with its plan."""
         if report.node_id != self._node_id:
             return {
                 "verdict": comparison.verdict.value,
@@ -182,11 +182,11 @@ class Fleet:
         """Return the ticket with which a worker of this site copies another site's replica.
 
         Args:
-            forced: A copy is wanted though replaying would do.
-            donor: The site whose replica an operator says is right; empty = none was named.
+            forced: Copy even if a replay is possible.
+            donor: The site whose replica is right, according to an operator; empty = not named.
 
         Raises:
-            LocalProtocolError: No copy is possible or due, with the reason (definite).
+            LocalProtocolError: No copy is possible or necessary, with the reason (definite).
         """
         ticket = await self.copies.order(worker_id, forced=forced, donor=donor)
         self._transfers.started(
@@ -202,7 +202,7 @@ class Fleet:
         return ticket
 
     async def take_transfer(self, transfer: Transfer) -> None:
-        """Keep the end of a catch-up durably; told again it changes nothing.
+        """Keep the end of a catch-up durably; a repeat changes nothing.
 
         Raises:
             InvalidRequestError: It is of another site, or a number is out of bounds (definite).
@@ -246,10 +246,10 @@ class Fleet:
         """Return the table versions of the local replica at one position.
 
         Raises:
-            NotAppliedError: The replica is not there yet; fields say both positions (definite).
+            NotAppliedError: The replica has not reached it; fields have both positions (definite).
             NotFoundError: No batch ended at that position (definite).
-            DivergedError: The replica is not what the log makes of it, with the reason; what it
-                was at an earlier position can still be asked for (definite).
+            DivergedError: The replica differs from the log, with the reason; an earlier position
+                can still be requested (definite).
         """
         replicas, wanted = self.replicas, max(at_least, position or 0)
         kept = position is not None and replicas.snapshot(position) is not None
@@ -260,7 +260,7 @@ class Fleet:
         applied = replicas.applied(1)
         if not kept and (applied < wanted or applied == 0):
             raise NotAppliedError(
-                f"the local replica has applied position {applied}, asked for {wanted}",
+                f"the local replica has applied position {applied}, requested was {wanted}",
                 hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
                 applied=applied,
                 position=wanted,
@@ -269,7 +269,7 @@ class Fleet:
         if report is None:
             raise NotFoundError(
                 f"no batch of the local replica ended at position {position}",
-                hint="Ask without a position for the newest snapshot.",
+                hint="Leave out the position to get the newest snapshot.",
                 position=position,
                 applied=applied,
             )
@@ -291,7 +291,7 @@ class Fleet:
     # -- status ------------------------------------------------------------------------------------
 
     def status(self, now: int, *, tables: bool) -> list[dict[str, Any]]:
-        """Return a line for each replica, with its tables if they are asked for."""
+        """Return a line for each replica; `tables`: with its tables."""
         kept_after = self._base.kept_after.value
         return [
             line
@@ -302,7 +302,7 @@ class Fleet:
         ]
 
     def _overrun_and_absent(self) -> list[dict[str, Any]]:
-        """Return lines of members' replicas that need a copy and were not heard since the start."""
+        """Return lines of replicas that need a copy and have not reported since the start."""
         heard = {state.report.node_id for state in self.replicas.states()}
         return [
             {
@@ -325,7 +325,7 @@ class Fleet:
 
 
 def _plan_of(decision: Decision | None) -> dict[str, Any]:
-    """Return the columns of a replica's line that say what was planned for it."""
+    """Return the columns of a replica's line that show its plan."""
     if decision is None:
         return {"plan": None, "plan_reason": ""}
     return {"plan": decision.plan, "plan_reason": decision.reason}

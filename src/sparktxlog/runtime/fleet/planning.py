@@ -1,11 +1,11 @@
-"""The planner at work: collects what `catchup.planner` decides on, and tells what it decided.
+"""Runs the planner: collects the inputs of `catchup.planner`, and logs its decisions.
 
     report ──► comparison (verdict) ─┬─► enough by itself: up to date, stop, nothing to weigh
                                      └─► question in the background ──► plan of the next report
 
-A report's answer never waits for a peer.  Sizes are asked of donors only where the rule can need
-them, all at once, and are good for some seconds; what the target already holds costs nothing.
-The sources' messages are logged verbatim, once per change.
+The answer to a report never waits for a peer.  Donors are asked for sizes only if the decision may
+need them, all at once, and the answers are used for some seconds; files that the target already has
+cost nothing.  Each change of a decision is logged once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.planning")
 
-#: A decision for an unchanged verdict is taken again after so many seconds.
+#: Seconds after which a decision for an unchanged verdict is taken again.
 DECISION_S = 30.0
 #: Least pause between two background questions: seconds, and times the last one's duration.
 _PAUSE_S = 1.0
@@ -58,19 +58,19 @@ _PAUSE_FACTOR = 20.0
 _MAX_COUNT = 1 << 62
 _REPLAY_PACE = "pace:replay"
 _TRANSFER_PACE = "pace:transfer"
-#: Messages that call for attention; the others are ordinary work.
+#: Messages that are logged as warnings.
 _WARNINGS = (OUT_OF_SYNC, OUT_OF_SYNC_FORCED, NO_SIZE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A decision with what it was taken for."""
+    """A decision, and what it was made for."""
 
     kind: tuple[str, ...]
-    #: Nodes that could be copied from.
+    #: Possible donors.
     donors: frozenset[str]
     decision: Decision
-    #: Steady clock when it was ready, and the seconds it took, both s.
+    #: Steady clock when it was ready, and how long it took, both in seconds.
     at: float
     took_s: float
 
@@ -104,16 +104,16 @@ class Planning:
         #: Worker → message, plan and verdict that were logged last.
         self._told: dict[str, tuple[str, ...]] = {}
         self._asking = KeyedTasks[str]()
-        #: One decision at a time: they share caches and the donors' patience.
+        #: One decision at a time: they share caches and requests to donors.
         self._busy = asyncio.Lock()
 
     # -- reports -----------------------------------------------------------------------------------
 
     def answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
-        """Return what a worker of this site is told after its report, without waiting.
+        """Return the answer to a report of this site's worker, without waiting.
 
-        A plan that needs weighing is asked for in the background; until it is there the worker
-        goes by the verdict alone: it replays, or stops and asks again.
+        If the plan needs estimates, it is made in the background; until then the verdict alone
+        determines the answer: the worker replays, or stops and asks again.
         """
         plan, reason = first_plan(comparison), comparison.reason
         if plan in (Plan.UP_TO_DATE, Plan.STOP) and not report.irreparable:
@@ -139,7 +139,7 @@ class Planning:
         if worker_id in self._asking:
             return
         if held is not None:
-            # Replays move on, and a donor that could not be asked may be back.
+            # Replays make progress, and an unreachable donor may have returned.
             weighed = held.decision.plan != Plan.REPLAY.value and held.decision.message != NO_SIZE
             pause_s = max(_PAUSE_S, _PAUSE_FACTOR * held.took_s, DECISION_S if weighed else 0.0)
             if self._clock() - held.at < pause_s:
@@ -165,8 +165,8 @@ class Planning:
         """Return the decision for a worker of this site and the nodes to copy from, best first.
 
         Args:
-            forced: An operator asks for a copy, whatever the estimates say.
-            donor: The only node to copy from, though others may differ from it; empty = any.
+            forced: An operator wants a copy, whatever the estimates are.
+            donor: The only node to copy from, even if others differ from it; empty = any.
 
         Raises:
             NotFoundError: No such worker of this site has reported (definite).
@@ -187,7 +187,7 @@ class Planning:
         return decision, donors
 
     async def look(self, worker: str | None) -> Decision:
-        """Return what would be decided, for people: nothing is logged or begun.
+        """Return the decision that would be made, for people; nothing is logged or started.
 
         Raises:
             NotFoundError: No such worker of this site has reported (definite).
@@ -196,7 +196,7 @@ class Planning:
             return (await self._weigh(self._state(worker), forced=False))[0]
 
     def held_plan(self, worker_id: str) -> Decision | None:
-        """Return the latest decision taken for a worker, None if there was none to take."""
+        """Return the latest decision for a worker, None if there is none."""
         held = self._held.get(worker_id)
         return None if held is None else held.decision
 
@@ -274,13 +274,13 @@ class Planning:
                     contested=state.contested,
                 )
             )
-        # What is diverged, foreign or broken is worth nothing, however far it got.
+        # The position of a diverged, foreign or irreparable replica does not count.
         sound = comparison.verdict is ReplicaVerdict.KNOWN and not report.irreparable
         least = report.position if sound and not forced else 0
         return choose_donors(self._node_id, least, candidates, self._max_donors, named)
 
     def _contested(self) -> tuple[str, ...]:
-        """Return the other sites that differ and may be right."""
+        """Return the other contested sites, of which one may be right."""
         return tuple(
             state.report.node_id
             for state in self._replicas.states()
@@ -301,7 +301,7 @@ class Planning:
     # -- messages ----------------------------------------------------------------------------------
 
     def _tell(self, decision: Decision, comparison: Comparison) -> None:
-        """Log the messages that belong to a decision, if they have not been logged for it yet."""
+        """Log the messages of a decision, unless they are already logged."""
         lines = log_lines(decision)
         told = (decision.message, decision.plan, comparison.verdict.value)
         if not lines:
@@ -325,7 +325,7 @@ class Planning:
     # -- learning ----------------------------------------------------------------------------------
 
     def learn_transfer(self, transfer: Transfer) -> None:
-        """Take in the end of a catch-up: its speed, and that old decisions are void."""
+        """Learn from the end of a catch-up: its speed; old decisions are dropped."""
         self._forget(transfer.worker_id)
         self._sizes.forget()
         if transfer.kind is not CatchUpKind.COPY or transfer.outcome != "done":
@@ -338,7 +338,7 @@ class Planning:
             self._keep(_TRANSFER_PACE, pace)
 
     def learn_replay(self, cost: ReplayCost | None) -> None:
-        """Take in what a worker's last batches cost; None and nonsense change nothing."""
+        """Learn from the cost of a worker's last batches; impossible values are ignored."""
         counts = (
             ()
             if cost is None
@@ -364,7 +364,7 @@ class Planning:
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:
-    """Return what must stay equal for a decision to hold while the replica moves on."""
+    """Return what must stay equal for a decision to stay valid while the replica advances."""
     return (
         comparison.verdict.value,
         comparison.cause.value,
@@ -378,7 +378,7 @@ def _still_holds(
 ) -> bool:
     if held.kind != _kind(report, comparison) or held.donors != frozenset(donors):
         return False
-    # A replica that made up half of its backlog was copied, or replays faster than expected.
+    # A replica with half of its former backlog was copied, or replays faster than expected.
     return 2 * comparison.behind >= held.decision.behind
 
 

@@ -1,10 +1,10 @@
-"""What recounts found in this site's replica: kept until the tables are other ones (S2b).
+"""Results of recounts of this site's replica, kept until its tables are replaced (S2b).
 
-A recount reads the rows, so it knows more than any report of the worker, which only adds up.  What
-it found wrong is written into each later report of that replica, before the report is judged and
-passed on: the replica is DIVERGED everywhere, and is copied.  What it found right is remembered,
-so that no table is counted again and again.  The journal keeps it all; a copy, or a lake that was
-made anew, is another replica and ends it.
+A recount reads the rows; the worker's reports are only sums.  Tables that it found wrong are marked
+in each later report of that replica, before the report is judged and passed on: so the replica is
+DIVERGED at all sites, and is copied.  Tables that it found right are remembered, so that they are
+not counted again and again.  The journal keeps the results until a copy or a new lake replaces the
+replica.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Recounts:
 
     def __init__(self, saved: Mapping[str, bytes]) -> None:
         self._held: Recount | None = None
-        #: Table → position of its newest recount; not kept over a restart.
+        #: Table → position of its newest recount; lost at a restart.
         self._counted_at: dict[str, int] = {}
         if value := saved.get(_NAME):
             self._held = msgspec.msgpack.decode(value, type=Recount)
 
     def take(self, recount: Recount) -> list[Write]:
-        """Take in a recount, in place of older ones of the same tables; return what to keep."""
+        """Add a recount instead of older ones of the same tables; return the writes to keep it."""
         held = self._held
         if held is None or _replica(held) != _replica(recount):
             held = replace(recount, tables={})
@@ -48,7 +48,7 @@ class Recounts:
         return [PutValue(name=_NAME, value=msgspec.msgpack.encode(self._held))]
 
     def wrong(self, report: WorkerReport) -> dict[str, str]:
-        """Return the tables of a report that a recount found wrong → what it found."""
+        """Return the tables of a report that a recount found wrong → its finding."""
         held = self._held
         if held is None or _replica(held) != _replica(report):
             return {}
@@ -59,7 +59,7 @@ class Recounts:
         }
 
     def amend(self, report: WorkerReport) -> WorkerReport:
-        """Return a report that says of the tables found wrong that they stand still."""
+        """Return the report with the wrong tables marked as standing still."""
         wrong = self.wrong(report)
         tables = {
             name: replace(state, diverged=wrong[name])

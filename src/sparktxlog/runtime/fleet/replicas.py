@@ -1,13 +1,13 @@
-"""Replicas: what workers reported, who is alive, and whose tables are equal (S2a, S3, P24).
+"""Replicas: reports of workers, which ones are alive, and verdicts on them (S2a, S3, P24).
 
-Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each
-is judged by the log (`comparison`), and by what the other sites say of the positions that it
-reported (`opinions`); the order in which sites were heard does not matter.  So a report may turn
-the verdict on another replica, and `turned` tells of it.
+Reports of the own site come from its worker, those of other sites with their nodes' posts.  Each is
+judged by the log (`comparison`) and by the reports of other sites for the same positions
+(`opinions`); the order of arrival does not matter.  So a report may change the verdict on another
+replica; `turned` returns such changes.
 
-The own replica's batches are kept, bounded, as snapshots: position → table versions.  After a
-restart they are this site's opinions and nothing more; others repeat theirs.  What convicted the
-own replica last is kept with it, so that a restart clears nobody.
+A bounded number of the own replica's batches is kept as snapshots: position → table versions.
+After a restart they are this site's opinions; other sites repeat theirs.  The evidence of the last
+conviction of the own replica is kept too, so that a restart does not acquit it.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _log = structlog.get_logger("sparktxlog.replicas")
 #: Batches of the own replica kept for snapshots, and positions with opinions.
 HISTORY = 1_000
 #: Log time for which replicas differ before they are recounted, microseconds: a third site may
-#: settle it meanwhile, and a full scan is dear.
+#: decide meanwhile, and a full scan is expensive.
 RECOUNT_AFTER_US = 10_000_000
 _PREFIX = "batch:"
 _OWN = "report:own"
 _EVIDENCE = "opinions:own"
-#: Own worker that follows, and so owes reports after a restart of this node too.
+#: The own worker that follows the log: it must report after a restart of this node too.
 _FOLLOWS = "follows:own"
 
 
 @dataclass(slots=True, kw_only=True)
 class JudgedReplica:
-    """The newest report of one worker and what it says."""
+    """The newest report of one worker, and the verdict on it."""
 
-    #: With what recounts found, as it is judged and passed on.
+    #: The report with results of recounts, as it is judged and passed on.
     report: WorkerReport
-    #: As it came from the worker.
+    #: The report as the worker sent it.
     told: WorkerReport
-    #: By the log and by other sites' opinions.
+    #: Verdict by the log and by other sites' opinions.
     comparison: Comparison
     #: Log time when the report came in, microseconds; 0 = before this start.
     heard_at: int
-    #: By the log alone.
+    #: Verdict by the log alone.
     base: Comparison
     #: Where a majority says that it is wrong.
     conviction: Dissent | None = None
-    #: Log time since when it differs from another one undecided, microseconds.
+    #: Log time since when it is contested, microseconds.
     contested_at: int = 0
 
     @property
     def contested(self) -> bool:
-        """Whether it differs from another one, and nobody can say who is right."""
+        """Whether it differs from another one and no majority says which is right."""
         return self.comparison.contest is not None
 
 
 @dataclass(slots=True, kw_only=True)
 class Turned:
-    """What became of other replicas by the reports taken in since it was asked last."""
+    """Replicas whose verdicts changed since the last call."""
 
     states: list[JudgedReplica] = field(default_factory=list)
-    #: To be kept of them.
+    #: Writes to keep of them.
     writes: list[Write] = field(default_factory=list)
 
 
@@ -86,16 +86,16 @@ class Replicas:
         #: Silence after which a worker counts as dead.
         self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
         self._states: dict[str, JudgedReplica] = {}
-        #: Log time of the first look for silent workers; what was heard before counts from there.
+        #: Log time of the first check for silent workers; earlier reports count from there.
         self._watched_since = 0
-        #: Own workers that were told of as silent.
+        #: Own workers that were reported as silent.
         self._silent: set[str] = set()
         self._opinions = Opinions(HISTORY, self._pinned)
         self._recounts = Recounts(base.state.values)
         self._turned = Turned()
-        #: What the own replica was convicted by last, as it is kept.
+        #: The evidence of the own replica's last conviction, as it is kept.
         self._evidence: list[Opinion] = []
-        #: Newest log time heard of, microseconds.
+        #: Newest known log time, microseconds.
         self._now = 0
         #: Position → the own replica's report there, ascending.
         self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
@@ -113,7 +113,7 @@ class Replicas:
                 slot = int(name.removeprefix(_PREFIX))
                 found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
         newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
-        # Of two at one position the later one counts: a lake may have been made anew.
+        # Of two at one position the later one counts: the lake may be a new one.
         for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
             if newest is not None and _same_tables(report, newest):
                 self._batches[report.position] = report
@@ -157,11 +157,11 @@ class Replicas:
             report=report, told=told, comparison=base, base=base, heard_at=now
         )
         if known is not None:
-            # What is told of it as new is new against what was told before.
+            # Compared with the report that was passed on before.
             state.comparison, state.contested_at = known.comparison, known.contested_at
         self._judge_all(report.worker_id)
         comparison = state.comparison
-        # The same state may be judged anew: what was AHEAD of this node is KNOWN later.
+        # The same state may be judged again: a replica AHEAD of this node is KNOWN later.
         changed = changed or known is None or not _same_verdict(known.comparison, comparison)
         self._tell(state, known)
         writes: list[Write] = []
@@ -173,15 +173,15 @@ class Replicas:
         return comparison, changed, writes
 
     def turned(self) -> Turned:
-        """Return the other replicas whose verdict was turned since this was asked last."""
+        """Return the other replicas whose verdict changed since the last call."""
         turned, self._turned = self._turned, Turned()
-        # One may have turned twice, or be gone with its worker.
+        # One may have changed twice, or be removed with its worker.
         workers = dict.fromkeys(state.report.worker_id for state in turned.states)
         turned.states = [self._states[name] for name in workers if name in self._states]
         return turned
 
     def take_recount(self, recount: Recount) -> list[Write]:
-        """Take in what a full scan of this site's replica found; return what to keep of it.
+        """Add the result of a full scan of this site's replica; return the writes that keep it.
 
         **After calling**: have the replica's newest report judged anew, by `accept`.
         """
@@ -196,7 +196,7 @@ class Replicas:
         return self._recounts.take(recount)
 
     def recount_due(self, worker_id: str) -> list[str]:
-        """Return tables that an own worker is to recount, as others have them otherwise (S3)."""
+        """Return tables that an own worker must recount because other sites differ (S3)."""
         state = self._states.get(worker_id)
         contest = None if state is None else state.comparison.contest
         if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
@@ -204,7 +204,7 @@ class Replicas:
         return self._recounts.uncounted(state.report, contest.tables, contest.position)
 
     def _judge_all(self, accepted: str = "") -> None:
-        """Judge all replicas anew by what all sites say; note whose verdict that turns."""
+        """Judge all replicas again by the opinions of all sites; note changed verdicts."""
         sound: dict[str, str] = {}
         for state in self._states.values():
             site, until = state.report.node_id, state.report.position
@@ -235,7 +235,7 @@ class Replicas:
             self._turned.writes += self._keep_batch(state.report)
 
     def _keep_evidence(self, position: int) -> list[Write]:
-        """Keep what sites said of the position that convicts the own replica: once for each."""
+        """Keep the opinions that convict the own replica: once for each conviction."""
         evidence = self._opinions.at(position)
         if evidence == self._evidence:
             return []
@@ -247,13 +247,13 @@ class Replicas:
         return site == self._node_id or site in self._base.links
 
     def _pinned(self) -> set[int]:
-        """Return positions that verdicts rest on: without their opinions they would turn."""
+        """Return the positions whose opinions verdicts depend on."""
         found = [state.conviction for state in self._states.values()]
         found += [state.comparison.contest for state in self._states.values()]
         return {dissent.position for dissent in found if dissent is not None}
 
     def _drop_former(self, report: WorkerReport) -> None:
-        """Forget workers of the same site before this one: a site has one replica."""
+        """Forget earlier workers of the same site: a site has one replica."""
         for worker_id, state in list(self._states.items()):
             if state.report.node_id == report.node_id and worker_id != report.worker_id:
                 del self._states[worker_id]
@@ -262,7 +262,7 @@ class Replicas:
         for position, batch in list(self._batches.items())[::-1]:
             if _same_tables(batch, report) and position < report.position:
                 break
-            # Of a lake that is gone, or of tables that a copy replaced: versions mean others now.
+            # Of a former lake, or of tables that a copy replaced: versions mean something else now.
             del self._batches[position]
         self._batches[report.position] = report
         while len(self._batches) > HISTORY:
@@ -327,7 +327,7 @@ class Replicas:
         )
 
     def overtaken(self) -> list[tuple[WorkerReport, int]]:
-        """Return reports, and when they came, that were AHEAD and the queue has reached since."""
+        """Return reports, and their times, that were AHEAD and that the queue has reached since."""
         position = self._base.ordered.value
         return [
             (state.told, state.heard_at)
@@ -341,7 +341,7 @@ class Replicas:
     def applied(self, copies: int) -> int:
         """Return the position that the own replica (1) or any `copies` equal sites applied.
 
-        Replicas that differ count together up to where they were equal last.
+        Replicas that differ count together up to the last position where they were equal.
         """
         best: dict[str, int] = {}
         for state in self._states.values():
@@ -361,7 +361,7 @@ class Replicas:
         return sorted(self._states.values(), key=lambda s: (s.report.node_id, s.report.worker_id))
 
     def own(self, worker_id: str | None = None) -> JudgedReplica | None:
-        """Return the state of a worker of this site, by default the one heard last."""
+        """Return the state of a worker of this site, by default the last one that reported."""
         own = [
             state
             for state in self.states()
@@ -392,25 +392,25 @@ class Replicas:
         return next(reversed(self._batches.values()), None)
 
     def refuse_diverged(self) -> None:
-        """Refuse what would show an own replica that is not what the log makes of it.
+        """Refuse to show an own replica that differs from the log.
 
         Raises:
-            DivergedError: With the version that somebody else wrote, and who (definite).
+            DivergedError: With the reason, such as the version of another writer (definite).
         """
         own = self.own()
         if own is None or own.comparison.verdict is not ReplicaVerdict.DIVERGED:
             return
         wrong = sorted(name for name, table in own.report.tables.items() if table.diverged)
-        repair = f"Give it back what the log says: sparktxlog repair {wrong[0]}" if wrong else ""
+        repair = f"Repair it with `sparktxlog repair {wrong[0]}`." if wrong else ""
         raise DivergedError(
             f"this site's replica is DIVERGED: {own.comparison.reason}",
-            hint=repair or "What to do about it: sparktxlog plan",
+            hint=repair or "`sparktxlog plan` says what to do.",
             tables=wrong,
             position=own.report.position,
         )
 
     def newly_silent(self, now: int) -> list[WorkerReport]:
-        """Look for own workers that went silent since the last look; log them, and their return.
+        """Find own workers that went silent since the last call; log them, and their return.
 
         Returns:
             The last reports of those that did.
@@ -437,14 +437,14 @@ class Replicas:
         return [state.report for state in new]
 
     def warnings(self, now: int) -> list[dict[str, str]]:
-        """Return what is wrong with workers, for status."""
+        """Return warnings about workers, for status."""
         found = []
         for state in self.states():
             report = state.report
             name = f"worker {report.worker_id} of site {report.node_id}"
             if self._is_silent(state, now):
                 silence_s = self._silence_us(state, now) / 1e6
-                said = f"{name} is silent for {silence_s:,.1f} s, and did not end"
+                said = f"{name} has been silent for {silence_s:,.1f} s and did not end"
                 if report.error:
                     said += f"; its last error: {report.error}"
                 found.append({"code": "worker-silent", "text": said})
@@ -453,9 +453,9 @@ class Replicas:
         return found
 
     def _is_silent(self, state: JudgedReplica, now: int) -> bool:
-        """Return whether a worker that goes on reporting does not.
+        """Return whether a worker that should report does not.
 
-        Of a site that this node does not hear now it cannot say so.
+        For a site that is not linked this is unknown.
         """
         site = state.report.node_id
         heard = site == self._node_id or (self._belongs(site) and self._base.links[site].up)
@@ -464,11 +464,11 @@ class Replicas:
         return self._silence_us(state, now) > self._dead_after_us
 
     def _silence_us(self, state: JudgedReplica, now: int) -> int:
-        """Return how long nothing was heard of a worker; before a start, since it is watched."""
+        """Return how long a worker has not reported, at most since this node watches it."""
         return now - (state.heard_at or self._watched_since or now)
 
     def status(self, now: int, *, tables: bool = False) -> list[dict[str, Any]]:
-        """Return one line per replica for status; with its tables if they are asked for."""
+        """Return one line per replica for status; `tables`: with its tables."""
         lines = []
         for state in self.states():
             report, comparison = state.report, state.comparison
@@ -507,12 +507,12 @@ def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:
 
 
 def _replica(report: WorkerReport) -> str:
-    """Name the tables that a report speaks of: those of a copy, or of a new lake, are others."""
+    """Return a name for the tables of a report, which changes with a copy or a new lake."""
     return f"{report.worker_id} {report.copied_from}"
 
 
 def _origin(copied_from: str) -> tuple[str, int]:
-    """Return site and position that a replica was copied from; ("", 0) = it never was."""
+    """Return site and position that a replica was copied from; ("", 0) = never copied."""
     donor, _, rest = copied_from.rpartition("@")
     position = rest.partition("/")[0]
     return (donor, int(position)) if donor and position.isdecimal() else ("", 0)
@@ -523,5 +523,5 @@ def _same_verdict(one: Comparison, other: Comparison) -> bool:
 
 
 def _same_tables(one: WorkerReport, other: WorkerReport) -> bool:
-    """Tell whether two reports of a site speak of the same Delta tables, version by version."""
+    """Return whether two reports of a site have the same Delta tables in the same versions."""
     return (one.worker_id, one.copied_from) == (other.worker_id, other.copied_from)

@@ -1,7 +1,7 @@
 """Catch-ups of this site's replica: those under way, and the latest finished or failed ones.
 
-The journal keeps the latest `HISTORY` in a ring of named values, so they survive a restart; all of
-them stand in the Delta table `log/transfers`, which the publisher writes.
+The journal keeps the latest `HISTORY` in a ring of named values, so they survive a restart.  The
+publisher writes all of them to the Delta table `log/transfers`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.storage.interfaces import PutValue, Write
 
-#: Transfers kept for questions; older ones stand in `log/transfers`.
+#: Transfers kept in memory; older ones are in `log/transfers`.
 HISTORY = 200
 _PREFIX = "transfer:"
-#: Copies told as running; a worker that gives up silently must not fill the memory.
+#: Most running copies; workers that end silently must not fill the memory.
 _MAX_RUNNING = 64
 _MAX_TEXT = 4_096
 _MAX_DONORS = 64
 _MAX_COUNT = 1 << 60
-#: Readers know no year above 9999; microseconds since 1970 UTC.
+#: End of the year 9999, the last one that readers know; microseconds since 1970 UTC.
 _MAX_AT = 253_402_300_799_000_000
 _COUNTS = (
     "from_position to_position started_at finished_at estimated_s actual_s fetch_s size_bytes "
@@ -35,7 +35,7 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCopy:
-    """A copy whose ticket was given out and whose end was not told yet."""
+    """A copy whose ticket was given and whose end has not been reported."""
 
     copy_id: str
     worker_id: str
@@ -43,20 +43,20 @@ class RunningCopy:
     donors: tuple[str, ...]
     #: Log time of the ticket, microseconds.
     started_at: int
-    #: Least position of its grants: the worker replays from there, 0 = not known.
+    #: Least position of its grants, where the worker's replay begins; 0 = unknown.
     position: int = 0
 
 
 def check_transfer(transfer: Transfer, node_id: str) -> None:
-    """Refuse what cannot be a transfer of this site, or would not fit its table.
+    """Refuse a transfer that is not of this site, or does not fit the table.
 
     Raises:
-        InvalidRequestError: Says the field and its value (definite).
+        InvalidRequestError: The message names field and value (definite).
     """
     if transfer.node_id != node_id:
         raise InvalidRequestError(
             f"the transfer is of site {transfer.node_id[:80]!r}, this is {node_id!r}",
-            hint="Tell it to the node whose replica it is.",
+            hint="Send it to the replica's own node.",
             field="node_id",
             value=transfer.node_id[:80],
         )
@@ -65,7 +65,7 @@ def check_transfer(transfer: Transfer, node_id: str) -> None:
         limit = _MAX_AT if name.endswith("_at") else _MAX_COUNT
         if value is not None and not 0 <= value <= limit:
             raise InvalidRequestError(
-                f"{name} is {str(value)[:40]}, 0 or more is wanted",
+                f"{name} is {str(value)[:40]}, expected 0 or more",
                 field=name,
                 value=str(value)[:40],
             )
@@ -82,10 +82,10 @@ class Transfers:
     """Transfers known here."""
 
     def __init__(self, saved: Mapping[str, bytes]) -> None:
-        #: transfer_id → transfer, in the order they were told.
+        #: transfer_id → transfer, in the order of their reports.
         self._kept: OrderedDict[str, Transfer] = OrderedDict()
         self._running: OrderedDict[str, RunningCopy] = OrderedDict()
-        #: Transfers told since the journal was made; its remainder is the place in the ring.
+        #: Number of transfers since the journal was made; modulo `HISTORY`, the place in the ring.
         self._number = 0
         found = [
             msgspec.msgpack.decode(value, type=tuple[int, Transfer])
@@ -97,7 +97,7 @@ class Transfers:
             self._number = number + 1
 
     def started(self, copy: RunningCopy) -> None:
-        """Note that a ticket was given out; an older running copy of the worker is forgotten."""
+        """Note that a ticket was given; an older running copy of the worker is forgotten."""
         for other in [c for c in self._running.values() if c.worker_id == copy.worker_id]:
             del self._running[other.copy_id]
         self._running[copy.copy_id] = copy
@@ -105,7 +105,7 @@ class Transfers:
             self._running.popitem(last=False)
 
     def finished(self, transfer: Transfer) -> tuple[bool, list[Write]]:
-        """Note the end of a catch-up; return whether it is new, and what to keep of it."""
+        """Note the end of a catch-up; return whether it is new, and the writes that keep it."""
         self._running.pop(transfer.transfer_id, None)
         if transfer.transfer_id in self._kept:
             return False, []
@@ -117,7 +117,7 @@ class Transfers:
         return True, [PutValue(name=f"{_PREFIX}{number % HISTORY}", value=value)]
 
     def positions(self, since: int) -> tuple[int, ...]:
-        """Return the positions of running copies whose tickets were given out after a time."""
+        """Return the positions of running copies whose tickets were given after a time."""
         return tuple(
             copy.position
             for copy in self._running.values()

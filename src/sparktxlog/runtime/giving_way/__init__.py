@@ -1,1 +1,1 @@
-"""What a node keeps of a history that it gives up for another one."""
+"""A node leaves its history for another one, and keeps what only it has."""

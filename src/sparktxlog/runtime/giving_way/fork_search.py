@@ -1,10 +1,9 @@
-"""Where a node's queue parts from that of a node that goes on (protocol S1, P28).
+"""Finds where a node's queue forks from that of a node whose log is kept (protocol S1, P28).
 
-The other node is asked over its client API, and every question is small: whether it goes on and
-under which lineage, single runs for their chain hashes, single transactions for whether it has
-them.  What is pruned at either side cannot be compared; then the best bound that is certainly
-common is found, and everything after it counts as different: more may be kept than differs, never
-less.
+The other node is asked over its client API, with small requests: its log id, single runs for their
+chain hashes, single transactions.  A part that either side has pruned cannot be compared.  Then the
+last position that is certainly common is found, and everything after it counts as different: more
+may be kept than differs, never less.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class ClientApi(Protocol):
 
 
 class Followed:
-    """The node that goes on, as far as it matters here.
+    """The node whose log is kept.
 
     Raises:
-        RemoteProtocolError: It does not answer as a node (definite).
+        RemoteProtocolError: It does not answer like a node with a queue (definite).
         TransportError: It cannot be reached, or refuses the token.
     """
 
@@ -64,7 +63,7 @@ class Followed:
             self.logs = {str(info["lineage"]), self.lineage, *(name for name, _ in self.ancestors)}
             begins = status["begins_after"]
             self.end = int(status["chain_position"])
-            #: Positions whose chain hash it tells without keeping the runs there.
+            #: Positions whose chain hash it knows without the runs.
             self.known = {
                 int(begins["position"]): bytes.fromhex(begins["chain_hash"]),
                 self.end: bytes.fromhex(status["chain_hash"]),
@@ -72,8 +71,8 @@ class Followed:
             self.seats = {str(s["id"]): int(s["incarnation"]) for s in status["roster"]}
         except (KeyError, TypeError, ValueError) as error:
             raise RemoteProtocolError(
-                f"{api.url} does not answer as a node that has a queue: {error!r}",
-                hint="Name a member that goes on, no witness, of the same release.",
+                f"{api.url} does not answer like a node with a queue: {error!r}",
+                hint="Name a member of the kept log, not a witness, with the same release.",
                 url=api.url,
             ) from error
 
@@ -115,7 +114,7 @@ class Followed:
         )
 
     def can_be_followed(self, view: View) -> bool:
-        """Return whether a node of that view takes this one's view over by itself."""
+        """Return whether a node of that view takes over this node's view without quarantine."""
         if view.lineage == self.lineage:
             return view.epoch <= self.epoch
         return any(name == view.lineage and view.epoch <= last for name, last in self.ancestors)
@@ -123,13 +122,13 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """Where two queues part."""
+    """Where two queues fork."""
 
-    #: They are equal up to here.
+    #: They are equal up to this position.
     common: int
-    #: False: they may be equal further, but nobody keeps enough to tell.
+    #: False: they may be equal further, but one side has pruned too much to compare.
     exact: bool
-    #: True: both reach further, and differ there.  False: one may be the beginning of the other.
+    #: True: both are longer and differ.  False: one may be the beginning of the other.
     proven: bool
     #: Own positions up to here are pruned.
     floor: int
@@ -140,7 +139,7 @@ def find_fork(journal: Journal, end: int, followed: Followed) -> Fork:
 
     Raises:
         CorruptLogError: The journal lacks a run of its queue.
-        TransportError: The other node does not answer any more (definite).
+        TransportError: The other node stopped answering (definite).
     """
 
     def own(position: int) -> QueueRun:
@@ -161,7 +160,7 @@ def find_fork(journal: Journal, end: int, followed: Followed) -> Fork:
     ]
     low, least = max(known, default=0), max(floor, followed.floor())
     if low < least:
-        # Is the first run that both still keep a common one?
+        # Is the first run that both still have a common one?
         run = followed.run_behind(least)
         if run is None or run.first > end:
             return Fork(common=low, exact=low == followed.end, proven=False, floor=floor)
@@ -174,7 +173,7 @@ def find_fork(journal: Journal, end: int, followed: Followed) -> Fork:
 
 
 def _has(journal: Journal, position: int, chain_hash: bytes) -> bool:
-    """Tell whether the queue is known to have that chain hash there."""
+    """Return whether the queue is known to have that chain hash there."""
     try:
         return journal.read_hash_at(position) == chain_hash
     except ExpiredError:
@@ -182,16 +181,16 @@ def _has(journal: Journal, position: int, chain_hash: bytes) -> bool:
 
 
 def _floor(journal: Journal, end: int) -> int:
-    """Return the position after which a journal keeps its queue: old rows go first."""
+    """Return the position after which a journal keeps its queue: old rows are pruned first."""
     return bisect.bisect_left(
         range(1, end + 1), True, key=lambda at: journal.read_entry_at(at) is not None
     )
 
 
 def surviving_runs(followed: Followed, runs: Sequence[StoredEntry]) -> set[RunKey]:
-    """Return which runs the followed queue has as well.
+    """Return which runs the followed queue also has.
 
-    A queue has no gap in an origin's runs: of each origin it has the first ones, so few are asked.
+    A queue has no gap in an origin's runs: it has the first ones of each origin, so few are asked.
     """
     stamped = sorted(
         (stored for stored in runs if stored.entry.header.seq),

@@ -1,9 +1,9 @@
-"""Writing runs that a node gives up to `log/quarantine`, with all they consist of (P28).
+"""Writes runs that a node gives up, with all their rows, to `log/quarantine` (P28).
 
-Two acts do so: `peer quarantine`, on a stopped node, with everything after the last common
-position (`quarantine`); and a node whose history nobody can compare any more, with what the
-snapshot it takes over would drop (`uncompared`).  Both are named by what is given up, so that the
-same again, after a kill, writes nothing twice.
+This happens in two cases: `peer quarantine` on a stopped node writes everything after the last
+common position (`node_quarantine`); a node whose history can no longer be compared writes what a
+snapshot would drop (`unverified_history`).  The name of each act follows from the runs, so a repeat
+after a kill writes nothing twice.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sparktxlog.storage.log_tables.quarantine_table import (
 )
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
-#: Runs of the queue read at once.
+#: Runs of the queue that are read at once.
 _READ_RUNS = 1_000
-#: Bounds of what is written with one commit.
+#: Bounds of one Delta commit.
 _PAGE_RUNS = 256
 _PAGE_TRANSACTIONS = 30_000
 _PAGE_BYTES = 64 << 20
@@ -46,11 +46,11 @@ def waiting_runs(
     epoch: int,
     wanted: Callable[[RunHeader], bool] = lambda header: True,
 ) -> Iterator[StoredEntry]:
-    """Yield what was never ordered, without payloads, numbered on after the queue's end.
+    """Yield runs that were never ordered, without payloads, numbered after the queue's end.
 
     Args:
         own: This node, and its incarnation and epoch: unstamped runs are its own.
-        wanted: Returns whether a run is to be among them; unstamped ones have number 0.
+        wanted: Returns whether to include a run; unstamped ones have number 0.
     """
     end = core.base.position
     headers = [
@@ -80,7 +80,7 @@ def waiting_runs(
 
 
 def ordered_runs(journal: Journal, after: int, end: int) -> Iterator[StoredEntry]:
-    """Yield the queue after a position, without payloads, also where it is expired.
+    """Yield the queue after a position, without payloads, including expired runs.
 
     Raises:
         CorruptLogError: The journal lacks a run of its queue.
@@ -104,12 +104,12 @@ def given_up(
     view: View,
     survives: Callable[[StoredEntry], bool],
 ) -> list[GivenUp]:
-    """Return runs with why they are given up.
+    """Return runs with the reasons why they are given up.
 
     Args:
-        end: Position at which the queue ends; what is numbered after it was never ordered.
+        end: End of the queue; runs with later numbers were never ordered.
         own: This node.
-        survives: Returns whether the other queue has a run as well.
+        survives: Returns whether the other queue also has a run.
     """
     found = []
     for stored in runs:
@@ -127,7 +127,7 @@ def given_up(
 
 
 def lineage_of(view: View, epoch: int) -> str:
-    """Return the name that the log of a view had in an epoch."""
+    """Return the log id of a view in an epoch."""
     for lineage, last in view.ancestors:
         if epoch <= last:
             return lineage
@@ -135,7 +135,7 @@ def lineage_of(view: View, epoch: int) -> str:
 
 
 def act_id(state: JournalState, waiting: Iterable[StoredEntry]) -> str:
-    """Return the name of an act: the same as long as nothing was added to what is given up."""
+    """Return the name of an act, which is the same as long as the runs are the same."""
     hashed = hashlib.sha256(state.values.get("instance", b""))
     hashed.update(state.core.base.chain_hash)
     for stored in waiting:
@@ -161,11 +161,11 @@ class Export:
         self._tell = tell
 
     def write(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
-        """Write runs, ascending by position, fsynced with their files; go on where it was killed.
+        """Write runs, ascending by position, fsynced with their files; a repeat continues.
 
         Raises:
             CorruptLogError: The table of earlier acts is damaged.
-            StorageError: Do it again: nothing is written twice.
+            StorageError: Try again: nothing is written twice.
         """
         directory = self._data_dir / QUARANTINE_NAME / quarantine_id
         files = QuarantineFiles(directory, self._payloads)
@@ -190,13 +190,13 @@ class Export:
         return replace(run, stored=replace(run.stored, payload=payload))
 
     def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:
-        """Return the catalog, with the tables that runs create which were never ordered."""
+        """Return the catalog, with the tables that the unordered runs create."""
         tables = {table.name: table for table in self._catalog}
         for run in runs:
             payload = None if run.why == "ordered" else self._with_payload(run).stored.payload
             if payload is None:
                 continue
-            with suppress(ManifestMismatchError):  # told in the table, where its rows should be
+            with suppress(ManifestMismatchError):  # the table says so in the place of its rows
                 for block in read_manifest(payload).blocks:
                     if block.definition is not None:
                         tables.setdefault(block.table, block.definition)

@@ -22,14 +22,14 @@ from sparktxlog.storage.payloads.local_store import INCOMING
 
 
 class OwnState(msgspec.Struct):
-    """What of the worker's `state.json` tells whether a report is of the lake that is there."""
+    """The part of the worker's `state.json` that identifies the lake of a report."""
 
     worker_id: str
     position: int = 0
 
 
 def find_remains(config: NodeConfig) -> list[str]:
-    """Return what stands there of a log, as parts of a sentence; cheap, however large it is."""
+    """Return what is left of a log, as parts of a sentence; cheap, however large it is."""
     found = []
     table = config.data_dir / "log" / QUEUE_NAME
     if any(table.glob("*.parquet")):
@@ -52,17 +52,17 @@ def _has_file(root: Path) -> bool:
 
 
 def journal_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
-    """Return the error of a node that has no journal, but what belonged to one."""
+    """Return the error of a node without a journal beside the rest of a log."""
     journal = config.data_dir / JOURNAL_NAME
     if config.peers:
         advice = (
-            "Start the others, of which one has the log: this node joins it by itself.  If no node "
-            "has it any more, put back the journal, with its -wal file, or move data-dir, lake-dir "
-            "and payload-dir away at all nodes to begin a new log."
+            "Start a node that has the log: then this node joins it.  If no node has it any more, "
+            "put back the journal with its -wal file, or move data-dir, lake-dir and payload-dir "
+            "away at all nodes to begin a new log."
         )
     else:
         advice = (
-            "Put it back, with its -wal file.  If it is gone, move data-dir, lake-dir and "
+            "Put it back with its -wal file.  If it is lost, move data-dir, lake-dir and "
             "payload-dir away: a new log begins, and what is in them stays readable as Delta "
             "tables."
         )
@@ -75,7 +75,7 @@ def journal_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
 
 
 def read_replica_state(lake: Path) -> OwnState | None:
-    """Return where the replica in a lake stands, None if there is none.
+    """Return the state of the replica in a lake, None if there is none.
 
     Raises:
         CorruptLogError: Its state cannot be read.

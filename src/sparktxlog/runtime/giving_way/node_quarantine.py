@@ -1,21 +1,21 @@
-"""A node of another history gives way: what only it has is kept, then it joins anew (P28).
+"""A node with another history gives way: what only it has is kept, then it joins again (P28).
 
-After `force` (P23) a stopped node may hold transactions that the log which goes on does not have.
-It cannot follow with them, and nothing of them is ever truncated silently.  In this order, each
-step durable before the next, and all of it harmless when done again after a kill:
+After `force` (P23) a stopped node may hold transactions that the kept log does not have.  It cannot
+follow with them, and they must not be cut off silently.  The steps are, each durable before the
+next one, and each repeatable after a kill:
 
-1. the last common position is found by chain hashes (`catchup.forks`), from the client API of a
-   node that goes on: O(log n) small questions;
+1. the last common position is found by chain hashes (`catchup.forks`), over the client API of a
+   node of the kept log, with O(log n) small requests;
 2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
 3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
-4. the journal gives its place to an empty one that only holds the order to join under the next
-   incarnation: the node starts as one that lost its disk, and founds no log of its own meanwhile.
+4. an empty journal replaces the old one; it only holds the order to join under the next
+   incarnation.  So the node starts like one that lost its disk, and founds no log meanwhile.
 
-A node that does not differ, and promised timestamps so far ahead that no member can use them (C3),
-takes the same way when asked to: under its next incarnation nothing of that counts.
+A node that does not differ, but promised timestamps so far ahead that no member can use them (C3),
+may do the same on request: its next incarnation has no such promise.
 
-Nothing is deleted.  The journal that is kept holds every payload as it was.
+Nothing is deleted.  The old journal is kept with every payload.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _NEXT = "next"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveWay:
-    """What was done."""
+    """Result of a quarantine."""
 
     quarantine_id: str
     node_id: str
-    #: Node that is followed, and the lineage and incarnation under which this one joins.
+    #: The followed node, and the log id and incarnation with which this node joins.
     followed: str
     lineage: str
     incarnation: int
@@ -79,12 +79,12 @@ class GaveWay:
     ordered: int
     accepted: int
     acquired: int
-    #: Those of them that the followed queue has as well, and those that lack something.
+    #: Of these, transactions that the followed queue also has, and incomplete ones.
     surviving: int
     incomplete: int
-    #: Positions after `common` that this journal had pruned: they are in no table.
+    #: Positions after `common` that this journal had pruned; they are not kept.
     pruned: int
-    #: Delta table of what was kept, and where journal, queue table and files are.
+    #: Delta table of the kept transactions; directory of journal, queue table and files.
     table: Path
     directory: Path
     #: Whether the followed log has a place for this node.
@@ -101,21 +101,21 @@ def quarantine_node(
     """Keep what only this stopped node has, and let it join the asked node's log anew.
 
     Args:
-        rejoin: Also where the queue here is the beginning of the other's: what the node promised
-            is of no use to anybody (C3), and only a new incarnation is free of it.
+        rejoin: Also if the queue here is the beginning of the other's: the node's promise is too
+            far ahead to be used (C3), and only a new incarnation does not have it.
 
     Raises:
         LockedError: The node runs (definite).
         NotFoundError: It has no journal (definite).
         CorruptLogError: The journal cannot be read (definite).
         TransportError: The other node cannot be reached, or refuses the token (definite).
-        LocalProtocolError: The queues do not part, or the other node is none to follow (definite).
-        StorageError: Do it again: what was done stays done, and nothing is kept twice.
+        LocalProtocolError: The queues do not differ, or the node cannot be followed (definite).
+        StorageError: Try again: finished steps stay done, and nothing is kept twice.
     """
     if config.is_witness:
         raise LocalProtocolError(
             f"{config.node_id} is a witness: it has no queue that could differ",
-            hint="A witness without a journal is admitted again: move its data-dir away.",
+            hint="To admit a witness again, move its data-dir away and start it.",
         )
     if not (config.data_dir / JOURNAL_NAME).is_file():
         raise NotFoundError(
@@ -160,8 +160,8 @@ class _Act:
         keeps = self._end or state.core.incoming or state.core.announcements
         if not (keeps or (self._rejoin and state.core.reserved)):
             raise LocalProtocolError(
-                f"node {config.node_id} keeps nothing of the log: there is nothing to quarantine",
-                hint="Start it: it joins by itself.",
+                f"node {config.node_id} has nothing of the log, so there is nothing to quarantine",
+                hint="Start it: then it joins.",
             )
         followed = self._followed()
         self._tell(f"comparing chain hashes with {followed.node_id}")
@@ -215,7 +215,7 @@ class _Act:
             has_place=config.node_id in followed.seats,
         )
 
-    # -- who is followed, and from where -----------------------------------------------------------
+    # -- the followed node -------------------------------------------------------------------------
 
     def _followed(self) -> Followed:
         found, config = Followed(self._api), self._config
@@ -225,11 +225,11 @@ class _Act:
         elif config.lineage not in found.logs:
             refusal = f"node {found.node_id} is of another log, {min(found.logs)!r}"
         elif found.halted or found.phase not in _GOES_ON:
-            refusal = f"node {found.node_id} is {found.phase}: it does not go on itself"
+            refusal = f"node {found.node_id} is {found.phase}: it does not take part itself"
         if refusal:
             raise LocalProtocolError(
                 f"{self._api.url} cannot be followed: {refusal}",
-                hint="Name the client API of a member of the side that goes on.",
+                hint="Name the client API of a member of the side whose log is kept.",
                 url=self._api.url,
             )
         return found
@@ -237,14 +237,14 @@ class _Act:
     def _check_differs(
         self, followed: Followed, fork: Fork, ordered: Sequence[StoredEntry]
     ) -> None:
-        """Refuse where the node only has to be started, or the other one lags."""
+        """Refuse if the node only has to be started, or if the other node lags."""
         view = self._view
         if not (ordered or self._rejoin) and followed.can_be_followed(view):
             raise LocalProtocolError(
                 f"nothing to quarantine: the queue here ends at {self._end:,} and is the beginning "
                 f"of {followed.node_id}'s",
-                hint="Start the node: it follows, and stamps again what it accepted. If the others "
-                "do not admit it because its clock was far ahead: add --rejoin.",
+                hint="Start the node: it follows, and its accepted transactions are ordered later. "
+                "If the others do not admit it because its clock was far ahead, add --rejoin.",
                 common=fork.common,
             )
         if ordered and not fork.proven and followed.end <= self._end:
@@ -254,7 +254,7 @@ class _Act:
                 raise LocalProtocolError(
                     f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
                     f"{followed.end:,}, the one here at {self._end:,}",
-                    hint="Start the node: the other one follows.",
+                    hint="Start the node: then the other one follows.",
                     common=fork.common,
                 )
 

@@ -1,13 +1,13 @@
-"""What a node keeps when it takes over a snapshot that nobody can compare its history with (P28).
+"""What a node keeps when it takes over a snapshot that cannot be compared with its history (P28).
 
-It lags so far that no position is known to both any more (`ancestry`).  Most likely its queue is
-the beginning of the peer's, so it goes on with the snapshot.  But no node can prove that, so
-nothing that the snapshot would drop is deleted: what was acquired from others, own transactions
-under numbers that the snapshot has already, and what was ordered and not published yet are written
-to `log/quarantine` before.  Own ones after these numbers stay in the journal and are ordered anew.
-What was published stays where it is set aside (`queue_table.set_aside`).
+It lags so far that its queue and the peer's have no known position in common (`ancestry`).  Most
+likely its queue is the beginning of the peer's, so it goes on with the snapshot.  But no node can
+prove that, so it first writes to `log/quarantine` what the snapshot would drop: runs acquired from
+others, own transactions with numbers that the snapshot already has, and ordered but unpublished
+runs.  Own runs with later numbers stay in the journal and are ordered later.  The published queue
+is set aside (`queue_table.set_aside`).
 
-The node says so in its log, and in its status for as long as it has this journal.
+The node says so in its log, and in its status as long as it has this journal.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _NAME = "uncompared"
 class Uncompared:
     """A history that could not be compared when a snapshot replaced it."""
 
-    #: End of the queue that was replaced, and where the snapshot's lies.
+    #: End of the replaced queue, and of the snapshot's.
     position: int
     snapshot_position: int
     #: Node that gave the snapshot.
     peer: str
     #: Wall clock, microseconds since 1970 UTC.
     at: int
-    #: The act in `log/quarantine`, empty if there was nothing to keep.
+    #: Id in `log/quarantine`, empty if there was nothing to keep.
     quarantine_id: str = ""
     #: Transactions kept there.
     kept: int = 0
 
 
 def uncompared(values: Mapping[str, bytes]) -> Uncompared | None:
-    """Return what is kept of the last such snapshot, None if there was none."""
+    """Return the record of the last such snapshot, None if there was none."""
     value = values.get(_NAME)
     return None if value is None else msgspec.msgpack.decode(value, type=Uncompared)
 
@@ -64,18 +64,18 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 def keep_dropped_runs(
     base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
 ) -> Uncompared:
-    """Write to `log/quarantine` what a snapshot would drop of the journal, as it was at the start.
+    """Write to `log/quarantine` what a snapshot would drop of the journal, as of the start.
 
-    Fsynced; blocks.  Done again it adds nothing.
+    Fsynced; blocks.  A repeat adds nothing.
 
     Args:
-        incarnation: Under which this node goes on.
+        incarnation: The incarnation with which this node goes on.
         peer: The node that gave the snapshot.
         at: Wall clock, microseconds since 1970 UTC.
 
     Raises:
         CorruptLogError: The journal lacks a run of its queue.
-        StorageError: Do it again: nothing was dropped.
+        StorageError: Try again: nothing was dropped.
     """
     state = base.state
     runs, quarantine_id = _dropped_runs(base, snapshot, incarnation), ""
@@ -97,7 +97,7 @@ def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -
     core, own, view = base.state.core, base.config.node_id, base.master.view
     watermark, end = snapshot.watermarks.get(own, 0), core.base.position
     runs = [
-        # The end of the queue that no table holds for certain.
+        # The end of the queue that is not certainly in a table.
         *ordered_runs(base.journal, base.state.published, end),
         *waiting_runs(
             core,
@@ -112,7 +112,7 @@ def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -
 
 
 def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
-    """Return whether a waiting run outlives the snapshot (`ResetJournal`)."""
+    """Return whether a waiting run survives the snapshot (`ResetJournal`)."""
     if not header.seq:
         return True
     return (header.origin, header.incarnation) == (own, incarnation) and header.seq > watermark

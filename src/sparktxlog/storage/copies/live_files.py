@@ -1,4 +1,4 @@
-"""Live files of a Delta table at one version: what a copy has to fetch at least."""
+"""Live files of a Delta table at one version: the least that a copy has to fetch."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = structlog.get_logger("sparktxlog.storage")
 def live_files(directory: Path, version: int) -> list[tuple[str, int]]:
     """Return paths, relative to the table, and bytes of the live data files, ascending by path.
 
-    Paths are those of the file system: the log's, with its percent signs resolved.  Deletion
-    vectors are left out.  Where delta-rs cannot read the table (a feature it does not know), all
-    data files of the directory are counted instead: never less than the live ones.
+    Paths are those of the file system: the log's with percent escapes decoded.  Deletion vectors
+    are left out.  If delta-rs cannot read the table (unknown feature), all data files of the
+    directory are counted instead, which are never less.
 
     Args:
         directory: The table's directory.
         version: Delta version, 0 or more.
 
     Raises:
-        StorageError: Directory or version are not there, or cannot be read (nothing changed).
+        StorageError: Directory or version do not exist or cannot be read; nothing changed.
     """
     if not (directory / "_delta_log").is_dir():
-        raise StorageError(f"{directory} is no Delta table", path=str(directory))
+        raise StorageError(f"{directory} is not a Delta table", path=str(directory))
     try:
         actions = pa.table(DeltaTable(directory, version=version).get_add_actions())
     except (DeltaError, OSError, ValueError) as error:

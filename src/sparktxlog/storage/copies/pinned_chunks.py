@@ -1,9 +1,8 @@
-"""Chunks of pinned files: read, hashed, compressed where a sample says that it pays.
+"""Chunks of pinned files: read, hashed, and compressed if a sample shows that it is worth it.
 
 A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  A chunk is hashed
-once: what it was then is what later copies and the tree are told, so that bytes which went bad on
-the disk meanwhile are noticed by the receiver.  A file that is no longer what it was when
-it was pinned is refused, before and after reading.
+once, and later copies get the same hash, so their receivers notice bytes that the disk damaged
+meanwhile.  A file that changed since it was pinned is refused, before and after reading.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import zstandard
 from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
 from sparktxlog.storage.copies.pins import FileIdentity, PinnedFile
 
-#: Levels of compression, the better one first: a file gets the fast one, which takes 2/3 of the
-#: time, if that makes its sample larger by `SIMILAR` at most.
+#: Levels of compression, the better one first.  The second takes 2/3 of the time; it is used if the
+#: sample gets larger by `SIMILAR` at most.
 LEVEL, FAST_LEVEL = 1, -2
 SIMILAR = 1.05
 #: A file travels compressed if the sample, the begin of its first chunk, shrinks to this part or
@@ -36,7 +35,7 @@ IDENTITY = "identity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A chunk as it travels."""
+    """A chunk as it is sent."""
 
     data: memoryview
     #: SHA-256 of the plain bytes, hexadecimal.
@@ -48,17 +47,17 @@ class Chunk:
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What was learnt of one file; replaced when the file is."""
+    """What is known of one file; dropped when the file is replaced."""
 
     #: Chunk number → binary SHA-256.
     digests: dict[int, bytes] = field(default_factory=dict)
-    #: Level at which its chunks are compressed, None = they travel as they are.
+    #: Level of compression of its chunks, None = uncompressed.
     level: int | None = None
     sampled: bool = False
 
 
 class _Scratch(threading.local):
-    """What a thread uses again for each chunk: fresh memory costs as much as the reading."""
+    """Memory that a thread reuses for each chunk: new memory costs as much as reading."""
 
     def __init__(self) -> None:
         self.plain = bytearray()
@@ -66,7 +65,7 @@ class _Scratch(threading.local):
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
 
     def buffer(self, size: int) -> memoryview:
-        """Return a buffer, good until the next call."""
+        """Return a buffer, valid until the next call."""
         if len(self.plain) < size:
             self.plain = bytearray(size)
         return memoryview(self.plain)[:size]
@@ -83,7 +82,7 @@ class ChunkReader:
 
     Args:
         chunk_bytes: Size of all chunks but a file's last.
-        compress: False = chunks always travel as they are.
+        compress: False = chunks are never compressed.
         max_digests: Chunk digests kept in memory.
     """
 
@@ -106,14 +105,14 @@ class ChunkReader:
             length: 1 to the chunk size.
 
         Raises:
-            InvalidRequestError: Offset or length are none of these (definite).
-            FileChangedError: The file is not what was pinned (definite).
-            StorageError: The disk does not give the bytes.
+            InvalidRequestError: Offset or length are wrong (definite).
+            FileChangedError: The file has changed since it was pinned (definite).
+            StorageError: The disk fails.
         """
         self._check_range(file, offset, length)
         length = min(length, file.identity.size_bytes - offset)
         level = self._level(file) if self._compress and length else None
-        # What travels as it is needs memory of its own until it is sent.
+        # An uncompressed chunk needs its own memory until it is sent.
         plain = memoryview(bytearray(length)) if level is None else self._scratch.buffer(length)
         self._fill(file, offset, plain)
         digest = self._digest_of(file, offset, plain)
@@ -148,15 +147,15 @@ class ChunkReader:
         size = file.identity.size_bytes
         if offset % self._chunk_bytes or not 0 <= offset < max(size, 1):
             raise InvalidRequestError(
-                f"offset is {offset}, a multiple of {self._chunk_bytes} below the file's size of "
-                f"{size} bytes is wanted",
+                f"offset is {offset}, expected a multiple of {self._chunk_bytes} below the file's "
+                f"size of {size} bytes",
                 field="offset",
                 value=offset,
             )
         if not 1 <= length <= self._chunk_bytes:
             raise InvalidRequestError(
                 f"length is {length}, 1 to {self._chunk_bytes} bytes are allowed",
-                hint="The grant says chunk_bytes.",
+                hint="The grant has chunk_bytes.",
                 field="length",
                 value=length,
             )
@@ -187,7 +186,7 @@ class ChunkReader:
     # -- compression -------------------------------------------------------------------------------
 
     def _level(self, file: PinnedFile) -> int | None:
-        """Return at which level a file's chunks are compressed, None if they travel as they are."""
+        """Return the level of compression of a file's chunks, None = uncompressed."""
         with self._lock:
             known = self._known.get(file.identity)
             if known is not None and known.sampled:
@@ -208,7 +207,7 @@ class ChunkReader:
     # -- digests -----------------------------------------------------------------------------------
 
     def _digest_of(self, file: PinnedFile, offset: int, plain: memoryview) -> bytes:
-        """Return the SHA-256 of bytes just read: a whole chunk's from memory where it is known."""
+        """Return the SHA-256 of bytes just read; that of a whole known chunk from memory."""
         if len(plain) < min(self._chunk_bytes, file.identity.size_bytes - offset):
             return hashlib.sha256(plain).digest()
         number = offset // self._chunk_bytes

@@ -1,15 +1,15 @@
-"""Pins: the files of a replica held as hard links while they are copied.
+"""Pins: hard links to the files of a replica while they are copied.
 
     lake/_sparktxlog/leases/<lease_id>/<table>/…   the table's directory, file by file
 
-A hard link keeps a file's bytes whatever becomes of its name: VACUUM, log cleanup and rewrites by
-anybody need neither know of a copy nor wait for it, and the replica stays online and writable.
-Pins cost directory entries, and the space of what is deleted meanwhile.  They outlive a crash;
-`release_others` gives up what no lease owns.
+A hard link keeps a file's bytes when its name is removed.  So VACUUM, log cleanup and rewrites need
+not wait for a copy, and the replica stays online and writable.  Pins cost directory entries, and
+the space of files that are deleted meanwhile.  They survive a crash; `release_others` removes those
+without a lease.
 
-A link shares its file with the original: who writes *into* a file, as Spark does with
-`_delta_log/_last_checkpoint`, changes the pinned one too.  Whoever reads a pin compares it with
-its listing therefore.
+A link shares its file with the original: a write *into* a file, such as Spark's to
+`_delta_log/_last_checkpoint`, changes the pinned one too.  So a reader compares a pin with its
+listing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEASES = "leases"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
-    """What changes when a file is replaced or written into."""
+    """Attributes that change when a file is replaced or written into."""
 
     inode: int
     size_bytes: int
@@ -46,7 +46,7 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedFile:
-    """A pinned file: where its link is, and what it was when it was pinned."""
+    """A pinned file: its link, and its identity when it was pinned."""
 
     #: Relative to the table's directory, with slashes.
     path: str
@@ -77,19 +77,19 @@ class Pins:
     def pin(self, lease_id: str, tables: Iterable[str]) -> dict[str, tuple[PinnedFile, ...]]:
         """Link every file of the tables' directories; return them by table, ascending by path.
 
-        Files that vanish meanwhile are left out (temporary files of a writer), and so is whatever
-        is no regular file or has a name that is no UTF-8, as none of Delta's does.  If pinning
-        fails nothing stays pinned.
+        Files that disappear meanwhile (temporary files of a writer), other than regular files, and
+        names that are not UTF-8, which Delta never uses, are left out.  If pinning fails, nothing
+        stays pinned.
 
         **After calling**: check that what the copy needs is among the files.
 
         Args:
-            lease_id: A name of the caller's making, new and fit for a directory.
+            lease_id: A new name that can name a directory.
             tables: Names of tables, each a directory of the lake.
 
         Raises:
             NotFoundError: The lake has no such table (definite).
-            DiskFullError: No room for directory entries (definite).
+            DiskFullError: No space for directory entries (definite).
             StorageError: The file system refuses hard links (nothing stays pinned).
         """
         base = self._root / lease_id
@@ -100,13 +100,13 @@ class Pins:
             raise
 
     def release(self, lease_id: str) -> bool:
-        """Remove the pins of a lease; return whether none are left (else: at the next start)."""
+        """Remove the pins of a lease; False: some are left, and the next start removes them."""
         base = self._root / lease_id
         shutil.rmtree(base, ignore_errors=True)
         return not base.exists()
 
     def release_others(self, live: Collection[str] = ()) -> list[str]:
-        """Remove the pins of all leases but the live ones; return whose were removed."""
+        """Remove the pins of all leases except the live ones; return the removed leases."""
         try:
             found = sorted(entry.name for entry in os.scandir(self._root))
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class Pins:
         source = self._lake / table
         if not source.is_dir():
             raise NotFoundError(
-                f"the replica has no table {table!r}: {source} is no directory",
+                f"the replica has no table {table!r}: {source} is not a directory",
                 hint="Run a worker: sparktxlog apply.",
                 table=table,
             )
@@ -146,7 +146,7 @@ class Pins:
             raise _refusal(error, folder) from error
 
     def _link(self, source: str, location: str) -> FileIdentity | None:
-        """Return what the link shows, None if the file is gone or no regular one."""
+        """Return the identity of the linked file, None if it is gone or not a regular file."""
         try:
             os.link(source, location, follow_symlinks=False)
             found = os.lstat(location)
@@ -161,7 +161,7 @@ class Pins:
 
 
 def _files_below(directory: str) -> Iterator[str]:
-    """Yield paths relative to a directory of all that is no directory, hidden ones included."""
+    """Yield the relative paths of all entries other than directories, also hidden ones."""
     folders = [""]
     while folders:
         prefix = folders.pop()
@@ -187,7 +187,7 @@ def _is_text(path: str) -> bool:
 def _refusal(error: OSError, path: str) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
-            f"no room to pin {path}", hint="Make room on the disk of the lake.", path=path
+            f"no space to pin {path}", hint="Free space on the disk of the lake.", path=path
         )
     hints = {
         errno.EXDEV: "Keep a table and its lake on one file system: no links or mounts below "

@@ -1,12 +1,12 @@
-"""What an epoch change leaves in the journal: votes, views, new stamps, snapshots (P14–P21).
+"""Writes of epoch changes to the journal: votes, views, new stamps, snapshots (P14–P21).
 
     PutBallot    before a PROMISE or ACCEPTED leaves
-    PutView      ends an epoch: what others stamped in it and is not in the queue goes
-    PutRestamp   an own run that was not in the final queue, with its stamp of the new epoch
+    PutView      ends an epoch: runs of others that are not in the queue are removed
+    PutRestamp   an own run that was not in the final queue gets a stamp of the new epoch
     ResetJournal   the queue of a node that lags too far is replaced by a snapshot
 
-The functions change tables only; what the journal holds in memory it changes itself, once the
-transaction was kept.
+The functions change tables only; the journal changes its memory itself, after the transaction was
+committed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
 
 
 def put_view(db: sqlite3.Connection, write: PutView) -> list[_Run]:
-    """Keep a view; return the incoming runs that went with it."""
+    """Keep a view; return the incoming runs that it removed."""
     _keep_view(db, write.view)
     put_meta(db, incarnation=write.incarnation)
     return _drop_incoming(db, "origin <> ? OR incarnation <> ?", (write.node_id, write.incarnation))
@@ -62,10 +62,10 @@ def _keep_view(db: sqlite3.Connection, view: View) -> None:
 
 
 def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
-    """Keep the new stamp of an incoming run; return it as it stands now.
+    """Keep the new stamp of an incoming run; return the run with it.
 
     Raises:
-        InvariantViolation: No such run waits, or it is of other content.
+        InvariantViolation: No such run waits, or its content differs.
     """
     header = write.header
     row = db.execute(
@@ -74,7 +74,7 @@ def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
     if row is None or row[0] != header.digest:
         raise InvariantViolation(
             f"run {header.origin}/{header.incarnation}/{header.seq} cannot be stamped again: "
-            + ("it does not wait" if row is None else "another content waits there"),
+            + ("it does not wait" if row is None else "its content differs"),
             digest=header.digest,
         )
     restamp(db, header)
@@ -90,7 +90,7 @@ def restamp(db: sqlite3.Connection, header: RunHeader) -> None:
 
 
 def read_incoming(db: sqlite3.Connection, header: RunHeader) -> RunHeader:
-    """Return the incoming run that has the name of another one."""
+    """Return the incoming run with the same origin, incarnation and number."""
     row = db.execute(
         f"SELECT {HEADER_COLUMNS} FROM incoming WHERE {RUN_KEY}", run_key(header)
     ).fetchone()
@@ -98,7 +98,7 @@ def read_incoming(db: sqlite3.Connection, header: RunHeader) -> RunHeader:
 
 
 def drop_run(db: sqlite3.Connection, header: RunHeader) -> list[_Run]:
-    """Remove the incoming run that has the name of another one, with its payload; return it."""
+    """Remove the incoming run with the same name, and its payload; return it."""
     return _drop_incoming(db, RUN_KEY, run_key(header))
 
 
@@ -118,7 +118,7 @@ def _drop_incoming(
 
 
 def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]]:
-    """Replace the queue by a snapshot; return the new ends, and the incoming runs that went.
+    """Replace the queue by a snapshot; return the new ends, and the removed incoming runs.
 
     Raises:
         InvariantViolation: The snapshot contradicts itself, or lacks own transactions that this
@@ -169,7 +169,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     put_meta(
         db,
         published=position,
-        # Below every version: the table of before is another one (`queue_table.set_aside`).
+        # Less than every version: the former table is another one (`queue_table.set_aside`).
         published_version=-1,
         forgotten=position,
         pruned=ends.pruned,
@@ -180,10 +180,10 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
 
 
 def _check_snapshot(snapshot: QueueSnapshot) -> None:
-    """Check that a snapshot holds together: a node could not start from it otherwise.
+    """Check that a snapshot is consistent: otherwise a node could not start from it.
 
     Raises:
-        InvariantViolation: It does not.
+        InvariantViolation: It is not.
     """
     last = snapshot.last
     if last is None:
@@ -219,24 +219,24 @@ def _check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
     """Check that no own sequence number would be given twice.
 
     Args:
-        incarnation: This node's, before.
-        watermark: Own last sequence number in the queue, before.
+        incarnation: This node's former incarnation.
+        watermark: The former last own sequence number in the queue.
 
     Raises:
-        InvariantViolation: The snapshot does not reach what this node itself ordered.
+        InvariantViolation: The snapshot lacks own transactions that this node ordered.
     """
     wanted = incarnation if write.incarnation is None else write.incarnation
     told = write.snapshot.watermarks.get(write.node_id, 0)
     if wanted < incarnation or (wanted == incarnation and told < watermark):
         raise InvariantViolation(
             f"the snapshot holds own transactions up to {told}, the queue here up to {watermark}",
-            hint="Let the node return under a higher incarnation.",
+            hint="Let the node return with a higher incarnation.",
             incarnation=incarnation,
         )
 
 
 def newer_view(held: View | None, told: View | None) -> View | None:
-    """Return the view that counts after a reset: the snapshot's, unless it is an older one."""
+    """Return the view after a reset: the snapshot's, unless it is older."""
     if told is None or held is None:
         return told or held
     same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)

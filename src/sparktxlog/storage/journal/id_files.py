@@ -1,9 +1,9 @@
 """Ids of the queue before its last positions: sorted files beside the journal (docs/formats.md).
 
-The core keeps the ids of the last `id-window` positions in memory.  A repeat may come later, and
-then it must be the same transaction still.  So the journal files the ids of older positions, some
-65,536 at a time, before they leave that memory.  A file is written once, synced, and searched by
-bisection through a memory map; small files are merged into larger ones in a thread.
+The core keeps the ids of the last `id-window` positions in memory.  A later repeat must still be
+recognised.  So the journal writes the ids of older positions to files, about 65,536 at a time,
+before they leave that memory.  A file is written once, synced, and searched by bisection through a
+memory map; a thread merges small files into larger ones.
 
     64 bytes   magic "TXLOGID1", first position, count, newest timestamp; 64-bit, little endian
     8 × count  mixed word of each id, ascending
@@ -31,7 +31,7 @@ _MAGIC = b"TXLOGID1"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _REJECTED = np.uint32(1 << 31)
 _OFFSET = np.uint32((1 << 31) - 1)
-#: So many neighbours become one file, and files of so many ids are left as they are.
+#: Number of neighbours that become one file; files with so many ids are not merged.
 _MERGED, _LARGEST = 8, 1 << 23
 
 
@@ -51,7 +51,7 @@ class _IdFile:
         return self.first + self.count - 1
 
     def matches(self, words: NDArray[np.uint64], seconds: NDArray[np.uint64]) -> Iterator[Any]:
-        """Yield (index, position, rejected) of the ids that stand here."""
+        """Yield (index, position, rejected) of the ids in this file."""
         lows = np.searchsorted(self.words, words, "left")
         highs = np.searchsorted(self.words, words, "right")
         for index in np.flatnonzero(lows < highs):
@@ -67,7 +67,7 @@ class IdFiles:
 
     Args:
         directory: Made when the first file is.
-        end: Last position of the queue; files beyond it are of another history, and go.
+        end: Last position of the queue; later files are of another history and are removed.
     """
 
     def __init__(self, directory: Path, end: int) -> None:
@@ -79,7 +79,7 @@ class IdFiles:
         )
         kept: list[_IdFile] = []
         for file in found:
-            # A kill may leave both a merged file and those that it was made of.
+            # A kill may leave both a merged file and its sources.
             inside = bool(kept) and file.last <= kept[-1].last
             if inside or file.last > end:
                 file.path.unlink()
@@ -91,12 +91,12 @@ class IdFiles:
 
     @property
     def end(self) -> int:
-        """Last position whose id is filed, 0 = none."""
+        """Last position whose id is in a file, 0 = none."""
         return self._files[-1].last if self._files else 0
 
     @property
     def start(self) -> int:
-        """First position whose id is filed; `end` + 1 if none is."""
+        """First position whose id is in a file; `end` + 1 if there is none."""
         return self._files[0].first if self._files else 1
 
     @property
@@ -105,7 +105,7 @@ class IdFiles:
         return sum(_HEAD.size + 20 * file.count for file in self._files)
 
     def put(self, first: int, ids: bytes, rejected: Iterable[int], ts: int) -> None:
-        """File the ids of the positions from `first` on; durable when it returns.
+        """Write the ids of the positions from `first` on to a file; durable when it returns.
 
         Args:
             ids: 16 bytes for each position.
@@ -129,7 +129,7 @@ class IdFiles:
                 file.path.unlink()
 
     def cut(self, end: int) -> None:
-        """Remove what reaches beyond position `end`: those runs were not kept."""
+        """Remove files that reach beyond position `end`, whose runs were not kept."""
         if self.end > end:
             self._wait()
             gone = [file for file in self._files if file.last > end]
@@ -155,7 +155,7 @@ class IdFiles:
     def before(self, position: int, most: int) -> Callable[[], Iterator[tuple[int, bytes]]]:
         """Return what reads the ids that stand without gap before a position, so many at a time.
 
-        What it reads is what is filed now; it can be called again.
+        It reads the present files; it can be called again.
         """
         files: list[_IdFile] = []
         start = position
@@ -217,7 +217,7 @@ class IdFiles:
             self._merging = self._merger.submit(self._merge, group)
 
     def _mergeable(self) -> tuple[_IdFile, ...]:
-        """Return neighbours of about one size that are to become one file; the newest first."""
+        """Return neighbours of about the same size to merge into one file, the newest first."""
         files = self._files
         for end in range(len(files), _MERGED - 1, -1):
             group = files[end - _MERGED : end]
@@ -247,7 +247,7 @@ def _open(path: Path) -> _IdFile:
     """Map a file.
 
     Raises:
-        CorruptLogError: It is none, or torn.
+        CorruptLogError: It is not an id file, or torn.
     """
     size = path.stat().st_size
     raw = np.memmap(path, np.uint8, "r")
@@ -255,7 +255,7 @@ def _open(path: Path) -> _IdFile:
     if magic != _MAGIC or size != _HEAD.size + 20 * count:
         raise CorruptLogError(
             f"{path} is damaged: {size:,} bytes are not those of {count:,} ids",
-            hint="Remove the file: repeats of the transactions in it are not noticed any more.",
+            hint="Remove the file: repeats of its transactions are then no longer recognised.",
             path=str(path),
         )
     ends = [_HEAD.size + width * count for width in (0, 8, 16, 20)]

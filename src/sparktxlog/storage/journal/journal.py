@@ -1,12 +1,12 @@
 """The journal: durable state of the protocol in one SQLite file.
 
-Rules of the room: one INSERT per run, never one per transaction; one SQLite transaction and one
-fsync per `write`; what is in memory changes only after the transaction was kept.  The writing
-connection belongs to one thread at a time; `read_*` take connections of their own from a pool,
-so the publisher and the HTTP handlers never wait for the writer (WAL).
+Rules: one INSERT per run, never one per transaction; one SQLite transaction and one fsync per
+`write`; memory changes only after the transaction was committed.  The writing connection belongs
+to one thread at a time; `read_*` take other connections from a pool, so the publisher and the HTTP
+handlers never wait for the writer (WAL).
 
     incoming ──AppendQueue──► queue ──MarkPublished──► segments
-    payloads stay until ForgetPayloads, queue rows for the id window (see `forgetting`);
+    payloads stay until ForgetPayloads, queue rows for the id window (see `row_pruning`);
     segments until ExpireLog, DropExpired (see `log_expiry`)
     views, votes, new stamps, snapshots: see `epoch_changes`
 """
@@ -66,15 +66,15 @@ from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
 
 JOURNAL_NAME = "front.sqlite"
-#: Permissions of a data directory that is made: transactions and instance belong to its user alone.
+#: Permissions of a new data directory: only its user may read transactions and instance.
 PRIVATE = 0o700
 _log = structlog.get_logger("sparktxlog.journal")
 
 _HOUR_US = 3_600 * 1_000_000
-#: Ids that are filed at once.
+#: Number of ids in a new id file.
 _FILED_IDS = 65_536
 
-#: True: the run waits now, with this header; False: it waits no more.
+#: True: the run waits now, with this header; False: it no longer waits.
 _Change = tuple[bool, RunHeader, bytes]
 
 
@@ -95,7 +95,7 @@ class Journal(JournalReader):
         super().__init__(directory / JOURNAL_NAME, id_window)
         self._id_window_us = id_window_us
         self._lock = DirectoryLock(directory, mode=PRIVATE)
-        #: What made the state unknown; from then on every write is refused.
+        #: The error that made the state unknown; from then on every write is refused.
         self._failed: StorageError | None = None
         self._waiting = WaitingIds()
         self._ends = Ends()
@@ -180,7 +180,7 @@ class Journal(JournalReader):
                 self._file_ids()
 
     def _file_ids(self) -> None:
-        """File ids half a window before the core forgets them; a failure only delays it."""
+        """Write ids to a file half a window before the core forgets them; may be retried."""
         most = max(1, min(_FILED_IDS, self._id_window // 4))
         while self._ends.position - self._id_files.end >= self._id_window // 2 + most:
             try:
@@ -192,7 +192,7 @@ class Journal(JournalReader):
                     unfiled.ts - self._id_window_us, self._ends.position - 2 * self._id_window
                 )
             except (OSError, sqlite3.Error) as error:
-                _log.warning("ids are not filed yet", error=str(error))
+                _log.warning("ids are not yet written to a file", error=str(error))
                 return
 
     def _roll_back(self, before: Ends) -> None:
@@ -236,7 +236,7 @@ class Journal(JournalReader):
             case DropExpired():
                 log_expiry.drop_expired(self._db, write)
             case ShrinkJournal():
-                pass  # no part of the transaction: done after it
+                pass  # not part of the transaction: done after it
             case PutValue():
                 self._db.execute(
                     "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)
@@ -383,7 +383,7 @@ class Journal(JournalReader):
         return total
 
     def close(self) -> None:
-        """Release lock and files; doing it twice is harmless."""
+        """Release lock and files; a second call does nothing."""
         if self._closed:
             return
         self._close_readers()
@@ -392,13 +392,13 @@ class Journal(JournalReader):
         self._lock.release()
 
     def replace_by(self, other: Path, kept: Path) -> None:
-        """Close the file, keep it under the name `kept`, and put a closed journal into its place.
+        """Close the file, rename it to `kept`, and put another closed journal into its place.
 
-        Its name stands for the old or for the new one at any moment; the lock is released last.
+        At any moment its name means the old or the new one; the lock is released last.
 
         Args:
-            other: A journal that was closed, on the same file system.
-            kept: A free name, or one that this file has already.
+            other: A closed journal on the same file system.
+            kept: A free name, or one that this file already has.
 
         Raises:
             StorageError: The old one is in its place still; do it again.
@@ -412,7 +412,7 @@ class Journal(JournalReader):
 
 
 def swap_journal(path: Path, other: Path, kept: Path) -> None:
-    """Put a closed journal into the place of another closed one, which is kept under a new name.
+    """Replace a closed journal by another closed one; the old one is kept under a new name.
 
     Raises:
         StorageError: The old one is in its place still; do it again.
@@ -421,7 +421,7 @@ def swap_journal(path: Path, other: Path, kept: Path) -> None:
         log = path.with_name(f"{path.name}-wal")
         if log.exists() and log.stat().st_size:
             raise StorageError(
-                f"{log} was not folded into its database: another program has it open",
+                f"{log} was not merged into its database: another program has it open",
                 hint="Close that program.",
                 path=str(log),
             )

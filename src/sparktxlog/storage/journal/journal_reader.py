@@ -1,4 +1,4 @@
-"""What is read of the journal: from any thread, without waiting for the writer (WAL)."""
+"""Reads of the journal, from any thread, without waiting for the writer (WAL)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     translate,
 )
 
-#: Ids of a snapshot come in pieces of so many.
+#: Number of ids in a piece of a snapshot.
 _PIECE_IDS = 1 << 16
 #: Containers of runs that may name staged files and are not published.
 _WAITING = (
@@ -68,9 +68,9 @@ _WAITING = (
 
 
 class JournalReader:
-    """Reads `front.sqlite` by connections of its own; every method may run in any thread.
+    """Reads `front.sqlite` with its own connections; every method may run in any thread.
 
-    Each raises StorageError if the disk fails; nothing was changed then.
+    Each raises StorageError if the disk fails; then nothing was changed.
 
     Args:
         path: The file.
@@ -90,7 +90,7 @@ class JournalReader:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a reading connection: one snapshot for all that is read with it."""
+        """Give a reading connection, with one snapshot for all its reads."""
         if self._closed:
             raise StorageError(f"{self._path} is closed")
         try:
@@ -200,16 +200,16 @@ class JournalReader:
     def read_hash_at(self, position: int) -> bytes | None:
         """Return the chain hash at a run end, None if no run ends at `position`.
 
-        Before the id window only the ends of published segments are known.
+        For positions before the id window only ends of published segments are known.
 
         Raises:
-            ExpiredError: The hash at `position` is not known any more (definite).
+            ExpiredError: The hash at `position` is no longer known (definite).
         """
         if position == 0:
             return bytes(32)
         if (stored := self.read_entry_at(position)) is not None:
             return stored.entry.chain_hash if stored.entry.end == position else None
-        # The run was pruned, but the one after it may still say its hash.
+        # The run was pruned, but the one after it may still have its hash.
         if (stored := self.read_entry_at(position + 1)) is not None:
             return stored.entry.previous_hash
         with self._reading() as db:
@@ -222,8 +222,7 @@ class JournalReader:
         if position > gone:
             return None
         raise ExpiredError(
-            f"the chain hash at position {position} is not known any more: rows are kept after"
-            f" {gone}",
+            f"the chain hash at position {position} is no longer known: rows are kept after {gone}",
             position=position,
         )
 
@@ -234,13 +233,13 @@ class JournalReader:
             return set(db.execute(statement, (first, last)))
 
     def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
-        """Return code and text of what a transaction was rejected for that never got a stamp."""
+        """Return code and text of the rejection of a transaction that never got a stamp."""
         found: tuple[str, str] | None = self._first_row(
             "SELECT code, text FROM withdrawn WHERE id = ?", transaction_id
         )
         return found
 
-    # -- ids that the core holds no more -------------------------------------------------------
+    # -- ids that the core no longer holds -----------------------------------------------------
 
     def appended(self, position: int, ids: bytes) -> None:
         """Keep the ids of a run that the core put into its queue until its row is durable."""
@@ -249,9 +248,9 @@ class JournalReader:
             self._unwritten.popleft()
 
     def find(self, ids: bytes, after: int) -> list[tuple[int, int]]:
-        """Return (index, first position after `after`) of the ids in files, rows and on their way.
+        """Return (index, first position after `after`) of ids in files, rows and pending writes.
 
-        Rows are read whole: this is for runs that were ordered very late.
+        All rows are read: this is for runs that were ordered very late.
         """
         found = {index: at for index, (at, _) in self._id_files.first_of(ids, after).items()}
         places = {ids[16 * i : 16 * i + 16]: i for i in range(len(ids) // 16)}
@@ -270,8 +269,8 @@ class JournalReader:
         return self._id_files.end
 
     def older_ids(self, ids: bytes) -> OlderIdsFound:
-        """Look ids up among those that are filed."""
-        # Read first: what is filed meanwhile is found, too.
+        """Look up ids in the id files."""
+        # Read first: ids that are written meanwhile are then found too.
         end = self._id_files.end
         return OlderIdsFound(end=end, found=self._id_files.first_of(ids))
 
@@ -307,7 +306,7 @@ class JournalReader:
             return [s for s in _read_segments(db, 0, limit) if s.last <= kept_after]
 
     def read_extent(self) -> LogExtent:
-        """Return what of the log is kept, and how large it is."""
+        """Return which part of the log is kept, and its size."""
         with self._reading() as db:
             meta = read_meta(db, "kept_after", "files_bytes", "resets")
             pages, free, page_bytes = page_counts(db)
@@ -324,7 +323,7 @@ class JournalReader:
             return [payload for statement in _WAITING for (payload,) in db.execute(statement)]
 
     def read_snapshot(self) -> QueueSnapshot:
-        """Return the queue at the end of what is published.
+        """Return the queue at the end of its published part.
 
         Raises:
             ExpiredError: The row of the run that ends there is gone (definite).
@@ -410,8 +409,8 @@ def _check_kept(db: sqlite3.Connection, after: int, *names: str) -> None:
     kept_after = read_number(db, *names)
     if after < kept_after:
         raise ExpiredError(
-            f"what follows position {after} is expired: the log is kept after {kept_after} only",
-            hint="A node or worker so far behind needs a copy.",
+            f"the log after position {after} is expired: it is kept only after {kept_after}",
+            hint="A node or worker that lags so far needs a copy.",
             after=after,
             kept_after=kept_after,
         )

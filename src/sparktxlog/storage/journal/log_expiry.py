@@ -1,4 +1,4 @@
-"""What the journal does when the log is shortened: expired positions, their files, a smaller file.
+"""Shortens the log in the journal: expired positions, their files, a smaller file.
 
 Shortening takes two writes, so that a kill between them loses no track of files:
 
@@ -7,8 +7,8 @@ Shortening takes two writes, so that a kill between them loses no track of files
     (the files of those segments are removed, again and again until the next write)
     DropExpired  one transaction: the segments whose files are gone
 
-Queue rows stay for the id window, whatever expires: whether an id is a repeat must be answered the
-same at every site (P25c), and a repeated submit still gets its first receipt.
+Queue rows stay for the id window even if they are expired: every site must decide alike whether an
+id is a repeat (P25c), and a repeated submit still gets its first receipt.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sparktxlog.storage.journal.sqlite_schema import page_counts, put_meta, read
 
 _log = structlog.get_logger("sparktxlog.storage")
 
-#: VACUUM holds the writer up for about 4 ms per MB of what is live (measured), and needs as much
-#: memory; a file with more live bytes keeps its free pages for later writes.
+#: VACUUM blocks the writer for about 4 ms per MB of live data (measured), and needs as much memory;
+#: a file with more live bytes keeps its free pages for later writes.
 _MAX_LIVE_BYTES = 128 << 20
 
 
 def expire_log(db: sqlite3.Connection, write: ExpireLog) -> None:
-    """Move `kept_after`; see the head of this module.
+    """Move `kept_after`; see the module's text.
 
     Raises:
-        InvariantViolation: The position is no end of a published segment, or has another hash.
+        InvariantViolation: No published segment ends at the position with that hash.
     """
     kept_after = read_number(db, "kept_after")
     if write.position <= kept_after:
@@ -61,9 +61,9 @@ def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
 
 
 def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:
-    """Give free pages and the write-ahead log back to the disk, where that pays.
+    """Return free pages and the write-ahead log to the disk, if it is worth it.
 
-    What was written before is durable and stays so; if this fails the file is only larger.
+    Earlier writes stay durable; if this fails, the file only stays larger.
     """
     try:
         pages, free, page_bytes = page_counts(db)

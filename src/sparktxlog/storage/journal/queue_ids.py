@@ -20,7 +20,7 @@ class UnfiledIds(NamedTuple):
     ts: int
 
 
-#: Ids of the window are handed out in pieces of at most this many.
+#: Most ids in one piece.
 _PIECE_IDS = 8_192
 
 
@@ -49,7 +49,7 @@ def read_recent_ids(
 
 
 def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
-    """Return (position, position where its id stands first) of the repeats after `after`."""
+    """Return (position, first position of its id) of the repeats after `after`."""
     rows = db.execute(
         "SELECT position, rejections FROM queue WHERE position > ? AND rejections IS NOT NULL"
         " ORDER BY position",
@@ -66,7 +66,7 @@ def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
 def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
     """Return the ids of the next `most` positions after `after`, or more; None if fewer are there.
 
-    A snapshot's ids tell neither time nor outcome: they count as of the first row after them.
+    A snapshot's ids have neither time nor outcome: they get those of the first row after them.
     """
     newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
     rows = chain(

@@ -1,8 +1,8 @@
-"""What the journal lets go of: payload containers of the queue, and rows older than the id window.
+"""Pruning of the journal: payload containers of the queue, and rows older than the id window.
 
-Containers of the queue stay until all members have them.  For nodes that lag and are no
-members they stay longer, up to a bound of bytes (P21): what such a node lacks is then fetched run
-by run; beyond the bound it needs a snapshot.
+Containers of the queue stay until all members have them.  For lagging nodes that are not members
+they stay longer, up to a bound of bytes (P21): such a node then fetches them run by run; beyond the
+bound it needs a snapshot.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.storage.interfaces import ForgetPayloads
 from sparktxlog.storage.journal.sqlite_schema import put_meta
 
-#: One ForgetPayloads works off at most so much, so that no write takes long (P3b).
+#: Bounds of one ForgetPayloads, so that no write takes long (P3b).
 _FORGET_RUNS = 20_000
 _FORGET_BYTES = 128 << 20
 _PRUNE_RUNS = 20_000
-#: What a run costs beside its container: so that many tiny ones are bounded as well.
+#: Bytes that a run counts beside its container, so that many tiny ones are bounded too.
 RUN_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Ends of the queue and of what was done with it; forgotten <= published <= position."""
+    """Ends of the queue and of its parts; forgotten <= published <= position."""
 
     position: int = 0
     chain_hash: bytes = bytes(32)
     published: int = 0
-    #: Payloads up to here are gone.
+    #: Payloads up to here are removed.
     forgotten: int = 0
-    #: Queue rows up to here are gone.
+    #: Queue rows up to here are removed.
     pruned: int = 0
     #: Bytes of the containers after `forgotten`, `RUN_BYTES` included.
     held_bytes: int = 0
 
 
 def held_bytes_of(header: RunHeader) -> int:
-    """Return what a run in the queue adds to the bytes held."""
+    """Return the bytes that a run in the queue counts."""
     return header.size_bytes + RUN_BYTES
 
 
@@ -54,13 +54,13 @@ def read_held_bytes(db: sqlite3.Connection, forgotten: int) -> int:
 def forget(
     db: sqlite3.Connection, write: ForgetPayloads, ends: Ends, id_window: int, filed: int
 ) -> Ends:
-    """Delete what `write` allows, a bounded part of it; return the new ends.
+    """Delete a bounded part of what `write` allows; return the new ends.
 
     Args:
-        filed: Last position whose id is kept elsewhere.
+        filed: Last position whose id is in an id file.
     """
     ends = _forget_payloads(db, write, ends)
-    # The last published row always stays: a snapshot is taken there, with its whole window.
+    # The last published row always stays: a snapshot ends there, with its whole id window.
     horizon = min(ends.forgotten, ends.published - max(id_window, 1), filed)
     pruned = db.execute(
         "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"
@@ -76,7 +76,7 @@ def forget(
 
 
 def _forget_payloads(db: sqlite3.Connection, write: ForgetPayloads, ends: Ends) -> Ends:
-    # The publisher still reads what is not published.
+    # The publisher still reads unpublished runs.
     limit = min(write.position, ends.published)
     wanted = limit if write.spare_after is None else min(limit, write.spare_after)
     excess = ends.held_bytes - write.spare_bytes if write.spare_after is not None else 0

@@ -1,4 +1,4 @@
-"""Snapshots of a queue as files: a node that joins gets one in parts, ids of a whole day included.
+"""Snapshots of a queue as files, which a joining node gets in parts, with the ids of a whole day.
 
 u32 length | msgpack QueueSnapshot without its ids
 u32 length | msgpack (first position, ids), ascending, without gap; as often as need be
@@ -26,7 +26,7 @@ _decode_ids = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
 
 def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
-    """Write a snapshot to a file; of its ids no more than a piece is in memory."""
+    """Write a snapshot to a file; only one piece of its ids is in memory."""
     with path.open("wb") as file:
         _put(file, _encode(replace(snapshot, recent_ids=())))
         for piece in snapshot.recent_ids:
@@ -34,7 +34,7 @@ def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
 
 
 def open_snapshot(path: Path) -> QueueSnapshot:
-    """Return the snapshot in a file; its ids are read from there whenever they are looked at.
+    """Return the snapshot in a file; its ids are read from there whenever they are used.
 
     Raises:
         RemoteProtocolError: The file holds none (definite).
@@ -43,14 +43,14 @@ def open_snapshot(path: Path) -> QueueSnapshot:
         with path.open("rb") as file:
             snapshot = decode_whole(_take(file) or b"")
         for _ in _ids(path):
-            pass  # so that a later reader finds nothing wrong
+            pass  # check all pieces now
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
     return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))
 
 
 def encode_whole(snapshot: QueueSnapshot) -> bytes:
-    """Return a snapshot as one message, for nodes of releases that know no parts."""
+    """Return a snapshot as one message, for nodes of releases without parts."""
     return _encode(replace(snapshot, recent_ids=tuple(snapshot.recent_ids)))
 
 
@@ -58,7 +58,7 @@ def decode_whole(data: bytes) -> QueueSnapshot:
     """Read what `encode_whole` wrote.
 
     Raises:
-        RemoteProtocolError: The bytes are no snapshot (definite).
+        RemoteProtocolError: The bytes are not a snapshot (definite).
     """
     try:
         return _decode_snapshot(data)

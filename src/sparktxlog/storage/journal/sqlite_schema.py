@@ -25,15 +25,15 @@ from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLG": tells this file from other SQLite files.
 APPLICATION_ID = 0x54584C47
-#: Formats that this release writes and goes on with; an older one refuses a later format.  Format
-#: 2 becomes 3 without a change of tables, as soon as the log works by a wire version that the
-#: releases which wrote it do not know (P31): until then they can take the file back.
+#: Formats that this release writes and keeps; an older release refuses a later format.  Format 2
+#: becomes 3, with the same tables, as soon as the log uses a wire version that releases of format 2
+#: do not know (P31); until then they can open the file again.
 SCHEMA_VERSION = 3
 _KEPT_VERSION = 2
 
 _PAGE_BYTES = 8192
-#: The write-ahead log is folded back in steps of this size: fewer, larger steps write a page
-#: that changed several times only once.
+#: The write-ahead log is merged into the file in steps of this size: in large steps a page that
+#: changed several times is written only once.
 _CHECKPOINT_BYTES = 48 << 20
 
 _TABLES = """
@@ -62,7 +62,7 @@ _TABLES_2 = """
 CREATE TABLE recent_ids(last INTEGER PRIMARY KEY, first INTEGER, ids BLOB);
 """
 
-#: Later than the formats, and of no use to releases that do not know it.
+#: Newer than the formats; releases that do not know it ignore it.
 _WITHDRAWN = """
 CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER)
     WITHOUT ROWID
@@ -88,7 +88,7 @@ _decode_meta = {
 
 
 class _Facts(msgspec.Struct, array_like=True):
-    """What of `RunFacts` the column holds; older versions wrote the first two."""
+    """The fields of `RunFacts` in the column; older versions wrote the first two."""
 
     touches: tuple[Touch, ...]
     creates: tuple[tuple[int, TableDefinition], ...]
@@ -105,14 +105,14 @@ def open_journal(path: Path) -> sqlite3.Connection:
     """Open the writing connection; makes the tables in a new file.
 
     Raises:
-        CorruptLogError: The file is no journal, is torn, or was written by a newer version.
+        CorruptLogError: The file is not a journal, is torn, or a newer version wrote it.
     """
     log = _log_of(path)
     if not path.exists() and log.exists() and log.stat().st_size:
-        # SQLite would remove it, and begin anew.
+        # SQLite would remove it and make a new file.
         raise FrontLostError(
-            f"{path} is gone, but its write-ahead log {log.name} is there",
-            hint="Put the file back.  If it is gone for good, move its log away as well.",
+            f"{path} is missing, but its write-ahead log {log.name} exists",
+            hint="Put the file back.  If it is lost, also move its log away.",
             path=str(path),
         )
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -152,14 +152,14 @@ def _log_of(path: Path) -> Path:
 
 
 def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
-    """Write what a former process left in the write-ahead log to the file, synced.
+    """Merge the write-ahead log of a former process into the file, synced.
 
-    If an fsync of that process failed, the system may show pages that are not on the disk and
-    will never be: nothing that was read from there may be told to anybody.  Without room for that
-    the log is written once more in its place.
+    If an fsync of that process failed, the system may show pages that are not on the disk and never
+    will be, so nothing that was read from them must be sent.  If there is no space for the merge,
+    the log is written again in its place.
 
     Raises:
-        StorageError: Another program has the file open, and keeps the log.
+        StorageError: Another program has the file open.
     """
     try:
         _, pages, folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -170,8 +170,8 @@ def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
         return
     if folded < pages:
         raise StorageError(
-            f"the write-ahead log of {path} cannot be folded back: {folded} of {pages} pages",
-            hint="Another program reads the file: close it, and start again.",
+            f"the write-ahead log of {path} cannot be merged: {folded} of {pages} pages",
+            hint="Another program reads the file: close it, then start the node again.",
             path=str(path),
         )
 
@@ -190,7 +190,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def keep_out_older(connection: sqlite3.Connection, wire_version: int) -> None:
-    """Let releases refuse the file that do not know the wire version its log works by."""
+    """Make releases that do not know the log's wire version refuse the file."""
     if wire_version > FIRST_VERSION and _format(connection)[1] < SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
@@ -209,25 +209,25 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> StorageError:
-    """Return the error of this project that says what SQLite's means for the caller."""
+    """Return the error of this project for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     fields = {"path": str(path), "sqlite": name}
     if name == "SQLITE_FULL":
         return DiskFullError(
             f"no space left for {path}; nothing of this write was kept",
-            hint="Free space on that disk; the node goes on by itself.",
+            hint="Free space on that disk; then the node continues.",
             **fields,
         )
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return CorruptLogError(
             f"{path} is damaged: {error}",
-            hint="Restore the data directory from a backup, or let this node start as a new one.",
+            hint="Restore the data directory from a backup, or start the node with an empty one.",
             **fields,
         )
     if reading:
         return StorageError(
             f"{path} cannot be read: {error}; nothing was changed",
-            hint="Its disk may fail.  The same question may be answered later.",
+            hint="The disk may be failing.  The same read may succeed later.",
             **fields,
         )
     return StorageError(
@@ -238,7 +238,7 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 
 
 def encode_facts(facts: RunFacts) -> bytes:
-    """Return the facts without ids, which stand in a column of their own."""
+    """Return the facts without ids, which have their own column."""
     kept = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
     return encode((*kept, True) if facts.voided else kept)
 
@@ -254,7 +254,7 @@ def rejections_of(body: bytes | None) -> tuple[Rejection, ...]:
 
 
 def read_meta(db: sqlite3.Connection, *names: str) -> dict[str, Any]:
-    """Return single values of the journal by name, without names all: a view, a ballot, numbers."""
+    """Return single values of the journal by name: views, ballots, numbers; without names all."""
     chosen = f" WHERE name IN ({', '.join('?' * len(names))})" if names else ""
     rows = db.execute(f"SELECT name, value FROM meta{chosen}", names)
     return {name: _decode_meta.get(name, int)(value) for name, value in rows}

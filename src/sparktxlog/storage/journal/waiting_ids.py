@@ -1,4 +1,4 @@
-"""Transaction ids of the runs that wait in the incoming queue, searchable in memory."""
+"""Index in memory of the transaction ids of runs in the incoming queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 from sparktxlog.protocol.words.messages import RunHeader
 
-#: Ids of runs up to this length stand in a dict; longer runs are searched as one byte string,
+#: Ids of runs up to this length are in a dict; longer runs are searched as one byte string,
 #: so that a big batch costs no object per transaction.
 _DICT_LIMIT = 64
 
@@ -15,12 +15,12 @@ RunKey = tuple[str, int, int]
 
 
 def run_key(header: RunHeader) -> RunKey:
-    """Return what names a run for ever: origin, incarnation, first sequence number."""
+    """Return the unique name of a run: origin, incarnation, first sequence number."""
     return (header.origin, header.incarnation, header.seq)
 
 
 def index_of(transaction_id: bytes, ids: bytes) -> int:
-    """Return the place of a 16-byte id in `ids`, -1 if it is not there."""
+    """Return the index of a 16-byte id in `ids`, -1 if it is not there."""
     at = ids.find(transaction_id)
     while at >= 0 and at % 16:
         at = ids.find(transaction_id, at + 1)
@@ -28,7 +28,7 @@ def index_of(transaction_id: bytes, ids: bytes) -> int:
 
 
 class WaitingIds:
-    """Index of waiting runs; safe to ask from any thread while one thread changes it."""
+    """Index of waiting runs; any thread may read it while one thread changes it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class WaitingIds:
         self._short: dict[bytes, tuple[RunHeader, int]] = {}
 
     def add(self, header: RunHeader, ids: bytes) -> None:
-        """Add a run; one that is here gets the new stamp."""
+        """Add a run; a run that is already here gets the new stamp."""
         with self._lock:
             if header.n > _DICT_LIMIT:
                 self._long[run_key(header)] = (header, ids)
@@ -61,7 +61,7 @@ class WaitingIds:
                     del self._short[transaction_id]
 
     def find(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:
-        """Return header and index of the transaction, None if it waits nowhere."""
+        """Return header and index of the transaction, None if it does not wait."""
         with self._lock:
             held = self._short.get(transaction_id)
             if held is not None:

@@ -1,6 +1,6 @@
 """Histories in `log/`: workers, signatures and transfers of replicas, and the epochs.
 
-What was not appended yet can be lost: the journal keeps the newest of each.
+Rows that were not appended yet may be lost; the journal keeps the newest of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HistoryTables:
 
     Args:
         log_root: Directory of the log tables.
-        instance: Names the journal that numbers the epochs: another one begins anew.
+        instance: Id of the journal that numbers the epochs; another journal starts at 1.
     """
 
     def __init__(self, log_root: Path, instance: str) -> None:
@@ -79,7 +79,7 @@ class HistoryTables:
         """Append numbered epochs, ascending and above `last_epoch`, with one commit.
 
         Raises:
-            StorageError: They may be there: ask for `last_epoch` before trying again.
+            StorageError: They may be written: check `last_epoch` before trying again.
         """
         rows = [msgspec.to_builtins(record) for _, record in epochs]
         self._append("epochs", rows, transaction=epochs[-1][0])
@@ -97,7 +97,7 @@ class HistoryTables:
         """Remove rows of that time and earlier, by whole files.
 
         Raises:
-            StorageError: Do it again.
+            StorageError: Try again.
         """
         for name, column in _TIMES.items():
             if (self._log_root / name).exists():

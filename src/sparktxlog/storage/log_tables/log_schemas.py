@@ -1,6 +1,6 @@
 """Columns of the tables in `log/`; docs/formats.md says what each of them means.
 
-Only types that every Delta reader has at reader version 1 / writer version 2: no timestamp
+Only types that every Delta reader knows at reader version 1 / writer version 2: no timestamp
 without zone, no decimal wider than needed, no unsigned integer.
 """
 
@@ -99,7 +99,7 @@ TRANSFERS = _schema("""
     """)
 
 _SEAT = "struct<id:string,url:string,weight:bigint,witness:boolean,incarnation:bigint>"
-#: `log/epochs`: one row per epoch that this node has taken up, key (lineage, epoch).
+#: `log/epochs`: one row per epoch that this node entered, key (lineage, epoch).
 EPOCHS = _schema(f"""
     lineage       string  not null
     epoch         bigint  not null
@@ -115,7 +115,7 @@ EPOCHS = _schema(f"""
     taken_up_at   timestamp  not null
     """)
 
-#: Columns of `log/synchronized_queue` that an accepted transaction has not got.
+#: Columns of `log/synchronized_queue` that an accepted transaction does not have.
 _ORDERED_ONLY = {"run_seq", "epoch", "timestamp", "sequence", "outcome", "chain_hash", "ordered_at"}
 
 #: `log/quarantine`: one row per transaction that a node gave up to follow another history.

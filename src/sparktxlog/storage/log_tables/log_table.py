@@ -1,9 +1,9 @@
 """Delta tables of `log/`, written by this process alone: appended, compacted, repaired.
 
 Readers see plain tables at reader version 1 / writer version 2.  The data files are written and
-fsynced here and delta-rs commits their names; it fsyncs nothing itself (measured), so the commit
-and the directories are fsynced here too.  The files of a commit that was undone are overwritten
-by the next commit of the same version: no orphans.
+fsynced here, and delta-rs commits their names.  It fsyncs nothing itself (measured), so the commit
+and the directories are fsynced here too.  The next commit of the same version overwrites the files
+of an undone commit, so there are no orphans.
 
 Every ~100 commits `maintain` merges small files into one, writes a checkpoint, and drops expired
 log entries and replaced files (vacuum in lite mode only: full mode is known to delete live
@@ -41,7 +41,7 @@ LOG_DIRECTORY = "_delta_log"
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
-#: Before the number in a table's description: delta-rs takes no properties but Delta's own.
+#: Precedes the number in a table's description: delta-rs accepts only Delta's own properties.
 _FORMAT_IS = "sparktxlog log table, format "
 _PROPERTIES: dict[str, str | None] = {
     "delta.logRetentionDuration": "interval 1 hours",
@@ -90,7 +90,7 @@ class LogTable:
         self._app_id = app_id
         self._log = directory / LOG_DIRECTORY
         self._commits = 0
-        #: True: what a kill between removal and vacuum left was looked for.
+        #: True: files that a kill between removal and vacuum left were searched for.
         self._swept = False
         #: True: a commit failed, so the handle may know less than the disk holds.
         self._stale = False
@@ -102,13 +102,13 @@ class LogTable:
         self._transaction = self._read_transaction()
 
     def _check_format(self) -> None:
-        """Refuse a table of a later format before anything of it is repaired."""
+        """Refuse a table of a later format before it is repaired."""
         if not self._log.is_dir():
             return
         try:
             described = DeltaTable(self.directory).metadata().description or ""
         except (DeltaError, OSError):
-            return  # torn: no release leaves a table so
+            return  # torn: no release writes such a table
         number = described.removeprefix(_FORMAT_IS)
         if number != described and number.isdigit() and int(number) > FORMAT:
             raise NewerReleaseError(
@@ -144,9 +144,9 @@ class LogTable:
         return table
 
     def _sync_found(self, safe_version: int) -> None:
-        """Make commits durable that a former process, or try, may have left without their fsync.
+        """Fsync commits of a former process or attempt, which may not have done so.
 
-        If that fsync failed, the system takes pages for written that are not.
+        If that fsync failed, the system treats unwritten pages as written.
         """
         with storing(self.directory):
             for version in _versions(self._log):
@@ -178,7 +178,7 @@ class LogTable:
 
         Raises:
             DiskFullError: No space left; see `StorageError`.
-            StorageError: The commit may be there: ask `transaction_version` before trying again.
+            StorageError: The commit may exist: check `transaction_version` before trying again.
         """
         self._refresh()
         carried = []
@@ -195,7 +195,7 @@ class LogTable:
         return version
 
     def _refresh(self) -> None:
-        """After a failed commit see what is on the disk, and make that durable."""
+        """After a failed commit read what is on the disk, and make that durable."""
         if not self._stale:
             return
         try:
@@ -219,7 +219,7 @@ class LogTable:
             sync_directory(self._log)
             self._table.cleanup_metadata()
             self._vacuum(_RETENTION_HOURS)
-            # A new handle begins at the checkpoint; the old one holds every commit since it began.
+            # A new handle begins at the checkpoint; the old one holds all commits since it began.
             self._table = DeltaTable(self.directory)
             self._sync_latest()
         except (DeltaError, OSError) as error:
@@ -229,19 +229,19 @@ class LogTable:
     def expire(self, column: str, horizon: int | datetime) -> int:
         """Remove the files whose rows all have `column` at or below the horizon, for good.
 
-        One fsynced commit removes them from the table; then their bytes are given back at once, so
-        a reader that has the old version open may miss them.  Rows of a file that holds later
-        ones too stay.  Doing it again, also after a crash, is harmless.
+        One fsynced commit removes them from the table; then they are deleted at once, so a reader
+        of the old version may miss them.  A file with later rows stays.  It may be repeated, also
+        after a crash.
 
         Args:
-            column: A number or timestamp whose maximum stands in the table's statistics.
-            horizon: Largest value that goes.
+            column: A number or timestamp whose maximum is in the table's statistics.
+            horizon: Largest value to remove.
 
         Returns:
             Rows removed.
 
         Raises:
-            StorageError: The files may be removed from the table and still stand on the disk.
+            StorageError: The files may be removed from the table but still be on the disk.
         """
         self._refresh()
         gone = [file for file in self._live_files(column) if _is_at_most(file.greatest, horizon)]
@@ -249,7 +249,7 @@ class LogTable:
             if gone:
                 self._commit([self._removal(file, data_change=True) for file in gone], [])
             if gone or (not self._swept and self._has_removed_files()):
-                # A checkpoint first: the vacuum's own commits must not outweigh what it frees.
+                # A checkpoint first: the vacuum's commits must not take more space than it frees.
                 self._table.create_checkpoint()
                 self._vacuum(0)
                 self._table = DeltaTable(self.directory)
@@ -263,7 +263,7 @@ class LogTable:
     def last_values(self, order: str, other: str) -> tuple[Any, Any] | None:
         """Return two columns of the row with the greatest value of the first, None without rows.
 
-        Reads the statistics, and the end of one file: rows stand in that order in each.
+        Reads the statistics, and the end of one file, whose rows are in that order.
 
         Raises:
             CorruptLogError: That file is damaged.
@@ -284,7 +284,7 @@ class LogTable:
         return rows.column(order)[-1].as_py(), rows.column(other)[-1].as_py()
 
     def _has_removed_files(self) -> bool:
-        """Return whether files stand here that are no part of the table: a kill before vacuum."""
+        """Return whether there are files that are not in the table: a kill before vacuum."""
         live = {file.path for file in self._live_files()}
         return any(path.name not in live for path in self.directory.glob("*.parquet"))
 
@@ -321,7 +321,7 @@ class LogTable:
         if len(small) < 2:
             return
         merged = self._write_file(
-            # Sorts where the last of its sources did, so that order in files is order in time.
+            # Sorts like the last of its sources, so that the order of files is that of time.
             f"part-{self.version:020}-merged-{self.version + 1}.parquet",
             self._read_files(small),
             data_change=False,
@@ -399,7 +399,7 @@ class LogTable:
             return storage_error(OSError(errno.ENOSPC, str(error)), self.directory)
         return StorageError(
             f"{act} of Delta table {self.directory} failed: {error}",
-            hint="Only the node may write it; it tries again by itself.",
+            hint="Only the node may write this table; it will try again.",
             path=str(self.directory),
         )
 
@@ -439,11 +439,11 @@ def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> 
 
 
 def repair(directory: Path, safe_version: int) -> list[int]:
-    """Undo commits that a power loss tore, and return their versions.
+    """Undo commits that a power loss damaged, and return their versions.
 
-    Only versions above `safe_version`, the last one known to be fsynced, are ever undone: the
-    first damaged one and all above it.  Torn checkpoints go too; the commits they stand for are
-    still there, because clean-up follows only after a checkpoint was fsynced.
+    Only versions above `safe_version`, the last one known to be fsynced, are undone: the first
+    damaged one and all above it.  Torn checkpoints are removed too; their commits still exist,
+    because clean-up happens only after a checkpoint was fsynced.
 
     Raises:
         CorruptLogError: A commit at or below `safe_version` is damaged.
@@ -453,7 +453,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
         return []
     undone: list[int] = []
     with storing(log):
-        # Undoing a merge brings the files it replaced back, so what is left is looked at again.
+        # Undoing a merge brings its sources back, so the rest is checked again.
         while (damaged := _first_damaged(directory, safe_version)) is not None:
             if damaged <= safe_version:
                 raise CorruptLogError(
@@ -493,7 +493,7 @@ def _first_damaged(directory: Path, safe_version: int) -> int | None:
             lowest = version
             continue
         added = [action["add"] for action in actions if "add" in action]
-        # What a later commit replaced may be gone from the disk by now.
+        # Files that a later commit replaced may already be deleted.
         for add in added:
             if add["path"] not in removed and not _is_whole(directory / add["path"], add["size"]):
                 lowest = version

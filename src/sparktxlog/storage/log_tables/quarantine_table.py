@@ -1,15 +1,15 @@
 """`log/quarantine`: transactions that a node gave up to follow another history (protocol P28).
 
-    quarantine/<id>/payloads/inline/<first>-<last>/…    their inline rows, as published ones are
+    quarantine/<id>/payloads/inline/<first>-<last>/…    their inline rows, as if published
     quarantine/<id>/payloads/<transaction id>/…         their staged files, linked
     log/quarantine                                      one row each, see docs/formats.md
 
 The rows are those of `log/synchronized_queue`, with what people need to submit them again; files
-are named relative to `files_root`.  They are files of their own: the payload store forgets what no
-transaction of its log names, and a later life of the node may publish under the same names.
+are named relative to `files_root`.  They are separate files, because the payload store removes
+files that no transaction of its log names, and the node may later publish under the same names.
 
 Everything is fsynced when `append` returns.  The Delta transaction version of an act is the last
-position that it has written, so that an act that was killed goes on there and writes nothing twice.
+position that it wrote, so an act that was killed continues there and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from sparktxlog.storage.segments.publishing import build_segment, restored_rows
 
 QUARANTINE_NAME = "quarantine"
 
-#: Segments that are read at once.
+#: Number of segments that are read at once.
 _SEGMENTS = 500
-#: A payload that cannot be turned into rows.
+#: Errors of a payload that cannot be turned into rows.
 _DAMAGED = (CorruptLogError, ManifestMismatchError, SchemaMismatchError)
 
 
@@ -64,12 +64,12 @@ _DAMAGED = (CorruptLogError, ManifestMismatchError, SchemaMismatchError)
 class GivenUp:
     """A run that a node gives up."""
 
-    #: With the position that it has, or would have had; its sequence number 0 = none yet.
+    #: With its position, or the one it would have had; sequence number 0 = none yet.
     stored: StoredEntry
     #: `ordered`, `accepted` or `acquired`.
     why: str
     lineage: str
-    #: Whether the history that is followed has the run as well.
+    #: Whether the followed history also has the run.
     survives: bool
 
 
@@ -77,7 +77,7 @@ class QuarantineFiles:
     """Files of one act of quarantine; used by one thread.
 
     Args:
-        directory: Of the act, `quarantine/<id>` in the data directory; made if missing.
+        directory: `quarantine/<id>` of the act in the data directory; made if missing.
         payloads: The node's payload store.
     """
 
@@ -91,16 +91,16 @@ class QuarantineFiles:
         self._fresh: list[Path] = []
 
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
-        """Write a file, replacing what an act that was killed left under its name."""
+        """Write a file; it replaces one of the same name that a killed act left."""
         path = self.root / relative
         with storing(path):
             replace_file(path, content)
         self._fresh.append(path)
 
     def keep(self, relative: str) -> bool:
-        """Give a file of the payload store a second name here; return whether it is there.
+        """Link a file of the payload store here; return whether it exists.
 
-        It is copied where the file system has no hard links, or is another one.
+        It is copied if hard links are not possible.
         """
         try:
             source = Path(self._payloads.path(relative))
@@ -109,14 +109,14 @@ class QuarantineFiles:
         target = self.root / relative
         with storing(target):
             if not source.is_file():
-                return target.is_file()  # kept by an act that was killed
+                return target.is_file()  # linked by an act that was killed
             target.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source, target)
         self._fresh.append(target)
         return True
 
     def sync(self) -> None:
-        """Bring what was written and kept to the disk."""
+        """Bring all written and linked files to the disk."""
         with storing(self.root):
             for path in self._fresh:
                 sync_file(path)
@@ -126,7 +126,7 @@ class QuarantineFiles:
 
 @dataclass(slots=True)
 class _Notes:
-    """What is to be said of single transactions, by position."""
+    """Remarks about single transactions, by position."""
 
     remarks: dict[int, str] = field(default_factory=dict)
     #: File → partition values.
@@ -134,17 +134,17 @@ class _Notes:
     creates: dict[int, list[TableDefinition]] = field(default_factory=dict)
 
     def remark(self, entry: StoredEntry, text: str) -> None:
-        """Say the same of all transactions of a run."""
+        """Add a remark to all transactions of a run."""
         for position in range(entry.entry.position, entry.entry.end + 1):
             self.remarks[position] = text
 
     def gone(self, position: int, paths: Sequence[str]) -> None:
-        """Say which files of a transaction are gone."""
+        """Note which files of a transaction are missing."""
         if paths:
-            self.remarks[position] = f"files that are gone: {', '.join(paths)}"
+            self.remarks[position] = f"missing files: {', '.join(paths)}"
 
     def partition(self, position: int, path: str, values: dict[str, str | None] | None) -> None:
-        """Say what a file leaves out."""
+        """Note the partition values of a file."""
         if values is not None:
             self.partitions.setdefault(position, {})[path] = values
 
@@ -154,9 +154,9 @@ class Quarantine:
 
     Args:
         log_root: Directory of the log tables.
-        quarantine_id: Names the act; the same again goes on where it was killed.
+        quarantine_id: Names the act; an act of the same name continues after a kill.
         files: Where its files go.
-        journal: Of the node that gives up; read only.
+        journal: Journal of the node that gives up runs; only read.
         tables: All tables that the runs may touch.
 
     Raises:
@@ -174,7 +174,7 @@ class Quarantine:
         self._id = quarantine_id
         self._files = files
         self._journal = journal
-        # One file for all partitions: it then has all columns.
+        # One file for all partitions, so that it has all columns.
         self._tables = {name: replace(table, partition_by=()) for name, table in tables.items()}
         self._queue = log_root / QUEUE_NAME
         self.path = log_root / QUARANTINE_NAME
@@ -184,7 +184,7 @@ class Quarantine:
 
     @property
     def position(self) -> int:
-        """Last position that this act has written, 0 = none."""
+        """Last position that this act wrote, 0 = none."""
         return self._table.transaction_version
 
     def append(self, runs: Sequence[GivenUp]) -> None:
@@ -206,7 +206,7 @@ class Quarantine:
         self._table.append(rows, transaction=runs[-1].stored.entry.end)
 
     def incomplete(self) -> int:
-        """Return how many transactions of this act lack something: see the column `remark`."""
+        """Return how many transactions of this act are incomplete: see the column `remark`."""
         files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))["path"].to_pylist()
         wanted = (pc.field("quarantine_id") == self._id) & pc.field("remark").is_valid()
         return sum(
@@ -219,7 +219,7 @@ class Quarantine:
     # -- from the payloads -------------------------------------------------------------------------
 
     def _built(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
-        """Make rows and files of payloads; one that is damaged costs only its own rows."""
+        """Make rows and files of payloads; a damaged payload loses only its own rows."""
         try:
             _, rows = build_segment(entries, self._tables, self._files)
         except _DAMAGED as error:
@@ -243,7 +243,7 @@ class Quarantine:
     # -- from what was published -------------------------------------------------------------------
 
     def _found(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
-        """Take rows and files that were published: the payloads are forgotten."""
+        """Use published rows and files, because the payloads are forgotten."""
         first, last = entries[0].entry.position, entries[-1].entry.end
         published = _published_rows(self._queue, first, last)
         partitions = self._partitions(first, last, notes)
@@ -256,7 +256,7 @@ class Quarantine:
             for row in rows.select(["position", "operations", "inline"]).to_pylist():
                 position = row["position"]
                 if row["operations"] is None:
-                    notes.remarks[position] = "its payload is gone: only header and id are left"
+                    notes.remarks[position] = "its payload is missing: only header and id are left"
                 named = [*(row["inline"] or ())]
                 for operation in row["operations"] or ():
                     named.extend(operation["files"] or ())
@@ -273,7 +273,7 @@ class Quarantine:
             try:
                 segments = self._journal.read_segments(after, _SEGMENTS)
             except ExpiredError as error:
-                # What is expired has no files any more.
+                # Expired segments have no files.
                 after = max(after + 1, int(error.fields["kept_after"]))
                 continue
             if not segments:
@@ -288,7 +288,7 @@ class Quarantine:
 
 
 def _published_rows(queue: Path, first: int, last: int) -> Callable[[int, int], pa.Table | None]:
-    """Return a function that gives the published rows of a run, None if they are not all there."""
+    """Return a function that reads the published rows of a run, None if some are missing."""
     pieces = [SYNCHRONIZED_QUEUE.empty_table()]
     with suppress(DeltaError, OSError, pa.ArrowException):
         pieces.extend(_read_rows(queue, first, last))
@@ -320,7 +320,7 @@ def _read_rows(queue: Path, first: int, last: int) -> Iterable[pa.Table]:
 def _as_quarantined(
     rows: pa.Table, runs: Sequence[GivenUp], notes: _Notes, act: str, files_root: str
 ) -> pa.Table:
-    """Return rows of the queue's form with what the quarantine says of them."""
+    """Return rows of the queue with the columns of the quarantine."""
     spread = [run for run in runs for _ in range(run.stored.entry.header.n)]
     ordered = pa.array([run.why == "ordered" for run in spread])
     stamped = pa.array([run.stored.entry.header.seq > 0 for run in spread])

@@ -29,7 +29,7 @@ class OperationColumns:
     _ops: list[npt.NDArray[np.int32]] = field(default_factory=list)
     #: Table, kind, rows, bytes; -1 rows or bytes = NULL.
     _facts: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    #: Number of the operation as gathered → files or predicate.
+    #: Index of the operation in these lists → files or predicate.
     _files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _predicates: dict[int, str] = field(default_factory=dict)
     _count: int = 0
@@ -80,7 +80,7 @@ class OperationColumns:
         Args:
             first: Position of the first list.
             count: Number of lists.
-            missing: True where the list is unknown, hence NULL.
+            missing: True if the list is unknown and so NULL.
         """
         if not self._count:
             lists = pa.ListArray.from_arrays(
@@ -201,7 +201,7 @@ def queue_rows(
 def _outcomes(
     entries: Sequence[StoredEntry], starts: npt.NDArray[np.int64], count: int
 ) -> tuple[pa.Array, pa.Array]:
-    """Return outcome and reason of each transaction; only rejected ones cost Python objects."""
+    """Return outcome and reason of each transaction; only rejected ones need Python objects."""
     places: list[int] = []
     texts: list[str] = []
     for start, item in zip(starts, entries, strict=True):

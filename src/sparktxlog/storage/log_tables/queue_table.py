@@ -1,8 +1,8 @@
 """`log/synchronized_queue`: the synchronized queue as a Delta table, each position exactly once.
 
 Every commit records the position of its last row as Delta transaction version, atomically with
-the rows.  So after a crash between the commit and `MarkPublished` the table itself says what it
-holds, and publishing again skips those rows.
+the rows.  So after a crash between the commit and `MarkPublished` the table knows its last row, and
+a repeated publish skips those rows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 
 QUEUE_NAME = "synchronized_queue"
-#: Beside the directory of the log tables: nothing in it is read by a node, an operator may drop it.
+#: Beside the directory of the log tables; no node reads it, and an operator may delete it.
 ASIDE = "set-aside"
 
 
 def set_aside(log_root: Path, resets: int) -> Path | None:
-    """Move the table of before a snapshot out of the way, so that a new one begins after it.
+    """Move the table from before a snapshot away, so that a new one begins after the snapshot.
 
-    It may be a prefix of the queue or another history: its transaction version would be taken for
-    ours, and rows after the snapshot would be left out.  Done once for each reset, so a repeated
-    call, also after a crash, leaves the new table alone.
+    The old table may be a prefix of the queue or another history: its transaction version would be
+    taken for ours, and rows after the snapshot would be skipped.  Done once for each reset, so a
+    repeated call, also after a crash, does not touch the new table.
 
     Args:
         log_root: Directory of the log tables.
         resets: How often the journal's queue was replaced by a snapshot.
 
     Returns:
-        Where it lies now; None if there was nothing to move.
+        Its new path; None if there was nothing to move.
 
     Raises:
         StorageError: Do it again.
@@ -60,11 +60,11 @@ class TableEnd:
     chain_hash: bytes | None
 
     def contradicts(self, table: Path, known: bytes | None) -> FrontLostError:
-        """Return the error of a journal that does not hold what the table ends with.
+        """Return the error of a journal that does not have the table's end.
 
         Args:
             table: Directory of the table.
-            known: Chain hash of the journal at this position, None = it has no run that ends there.
+            known: The journal's chain hash at this position, None = no run of it ends there.
         """
         return FrontLostError(
             f"{table} ends at position {self.position:,}, which the journal "
@@ -72,9 +72,9 @@ class TableEnd:
             + ": the journal is an older one, or another node's, and acknowledged transactions "
             "would be forgotten",
             hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
-            "gone: a node with peers that have the log joins it again without front.sqlite*; "
-            "alone, move data-dir, lake-dir and payload-dir away.  If it is the table that is "
-            "wrong, move it away: it is written again from the journal.",
+            "lost: remove front.sqlite* if peers have the log, then the node joins it again; "
+            "without peers move data-dir, lake-dir and payload-dir away.  If the table is wrong, "
+            "move it away: it is written again from the journal.",
             path=str(table),
             position=self.position,
         )
@@ -140,13 +140,13 @@ class QueueTable:
 
         Args:
             rows: Contiguous positions, ascending, as in `SYNCHRONIZED_QUEUE`; whole runs.
-            previous_hash: Chain hash before them; None = not known.
+            previous_hash: Chain hash before them; None = unknown.
 
         Raises:
-            FrontLostError: The table's last row is not what the rows continue or repeat.
+            FrontLostError: The rows do not continue or repeat the table's last row.
             InvariantViolation: Positions between the table's end and the rows are missing.
             DiskFullError: No space left; call it again with the same rows.
-            StorageError: Call it again with the same rows: it sees whether they are there.
+            StorageError: Call it again with the same rows: it checks whether they are there.
         """
         held = self.position
         first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()
@@ -180,11 +180,11 @@ class QueueTable:
         """Remove the files whose rows all stand at or before a position; return how many rows.
 
         Raises:
-            StorageError: Do it again: what was removed stays removed.
+            StorageError: Try again: removed files stay removed.
         """
         self._kept_after = max(self._kept_after, position)
         return self._table.expire("position", position)
 
     def maintain(self) -> None:
-        """Merge small files, write a checkpoint, drop what has expired; done by itself too."""
+        """Merge small files, write a checkpoint, drop what has expired; `append` does so too."""
         self._table.maintain()

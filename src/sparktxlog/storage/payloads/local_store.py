@@ -1,8 +1,8 @@
 """The payload store: staged and published files below one root on a file system.
 
-Every name from outside passes `path`: it stays below the root and crosses no link, so a manifest
+`path` checks every name from outside: it stays below the root and crosses no link, so a manifest
 cannot make a node read or write elsewhere.  A file counts as held only after its size, digest and
-row count were compared with its manifest and its bytes and name were fsynced.
+row count were compared with its manifest, and its bytes and name were fsynced.
 
     <root>/<transaction id>/<table>/…     staged by a submitter, or fetched from a peer
     <root>/inline/<first>-<last>/…        inline rows of a published segment
@@ -40,7 +40,7 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 INCOMING = ".incoming"
 
-#: Verified files that are remembered, so that a second look costs one stat.
+#: Verified files that are remembered, so that a second check costs one stat.
 _REMEMBERED = 65_536
 
 _Mark = tuple[int, int, int]
@@ -86,7 +86,7 @@ class LocalPayloadStore(PayloadStore):
         self._remember(path, mark, file.digest)
 
     def has(self, file: StagedFile) -> bool:
-        """Return whether the file stands here with its size."""
+        """Return whether a file with this name and size is here."""
         try:
             status = Path(self.path(file.path)).stat()
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class LocalPayloadStore(PayloadStore):
         total = offset
         with storing(file.path):
             os.ftruncate(descriptor, offset)
-        # Only our own writes are the disk's fault: what `chunks` raises is the link's.
+        # Only errors of our own writes are the disk's; `chunks` raises errors of the link.
         for chunk in chunks:
             if total + len(chunk) > file.size_bytes:
                 self._partial(file).unlink()
@@ -183,7 +183,7 @@ class LocalPayloadStore(PayloadStore):
         except OSError as error:
             raise storage_error(error, path) from error
         if not stat.S_ISREG(status.st_mode):
-            raise PayloadStoreError(f"{file.path!r} is no plain file", path=file.path)
+            raise PayloadStoreError(f"{file.path!r} is not a plain file", path=file.path)
         return (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
@@ -193,13 +193,13 @@ class LocalPayloadStore(PayloadStore):
             self._verified[path] = (mark, digest, monotonic())
 
     def verified_within(self, path: Path, seconds: float) -> bool:
-        """Return whether a file was verified so lately that its submit may be under way."""
+        """Return whether a file was verified so recently that its submit may be under way."""
         with self._lock:
             known = self._verified.get(path)
         return known is not None and monotonic() - known[2] < seconds
 
     def forget_verified(self, relative: str) -> None:
-        """Let the next `verify` of a file read it, whatever was seen of it before."""
+        """Make the next `verify` of a file read it again."""
         self.forget(Path(self.path(relative)))
 
     def forget(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Removing payload files: of expired positions, and those that no transaction names.
+"""Removes payload files of expired positions, and those that no transaction names.
 
-A file that a worker placed into a table by a hard link lives on there: only the payload store's
-name of it goes.  Removing is repeated after a crash, so nothing here needs to be fsynced.
+If a worker linked a file into a table, the file stays there: only its name in the payload store is
+removed.  A removal is repeated after a crash, so nothing here needs to be fsynced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = structlog.get_logger("sparktxlog.storage")
 
 _PAGE = 500
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
-#: A submit that has verified its files names them within this, seconds.
+#: Seconds within which a submit names the files that it verified.
 _SUBMIT_S = 3_600.0
 
 
@@ -74,7 +74,7 @@ class PayloadExpiry:
         """Remove files, and directories that become empty; return how many files there were.
 
         Raises:
-            StorageError: A file cannot be removed; do it again (some may be gone).
+            StorageError: A file cannot be removed; try again (some may be removed).
         """
         removed = 0
         parents: set[Path] = set()
@@ -87,7 +87,7 @@ class PayloadExpiry:
         return removed
 
     def remove_inline(self, kept_after: int) -> int:
-        """Remove directories of inline files of expired positions, also of publishes broken off."""
+        """Remove directories of inline files of expired positions, and of interrupted publishes."""
         removed = 0
         for entry in _entries(self._root / INLINE_DIRECTORY):
             found = _RANGE.fullmatch(entry.name)
@@ -97,17 +97,17 @@ class PayloadExpiry:
         return removed
 
     def remove_unnamed(self, journal: Journal, kept_after: int, older_than_s: float) -> int:
-        """Remove old files that no transaction names: staged and never submitted, or rejected.
+        """Remove old files that no transaction names: never submitted, or rejected.
 
-        A directory counts as old by its youngest file: a job that still stages is left alone.
+        The youngest file of a directory counts, so files of a job that still stages stay.
 
         Args:
-            journal: Says what is named.
+            journal: Knows which files are named.
             kept_after: Positions up to here are expired.
             older_than_s: Age by modification time, seconds.
 
         Returns:
-            How many directories, or files of transfers broken off, were removed.
+            How many directories, or files of interrupted transfers, were removed.
         """
         before = time() - older_than_s
         old = [
@@ -117,7 +117,7 @@ class PayloadExpiry:
         ]
         removed = 0
         if old:
-            # Asked after the ages: what is submitted from here on was verified a moment ago.
+            # Read after the ages: files of later submits were verified a moment ago.
             tops = {path.split("/", 1)[0] for path in named_files(journal, kept_after)}
             for entry in old:
                 if entry.name not in tops and not self._in_submit(entry):
@@ -136,7 +136,7 @@ class PayloadExpiry:
                 found.stat(follow_symlinks=False).st_mtime < before for found in _walk(entry)
             )
         except FileNotFoundError:
-            return False  # somebody is at work there
+            return False  # a job is at work there
 
     def _in_submit(self, entry: os.DirEntry[str]) -> bool:
         return any(
@@ -171,7 +171,7 @@ class PayloadExpiry:
 
 
 def size_of(directory: Path, without: Collection[str] = ()) -> int:
-    """Return the bytes of all files below a directory, 0 if it is not there.
+    """Return the bytes of all files below a directory, 0 if it does not exist.
 
     Args:
         without: Names of entries at the top that are left out.

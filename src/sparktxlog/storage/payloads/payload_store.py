@@ -1,4 +1,4 @@
-"""What a payload store does.  A new kind of store, say on S3, is one more file beside this one.
+"""The interface of a payload store; CONTRIBUTING.md says how to add one, for example in S3.
 
 `local_store` is the store in a directory, and `payload_expiry` removes files from it.
 """
@@ -15,7 +15,7 @@ class FileSink(Protocol):
     """Where files of published rows go."""
 
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
-        """Write a file, in the place of one that an interrupted call left under its name.
+        """Write a file; it replaces one of the same name that an interrupted call left.
 
         **After calling** bring it to the disk before anything refers to it.
         """
@@ -25,7 +25,7 @@ class PayloadStore(FileSink, Protocol):
     """Staged and published files, named relative to one root that node and executors share."""
 
     def sync(self, relatives: Iterable[str]) -> None:
-        """Bring files of `write_file` and their names to the disk: only now they may be named."""
+        """Bring files of `write_file` to the disk; only after that they may be referred to."""
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a checked relative name; the file need not exist.
@@ -43,19 +43,19 @@ class PayloadStore(FileSink, Protocol):
         """
 
     def has(self, file: StagedFile) -> bool:
-        """Return whether the file was verified here before or stands here with its size."""
+        """Return whether the file was verified before, or is here with its size."""
 
     def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
         """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset.
 
-        If `chunks` breaks off with an exception, what came is kept for a later call.
+        If `chunks` raises, received bytes are kept for a later call.
 
         Raises:
-            ManifestMismatchError: What came is not the file; nothing of it is kept (definite).
-            PayloadStoreError: `offset` lies beyond what is here (definite).
+            ManifestMismatchError: The received bytes are another file; none are kept (definite).
+            PayloadStoreError: `offset` is beyond the bytes that are here (definite).
             BusyError: Another transfer of the same file is under way (definite).
-            DiskFullError: No space left; what came is kept (definite).
+            DiskFullError: No space left; received bytes are kept (definite).
         """
 
     def received_bytes(self, file: StagedFile) -> int:
-        """Return how much of a broken-off transfer is here, to resume there."""
+        """Return how many bytes of an interrupted transfer are here, to resume there."""

@@ -1,10 +1,10 @@
 """Inline rows of a segment: gathered per (table, kind), written as Parquet files for the workers.
 
-No Python object per row or transaction: positions, orders and partitions are arrays.  The files
-carry the table's columns (for deletions its keys), `POSITION_COLUMN` and `OP_COLUMN`, sorted by
-these two, rejected transactions left out.  Rows that are added to a partitioned table are split
-by partition and lack the partition columns, as Delta wants it, so that the files can be added to
-the table in place.
+No Python object is made per row or transaction: positions, orders and partitions are arrays.  The
+files have the table's columns (for deletions its keys), `POSITION_COLUMN` and `OP_COLUMN`, sorted
+by these two, without rejected transactions.  Rows that are added to a partitioned table are split
+by partition and lack the partition columns, as Delta requires, so that the files can be added to
+the table as they are.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class InlineGroup:
     _claims: list[Block] = field(default_factory=list)
 
     def add(self, block: Block, section: memoryview, position: int) -> None:
-        """Add the section of a run whose first transaction stands at `position`."""
+        """Add the section of a run whose first transaction is at `position`."""
         try:
             rows = pa.ipc.open_stream(section).read_all()
             txs = _int32s(rows, TX_COLUMN)
@@ -93,7 +93,7 @@ class InlineGroup:
         self._claims.append(block)
 
     def operations(self) -> InlineOperations:
-        """Return the operations of all transactions, rejected ones too."""
+        """Return the operations of all transactions, including rejected ones."""
         positions, ops = np.concatenate(self._positions), np.concatenate(self._ops)
         lengths = [part.num_rows for part in self._parts]
         weights = np.repeat(np.array(self._row_bytes), lengths)
@@ -120,7 +120,7 @@ class InlineGroup:
 
         Args:
             sink: Payload store.
-            directory: Relative to the payload store, of this segment alone.
+            directory: Directory of this segment only, relative to the payload store.
             rejected: Positions of rejected transactions, ascending.
         """
         rows = self._rows(rejected)
@@ -226,7 +226,7 @@ def _int32s(rows: pa.Table, name: str) -> Int32s:
 
 
 def _conform(part: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table's columns in its order, nullable, whatever form the sender gave them."""
+    """Return the table's columns in its order, nullable, in whatever form they were sent."""
     columns = []
     for wanted in schema:
         column = part.column(wanted.name)

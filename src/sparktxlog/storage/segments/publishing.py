@@ -1,8 +1,8 @@
-"""From ordered entries to what workers and readers see: segments, their files, queue rows.
+"""Publishes ordered entries for workers and readers: segments, their files, queue rows.
 
-The publisher (runtime) reads entries with payloads from the journal and calls `publish`; nothing
-refers to the files before they are fsynced, and what an interrupted call left behind is replaced
-under the same names by the next one.
+The publisher (runtime) reads entries with payloads from the journal and calls `publish`.  Nothing
+refers to the files before they are fsynced; the next call replaces files that an interrupted call
+left.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sparktxlog.storage.segments.inline_files import InlineFile, InlineGroup, In
 
 #: Directory of published inline files below the payload store.
 INLINE_DIRECTORY = "inline"
-#: Returns the tables that came into being at positions from … to: (position, name).
+#: Returns the tables created at positions from … to: (position, name).
 Creations = Callable[[int, int], Collection[tuple[int, str]]]
 
 
 def plan_segments(
     entries: Sequence[StoredEntry], signature_interval: int
 ) -> list[list[StoredEntry]]:
-    """Cut neighbours in the queue so that no piece crosses a signature boundary (S2a).
+    """Cut neighbours of the queue into pieces that cross no signature boundary (S2a).
 
     A boundary is the first run end at or after each multiple of `signature_interval`.  The last
     piece may end before one: the next segment then begins there.
@@ -61,11 +61,11 @@ def build_segment(
         entries: Neighbours in the queue, payloads included, one piece of `plan_segments`.
         tables: Catalog at or after the last entry.
         payloads: Where inline files are written; **after calling** they must be synced.
-        creations: Tells a creation from the repeat of one, which has no effect (P25b); asked only
-            where there is one.  None = every one of them counts.
+        creations: Distinguishes a creation from its repeat, which has no effect (P25b); called
+            only if there is one.  None = every creation counts.
 
     Raises:
-        CorruptLogError: A payload is damaged, or gone.
+        CorruptLogError: A payload is damaged or missing.
         DiskFullError: No space for the files; nothing refers to what was written (definite).
     """
     first, last = entries[0].entry.position, entries[-1].entry.end
@@ -78,7 +78,7 @@ def build_segment(
     for item in entries:
         if item.payload is None:
             raise CorruptLogError(
-                f"the payload of position {item.entry.position} is gone before it was published",
+                f"the payload of position {item.entry.position} is missing and not published yet",
                 position=item.entry.position,
             )
         manifest = read_manifest(item.payload)
@@ -127,20 +127,20 @@ def publish(
     queue: QueueTable,
     creations: Creations | None = None,
 ) -> list[MarkPublished]:
-    """Publish ordered entries: files, rows, fsync; returns what the journal must write then.
+    """Publish ordered entries: files, rows, fsync; return the writes for the journal.
 
-    Doing it again after a crash at any point changes nothing in the queue table: it knows from
-    its own transaction version which positions it holds.
+    A repeat after a crash at any point changes nothing in the queue table: its transaction version
+    says which positions it holds.
 
     Raises:
-        DiskFullError: Nothing of it counts as published; doing it again may succeed (definite).
+        DiskFullError: Nothing of it counts as published; try again later (definite).
         CorruptLogError: A payload or the queue table is damaged.
-        FrontLostError: The queue table does not end with what the entries continue.
+        FrontLostError: The entries do not continue the queue table's end.
     """
     if not entries:
         return []
     segments, rows = [], []
-    # Rows that an interrupted call left in the table name its files: cut as it did.
+    # Rows of an interrupted call name its files, so cut the same pieces.
     known = [item for item in entries if item.entry.end <= queue.position]
     for piece in (
         *plan_segments(known, signature_interval),
@@ -158,7 +158,7 @@ def publish(
     )
     version = queue.append(pa.concat_tables(rows), previous_hash=entries[0].entry.previous_hash)
     del rows
-    # Arrow's pool keeps what it once had: 50 MB after a burst (measured).
+    # Arrow's pool keeps freed memory: 50 MB after a burst (measured).
     pa.default_memory_pool().release_unused()
     return [
         MarkPublished(position=segment.last, version=version, segment=segment)

@@ -100,10 +100,10 @@ def test_a_replica_behind_the_wanted_position_is_refused(tmp_path: Path) -> None
     directory.save(ReplicaState(worker_id="w", position=50))
     refuse_beyond(tmp_path, cut)
     directory.save(ReplicaState(worker_id="w", position=51))
-    with pytest.raises(InvalidRequestError, match="has applied position 51 already"):
+    with pytest.raises(InvalidRequestError, match="has already applied position 51"):
         refuse_beyond(tmp_path, cut)
     pending = PendingBatch(first=41, last=60, from_hash="a", to_hash="b")
     directory.save(ReplicaState(worker_id="w", position=40, pending=pending))
-    with pytest.raises(InvalidRequestError, match="has begun a batch up to position 60"):
+    with pytest.raises(InvalidRequestError, match="has already begun a batch up to position 60"):
         refuse_beyond(tmp_path, cut)
     directory.close()

@@ -158,7 +158,7 @@ def test_a_shorter_queue_of_a_forced_lineage_is_another_one(node: Node) -> None:
     [
         ({"node_id": "B"}, "this node itself"),
         ({"phase": "JOINING"}, "A is JOINING"),
-        ({"halted": "a contradiction"}, "it does not go on itself"),
+        ({"halted": "a contradiction"}, "it does not take part itself"),
     ],
 )
 def test_a_node_that_does_not_go_on_is_not_followed(
@@ -180,7 +180,7 @@ def test_an_answer_of_something_else_changes_nothing(
 ) -> None:
     node.order([append_run(4)])
     other.changed = {"ancestors": None}
-    refused(node, other, RemoteProtocolError, "does not answer as a node")
+    refused(node, other, RemoteProtocolError, "does not answer like a node")
 
     def closed(path: str, **query: Any) -> Any:
         raise UnauthorizedError("the client token is wrong", hint="Set it.")

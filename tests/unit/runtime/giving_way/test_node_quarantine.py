@@ -120,7 +120,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     assert (done.directory / "set-aside" / "synchronized_queue-1").is_dir()
     assert not (node.data_dir / "log" / "synchronized_queue").exists()
     assert not (node.data_dir / "set-aside").exists()
-    with pytest.raises(LocalProtocolError, match="keeps nothing"):
+    with pytest.raises(LocalProtocolError, match="has nothing"):
         quarantine_node(node.config, other)
 
 
@@ -143,7 +143,7 @@ def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) 
 def test_a_node_that_only_promised_joins_anew_too(node: Node, other: OtherNode) -> None:
     for journal in node.data_dir.glob("front.sqlite*"):
         journal.unlink()
-    with pytest.raises(LocalProtocolError, match="keeps nothing"):
+    with pytest.raises(LocalProtocolError, match="has nothing"):
         node.write(PutReservation(counter=0))
         quarantine_node(node.config, other, rejoin=True)
     node.write(PutReservation(counter=1 << 51))
@@ -185,7 +185,7 @@ def test_staged_files_stay_when_the_payload_store_forgets_them(
     assert [row["remark"] for row in rows] == [
         None,
         None,
-        "files that are gone: gone/orders/1.parquet",
+        "missing files: gone/orders/1.parquet",
     ]
     assert [row["partitions"] for row in rows] == [
         None,
@@ -235,7 +235,9 @@ def test_what_is_nowhere_any_more_keeps_header_and_id(node: Node, other: OtherNo
     assert (done.ordered, done.incomplete) == (2, 2)
     rows = node.kept()
     assert [row["sequence"] for row in rows] == [4, 5]
-    assert {row["remark"] for row in rows} == {"its payload is gone: only header and id are left"}
+    assert {row["remark"] for row in rows} == {
+        "its payload is missing: only header and id are left"
+    }
     assert [row["operations"] for row in rows] == [None, None]
 
 
@@ -313,7 +315,7 @@ def test_a_kill_between_any_two_steps_keeps_everything_once(
             quarantine_node(node.config, other)
     gave_way = after and name in ("replace_by", "replace")
     if gave_way:
-        with pytest.raises(LocalProtocolError, match="keeps nothing"):
+        with pytest.raises(LocalProtocolError, match="has nothing"):
             quarantine_node(node.config, other)
     else:
         done = quarantine_node(node.config, other)

@@ -119,7 +119,7 @@ def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
         reader.execute("SELECT count(*) FROM incoming").fetchone()
         writer.execute("INSERT INTO meta VALUES('x', 1)")
         writer.commit()
-        with pytest.raises(StorageError, match="cannot be folded back") as caught:
+        with pytest.raises(StorageError, match="cannot be merged") as caught:
             Journal(tmp_path / "copy")
         assert "close it" in caught.value.hint
     Journal(tmp_path / "copy").close()
