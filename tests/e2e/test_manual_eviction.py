@@ -54,7 +54,7 @@ def test_nobody_is_evicted_until_somebody_outside_says_so(three: Cluster) -> Non
     c.start()
     c.wait_ready()
     wait_until(
-        lambda: all("no configured peer" in link["reason"] for link in c.status()["peers"]),
+        lambda: all("not a configured peer" in link["reason"] for link in c.status()["peers"]),
         what="C says that it has no place",
     )
 
@@ -69,7 +69,7 @@ def test_a_removed_node_that_is_added_again_is_soon_a_member(three: Cluster) -> 
         position = a.commit(append(number))["position"]
     wait_until(lambda: all(n.status()["published"] == position for n in (a, b)))
     c.start()
-    wait_until(lambda: "no configured peer" in c.log_text(), what="C learns that it is out")
+    wait_until(lambda: "not a configured peer" in c.log_text(), what="C learns that it is out")
     call(f"{a.url}/v1/peers?timeout=20", {"id": "C", "url": c.url})
     numbers = itertools.count(3)
 

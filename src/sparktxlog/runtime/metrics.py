@@ -58,12 +58,12 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ..
     ("alive", "1 while it reports.", lambda r: r["alive"]),
     ("known", "1 while its verdict is KNOWN.", lambda r: r["verdict"] == "KNOWN"),
     ("silent", "1 while its worker should report and does not.", lambda r: r["silent"]),
-    ("error", "1 while its worker waits and says why.", lambda r: bool(r["error"])),
+    ("error", "1 while its worker reports an error.", lambda r: bool(r["error"])),
 )
 
 
 class Metrics:
-    """What owners of a node count themselves, and the registry of all."""
+    """Metrics that owners of a node set themselves, and the registry of all metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -90,7 +90,7 @@ class Metrics:
         self.donor_chunks = count("donor_chunks", "Chunks served to copies.")
         self.donor_plain_bytes = count("donor_plain_bytes", "Bytes of files served to copies.")
         self.donor_sent_bytes = count(
-            "donor_sent_bytes", "The same as they travelled, after compression."
+            "donor_sent_bytes", "Bytes sent to copies, after compression."
         )
         self.worker_silences = count(
             "worker_silences", "Times that a worker of this site went silent."
@@ -105,7 +105,7 @@ class Metrics:
 
 
 class StatusMetrics(Collector):
-    """What status knows; it is read when the metrics are asked for."""
+    """Metrics from the node's status, which is read when metrics are requested."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
         self._status = status

@@ -1,7 +1,7 @@
-"""A node: a row of owners, each with a room of its own, and what is asked of them together.
+"""A node: it builds its owners, starts and stops them, and combines their answers.
 
-The node holds no decisions: the core orders, the journal remembers, the publisher writes the queue
-table, workers apply.  All methods belong to the event loop; whatever blocks goes to a thread.
+The node itself decides nothing: the core orders, the journal keeps state, the publisher writes the
+queue table, workers apply.  All methods belong to the event loop; blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sparktxlog.transport.exchange import OpenSession, open_session
 
 _log = structlog.get_logger("sparktxlog.node")
 
-#: The core begins when all peers were greeted once, or after so many seconds.
+#: Seconds after which the core begins at the latest; earlier if all peers were greeted once.
 _TRIED_S = 1.0
 
 
@@ -51,7 +51,7 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Node:
     Raises:
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
-        FrontLostError: The journal is new beside what is left of a log (definite).
+        FrontLostError: The journal is new, but there is the rest of a log (definite).
     """
     base = lay_foundation(config)
     try:
@@ -80,7 +80,7 @@ class Node:
         self.replicas = Replicas(base)
         self.core = CoreLoop(base, self.replicas, throttle)
         self.membership = Membership(base, self.core, self.replicas)
-        #: What operators can see and ask of epochs.
+        #: Epochs, for operators.
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         self.fleet = Fleet(base, self.core, self.log, self.replicas, transfers)
@@ -95,7 +95,7 @@ class Node:
         )
         base.metrics.registry.register(StatusMetrics(self.status))
 
-        # What routes ask is answered by its owner.
+        # Routes call the owners directly.
         self.reach, self.reach_for_submit = self._submits.reach, self._submits.reach_for_submit
         self.submit, self.submit_run = self._submits.submit, self._submits.submit_run
         self.find = self._submits.find
@@ -165,7 +165,7 @@ class Node:
         self.base.fail(error)
 
     def begin_stop(self) -> None:
-        """Take no more submits; clients that wait learn that the outcome is unknown."""
+        """Take no more submits; waiting clients get an unknown outcome."""
         self.base.ending.set()
         self.core.cycle.fail_waiting(BusyError("the node is stopping"))
         self.core.receipts.close(
@@ -209,15 +209,15 @@ class Node:
         return await self.base.settings.change(changes, self.core.executor.write)
 
     def status(self, *, tables: bool = False) -> StatusAnswer:
-        """Return the master's view: queues, peers, missing nodes and why, replicas.
+        """Return the node's status: queues, peers, missing nodes, replicas.
 
         Args:
-            tables: Each replica with its tables, which may be 10,000; else with their number.
+            tables: List the tables of each replica, possibly 10,000; else only their number.
         """
         return status_of(self, tables=tables)
 
     def info(self) -> InfoAnswer:
-        """Return what clients and workers need to know of this node."""
+        """Return names, limits and directories for clients and workers."""
         config, base, view = self.config, self.base, self.base.master.view
         return {
             "node_id": config.node_id,
@@ -249,7 +249,7 @@ class Node:
         }
 
     def ready(self) -> list[tuple[str, bool, str]]:
-        """Return checks (name, good, text); ready = all are good."""
+        """Return checks (name, good, text); the node is ready if all are good."""
         base, halted, paused = self.base, self.core.cycle.halted, self.base.settings.in_force.paused
         failure, stopping = self.log.publisher.failure, self.base.ending.is_set()
         damaged = [warning["text"] for warning in self.damage.warnings()]

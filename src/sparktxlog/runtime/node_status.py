@@ -29,7 +29,7 @@ def status_of(node: Node, *, tables: bool) -> StatusAnswer:
         "damaged_files": node.damage.files(),
         **epochs.view(),
         **membership.versions(),
-        # The core does not know what the shell found, or does not run.
+        # The core does not know failures outside of it.
         **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
         "reachability": epochs.reachability(),
         "position": base.ordered.value,

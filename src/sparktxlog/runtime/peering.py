@@ -1,7 +1,7 @@
-"""The side of a node that its peers see: admission, messages, and what they may fetch.
+"""Requests of peers: admission, messages, and data that they fetch.
 
-Before anything else the sender must be a configured peer and its request signed, new and
-meant for this start (see `transport.signing`).  What is refused changes nothing.
+First of all the sender must be a known peer, and its request signed, new and meant for this start
+(see `transport.signing`).  A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from sparktxlog.transport.run_requests import MAX_RUNS
 
 _log = structlog.get_logger("sparktxlog.peering")
 
-#: All that a node may say that is not admitted under its incarnation (P21).
+#: The only messages of a node that is not admitted with its incarnation (P21).
 _JOINERS_WORDS = (JoinRequest, TailRequest, Flushed, Probe)
 
-#: Refusals of one kind and sender are logged once per so many.
+#: Of so many refusals of one kind and sender, one is logged.
 _LOG_EVERY = 100
 
 
 class Peering:
-    """Admits peers and passes on what they say."""
+    """Admits peers and passes on their messages."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Peering:
         self._membership = membership
         self._fleet = fleet
         self._greeter = membership.greeter
-        #: What nodes that join fetch.
+        #: Snapshots for joining nodes.
         self.snapshots = SnapshotGiver(base)
         self._verifier = membership.verifier
         self._refusals: dict[tuple[str, str], int] = {}
@@ -93,7 +93,7 @@ class Peering:
     # -- admission ---------------------------------------------------------------------------------
 
     def check_known(self, headers: Mapping[str, str]) -> None:
-        """Let configured peers pass before anything of the request is read.
+        """Refuse strangers before anything of the request is read.
 
         Raises:
             ForbiddenPeerError: A stranger (definite).
@@ -101,17 +101,17 @@ class Peering:
         node = headers.get(signing.NODE, "")
         own = self._greeter.own.node_id
         if node == own and self._verifier is not None:
-            return  # a second node under this one's id: its greeting is answered with that
+            return  # a second node with this id: the answer to its greeting says so
         if self._verifier is None or not self._greeter.known(node):
             raise ForbiddenPeerError(
-                f"node {node[:80]!r} is no configured peer of {own!r}",
+                f"node {node[:80]!r} is not a configured peer of {own!r}",
                 hint="Add it to the configurations before the first start, or with "
                 "`sparktxlog peer add` later.",
                 node=node[:80],
             )
 
     def verifier(self) -> signing.Verifier:
-        """Return what checks the signatures of requests.
+        """Return the verifier of request signatures.
 
         Raises:
             ForbiddenPeerError: This node has no peers (definite).
@@ -138,7 +138,7 @@ class Peering:
     def note_refusal(
         self, headers: Mapping[str, str], path: str, client: str, error: TxLogError
     ) -> None:
-        """Count and log a refused request; the first of its kind and then a few."""
+        """Count a refused request; log the first of its kind and then a few."""
         if not isinstance(error, UnauthorizedError):
             return
         node = headers.get(signing.NODE, "")[:80]
@@ -171,16 +171,16 @@ class Peering:
         """Return the answer to a greeting and its headers, sealed with the cluster's secret.
 
         Raises:
-            ForbiddenPeerError: It is not who it should be (definite).
+            ForbiddenPeerError: It is not the expected node (definite).
         """
         self._greeter.check_identity(hello, sender)
         self._check_running()
         await self._check_process(sender, hello)
-        self._check_running()  # what is asked from here on must still be open
+        self._check_running()  # the rest needs a running node
         join_as = self._greeter.judge(hello, sender)
         if not join_as:
             await self._check_history(sender, hello)
-        if not join_as:  # else it comes back with a new boot
+        if not join_as:  # otherwise it returns with a new boot
             self.verifier().admit(headers)
             if hello.standing is not None:
                 event = Greeted(peer=NodeId(sender), standing=hello.standing)
@@ -194,14 +194,14 @@ class Peering:
             raise BusyError("the node is stopping")
 
     async def _check_process(self, sender: str, hello: Hello) -> None:
-        """Take a new process for a node only if no other one answers at the node's address.
+        """Accept a new process of a node only if no other one answers at the node's address.
 
-        Two processes with one data directory, a copy of it, would both speak as that node.  The one
-        at the address goes on, the other one is refused.
+        Two processes, one with a copy of the data directory, would both speak as that node.  The
+        one at the address goes on, the other one is refused.
 
         Raises:
             ForbiddenPeerError: Another process answers there (definite).
-            BusyError: Nobody can tell now; it greets again (definite).
+            BusyError: Unknown at the moment; it greets again (definite).
         """
         link = self._base.links.get(sender)
         if link is None or self._base.master.knows_process(sender, hello.boot):
@@ -210,21 +210,21 @@ class Peering:
             other = await link.other_process(hello.boot)
         except TransportError as error:
             raise BusyError(
-                f"a new process says that it is node {sender!r}, and whether another one answers "
-                f"at that node's address is not known yet: {error.message}",
-                hint="It is asked again by itself.  The node's addresses must lead to it.",
+                f"a new process says that it is node {sender!r}; it is not known yet whether "
+                f"another one answers at that node's address: {error.message}",
+                hint="This is checked again.  The node's addresses must lead to it.",
                 node=sender,
             ) from error
         if other:
             raise ForbiddenPeerError(
                 f"two processes are node {sender!r}: another one answers at its address",
                 hint="Stop the process that is not the node, or whose data directory is a copy.  "
-                "A node that is to replace another one begins with an empty data directory.",
+                "A node that replaces another one must begin with an empty data directory.",
                 node=sender,
             )
 
     async def _check_history(self, sender: str, hello: Hello) -> None:
-        """Compare decisions on one epoch, and queues at the end of one, where both are known.
+        """Compare decisions on the same epoch, and queues at the end of one, if both are known.
 
         Raises:
             ForbiddenPeerError: Two decisions for one epoch: both nodes stop (definite).
@@ -264,7 +264,7 @@ class Peering:
         return found
 
     async def watch(self) -> None:
-        """Return after a while: the peer watches whether its connection stands that long.
+        """Return after a while: the peer watches whether its connection lasts that long.
 
         Raises:
             BusyError: The node stops (definite).
@@ -276,17 +276,17 @@ class Peering:
             return
         raise BusyError("the node is stopping")
 
-    # -- what peers say ----------------------------------------------------------------------------
+    # -- messages of peers -------------------------------------------------------------------------
 
     async def on_envelope(self, sender: str, envelope: Envelope) -> PostAnswer:
-        """Take in a peer's post and its workers' reports; return the answer.
+        """Process a peer's post and its workers' reports; return the answer.
 
         Raises:
             RemoteProtocolError: It speaks for another node (definite).
             BusyError: The core's queue is full; the peer repeats it (definite).
         """
         if self._greeter.is_joiner(sender):
-            return PostAnswer()  # nothing of it counts yet
+            return PostAnswer()  # its posts do not count yet
         self._membership.epochs.on_hears(sender, envelope.hears)
         if envelope.addresses is not None:
             self._membership.epochs.on_addresses(sender, envelope.addresses)
@@ -295,7 +295,7 @@ class Peering:
             if post.sender != sender:
                 raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
             if not post_fits(post):
-                raise RemoteProtocolError(f"node {sender!r} posts numbers that cannot be")
+                raise RemoteProtocolError(f"node {sender!r} posts impossible numbers")
             self._membership.epochs.on_post(post)
             self._tell(PostReceived(post=post))
         kept = []
@@ -307,7 +307,7 @@ class Peering:
         return PostAnswer(kept=tuple(filter(None, kept)))
 
     async def on_epoch(self, sender: str, message: EpochMessage) -> None:
-        """Take in a peer's part of an epoch decision.
+        """Process a peer's message about an epoch.
 
         Raises:
             RemoteProtocolError: It speaks for another node (definite).
@@ -333,11 +333,11 @@ class Peering:
     async def run_behind(self, position: int) -> Tail:
         """Return the run of the queue that holds the next position; no entry = none does.
 
-        For a node that asks whether its queue is the beginning of this one.  What the log has
-        expired is told as long as its rows are there.
+        A node asks to learn whether its queue is the beginning of this one.  Expired runs are
+        returned too, as long as their rows exist.
 
         Raises:
-            ExpiredError: The run is not kept any more (definite).
+            ExpiredError: The run is no longer kept (definite).
         """
         base = self._base
         if position >= base.ordered.value:
@@ -345,32 +345,32 @@ class Peering:
         stored = await base.run_blocking(base.journal.read_entry_at, position + 1)
         if stored is None:
             raise ExpiredError(
-                f"the run after position {position} is not kept any more", after=position
+                f"the run after position {position} is no longer kept", after=position
             )
         return tail_of(base, (stored,))
 
     async def on_push(self, sender: str, body: bytes) -> None:
-        """Take in pushed runs; what does not fit is dropped and fetched later (P3a)."""
+        """Process pushed runs; those that do not fit are dropped and fetched later (P3a)."""
         self._check_admitted(sender)
         for header, payload in decode_pushes(body):
             if header.origin != sender:
                 raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
             if not fits(header):
-                raise RemoteProtocolError(f"node {sender!r} pushes a run that cannot be: {header}")
+                raise RemoteProtocolError(f"node {sender!r} pushes an impossible run: {header}")
             manifest = check_run(header, payload)
             if manifest.staged_bytes or not self._core.holdings.put_foreign(header, payload):
                 continue
             self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
 
     async def on_announcement(self, sender: str, announcement: Announcement) -> None:
-        """Take in the announcement of a late-stamped run (P1a)."""
+        """Process the announcement of a run that is stamped later (P1a)."""
         self._check_admitted(sender)
         if announcement.origin != sender:
             raise RemoteProtocolError(f"node {sender!r} announces for {announcement.origin!r}")
         self._tell(AnnouncementReceived(announcement=announcement))
 
     async def on_tail(self, sender: str, tail: Tail) -> None:
-        """Take in a forerunner's tail (P9)."""
+        """Process the tail of a peer whose queue is longer (P9)."""
         self._check_admitted(sender)
         if tail.sender != sender:
             raise RemoteProtocolError(f"node {sender!r} sends a tail of {tail.sender!r}")
@@ -392,13 +392,13 @@ class Peering:
         return payload
 
     async def run_payloads(self, runs: Sequence[tuple[str, int, int]]) -> tuple[bytes | None, ...]:
-        """Return durable runs' containers for a peer, None for what is not held here.
+        """Return durable runs' containers for a peer, None for those not held here.
 
         Raises:
             RemoteProtocolError: Too many at once (definite).
         """
         if len(runs) > MAX_RUNS:
-            raise RemoteProtocolError(f"{len(runs)} runs asked for, at most {MAX_RUNS}")
+            raise RemoteProtocolError(f"{len(runs)} runs requested, at most {MAX_RUNS}")
         journal = self._base.journal
         found: tuple[bytes | None, ...] = await self._base.run_blocking(
             lambda: tuple(journal.read_payload(*run) for run in runs)

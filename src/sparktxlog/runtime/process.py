@@ -1,8 +1,8 @@
 """Settings of a node's process: its logs, and how freed memory goes back to the system.
 
-Logs are structured: one record per line, JSON or for people, with the node in each; what logs
-through the standard library comes the same way.  All that concerns memory are hints: where the C
-library lacks the functions, the node only needs more of it.
+Logs are structured: one record per line, JSON or for people, with the node in each; records of the
+standard library get the same form.  The memory settings are hints: if the C library lacks the
+functions, the node only needs more memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def set_up_logs(node_id: str, level: str, form: str) -> None:
 
 
 def bound_memory() -> None:
-    """Let all threads share two pools, and large blocks go back to the system when freed."""
+    """Make all threads share two pools, and return large freed blocks to the system."""
     pa.set_memory_pool(pa.system_memory_pool())
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 2)
@@ -70,6 +70,6 @@ def bound_memory() -> None:
 
 
 def trim_memory() -> None:
-    """Give freed pages back to the system; takes milliseconds, without the interpreter's lock."""
+    """Return freed pages to the system; takes milliseconds, without the interpreter's lock."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

@@ -1,4 +1,4 @@
-"""A position that only grows, and waiting until it has reached a value."""
+"""A position that only grows, and waits until it has reached a value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReachedPosition:
         self._tiebreak = itertools.count()
 
     def advance(self, value: int) -> None:
-        """Raise the value and wake those whose turn has come; a lower value changes nothing."""
+        """Raise the value and wake the waits that it reaches; a lower value changes nothing."""
         self.value = max(self.value, value)
         while self._waiting and self._waiting[0][0] <= self.value:
             future = heapq.heappop(self._waiting)[2]

@@ -1,7 +1,7 @@
 """Settings that can be changed while the node runs; the journal keeps them over a restart.
 
-A value set at run time beats command line, environment and file, until it is taken back: setting
-it to null returns to what the configuration says.
+A value set at run time overrides command line, environment and file, until it is set to null; then
+the configured value is in force again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunTimeSettings:
                 try:
                     self._set[key] = setting.read(msgspec.json.decode(text))
                 except (msgspec.MsgspecError, ValueError) as error:
-                    _log.warning("a saved setting is not valid any more", key=key, why=str(error))
+                    _log.warning("a saved setting is no longer valid", key=key, why=str(error))
         self._apply()
 
     def _apply(self) -> None:
@@ -78,7 +78,7 @@ class RunTimeSettings:
         """Set values, all or none; they are in force once they are durable.  Return as `show`.
 
         Args:
-            changes: Key → value; None takes a value back.
+            changes: Key → value; None returns to the configured value.
 
         Raises:
             InvalidRequestError: Unknown key or wrong value, in the fields `field` and `value`;

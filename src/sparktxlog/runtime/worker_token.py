@@ -1,7 +1,7 @@
-"""The token by which a worker proves that it belongs to this node.
+"""The token with which a worker proves that it belongs to this node.
 
-Made by the node in its data directory, readable by its user only; a worker shares disk and user
-with its node anyway.  It is new whenever the file is gone, and stays otherwise.
+The node writes it to its data directory, readable by its user only; a worker shares disk and user
+with its node.  It stays as long as the file exists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def worker_token_file(data_dir: Path) -> Path:
 
 
 def make_worker_token(data_dir: Path) -> str:
-    """Return the token, made now if there is none.
+    """Return the token; make it if there is none.
 
     Raises:
         StorageError: It can be neither read nor written (definite).

@@ -1,1 +1,1 @@
-"""Signed HTTP between peers: links, greetings, what waits to be sent; see ARCHITECTURE.md."""
+"""Signed HTTP between peers: links, greetings, outgoing messages."""

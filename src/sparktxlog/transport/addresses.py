@@ -1,13 +1,12 @@
-"""Which addresses of a peer answer, beside the one in use.
+"""Checks which addresses of a peer answer, beside the one in use.
 
-A peer with several addresses is talked to at one of them; that another one leads nowhere would show
-only when it is needed.  So each address that is not in use is greeted now and then, as links greet:
-a signed request that changes nothing at a peer which knows this start already.  An address answers
-if the answer is sealed with the cluster's secret and comes from the peer, under the instance that
-it is known by; a refusal is no answer.
+A link uses only one of a peer's addresses; a broken other one would be noticed only when it is
+needed.  So each unused address is greeted now and then, with the same signed request as on a link,
+which changes nothing at a peer that knows this start already.  An address answers if the answer is
+sealed with the cluster's secret and comes from the peer's known instance; a refusal does not count.
 
-Checks have connections of their own, one a greeting, and do nothing to the link.  Peers with one
-address are not looked at.  What was found is kept with the link and told to all peers.
+Each check uses its own connection and does not affect the link.  Peers with one address are not
+checked.  The results are kept with the link and sent to all peers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CHOICES: Mapping[str, slice] = {
 }
 _INTERVAL_MIN_S = 1.0
 _INTERVAL_MAX_S = 60.0
-#: Where members are never overdue.
+#: Interval if members are never overdue.
 _INTERVAL_S = 10.0
 _NAME = "checking addresses"
 _HELLO = "/peer/v1/hello"
@@ -45,12 +44,12 @@ _TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
 
 
 def check_interval_s(suspect_timeout_s: float) -> float:
-    """Return the seconds between checks: as long as a member may be silent, within bounds."""
+    """Return the seconds between checks: the suspect timeout, within bounds."""
     return min(max(suspect_timeout_s or _INTERVAL_S, _INTERVAL_MIN_S), _INTERVAL_MAX_S)
 
 
 def found_addresses(links: Mapping[str, PeerLink]) -> wire.FoundAddresses:
-    """Return what is known of the addresses of all peers that have several."""
+    """Return which addresses answer, of all peers with several addresses."""
     return tuple(
         (node_id, url, answers)
         for node_id, link in sorted(links.items())
@@ -62,7 +61,7 @@ class AddressCheck:
     """Greets the addresses that no link uses.
 
     Args:
-        links: All links by node id; shared with who makes and ends them.
+        links: All links by node id; shared with `Membership`.
         greeter: This node's greeting; knows the instances of peers.
         signer: Signs this node's requests.
         which: One of `CHOICES`.
@@ -89,7 +88,7 @@ class AddressCheck:
         self._interval_s = interval_s
         #: Set to check at once.
         self._hurry = asyncio.Event()
-        #: Whether peers were told of an address last time.
+        #: Whether the last report to peers had an address.
         self._told = False
         self._task: asyncio.Task[None] | None = None
 
@@ -99,7 +98,7 @@ class AddressCheck:
             self._task = asyncio.create_task(self._supervisor.keep(_NAME, self._run), name=_NAME)
 
     async def close(self) -> None:
-        """Stop; checks under way are given up."""
+        """Stop; checks under way are cancelled."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -150,14 +149,14 @@ class AddressCheck:
         """Greet the peer at an address.
 
         Raises:
-            TransportError: Nobody answers there, or with a refusal.
-            UnauthorizedError: Who answers is not the peer.
+            TransportError: No node answers there, or it refuses.
+            UnauthorizedError: The answer is not the peer's.
         """
         body, to = wire.encode(self._greeter.own), link.boot
         answer = await ask(
             session, self._signer, url, "POST", _HELLO, body, to=to, timeout=_TIMEOUT
         )
-        if answer.status == 409 and answer.boot != to:  # it has restarted; the link will learn it
+        if answer.status == 409 and answer.boot != to:  # it was restarted; the link will notice
             answer = await ask(
                 session, self._signer, url, "POST", _HELLO, body, to=answer.boot, timeout=_TIMEOUT
             )
@@ -166,7 +165,9 @@ class AddressCheck:
             raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
         hello = wire.decode(wire.Hello, answer.body)
         if not self._greeter.recognizes(hello, link.node_id):
-            raise TransportError(f"node {hello.node_id[:80]!r} answers at {url}, another one")
+            raise TransportError(
+                f"node {hello.node_id[:80]!r} answers at {url} instead of the peer"
+            )
 
     def _tell(self) -> None:
         found = found_addresses(self._links)

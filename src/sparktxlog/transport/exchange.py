@@ -1,10 +1,8 @@
-"""One signed request to a peer and its answer: what links and checks of addresses have in common.
+"""One signed request to a peer and its answer, for links and for checks of addresses.
 
-Nothing is kept here.  What an answer means for a link, a session or an address is the caller's.
-
-A request may take as long as it moves: what ends it is silence.  While a body is under way the
-peer says every second that bytes of it came (`102 Processing`, see `service.listener`): what the
-kernel or a relay took of a body says nothing of the peer.
+A request may take as long as bytes move; only silence ends it.  While a body is sent, the peer
+answers every second that bytes arrive (`102 Processing`, see `service.listener`): bytes that the
+kernel or a relay took do not prove that the peer is alive.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from sparktxlog.errors import (
 from sparktxlog.transport import signing
 from sparktxlog.transport.signing import ReplacedStartError, Signer
 
-#: Opens what the requests of one node's links are sent with.
+#: Opens the session for all requests of one node's links.
 OpenSession = Callable[[], aiohttp.ClientSession]
 #: Larger bodies are streamed.
 STREAMED_BYTES = 1 << 20
@@ -43,24 +41,24 @@ _CONNECT_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAnswer:
-    """What came back."""
+    """The answer of a peer."""
 
     #: Address that was asked.
     url: str
     status: int
     body: bytes
-    #: Boot id of the peer, if it told one.
+    #: Boot id of the peer, if the answer has one.
     boot: str
     #: Whether the answer is sealed with the cluster's secret, for this very request.
     sealed: bool
 
     def check_status(self, target: str, node_id: str) -> None:
-        """Pass an answer that is none of an error.
+        """Raise the error of an answer, unless it is a success.
 
         Raises:
             ReplacedStartError: The peer proves that it took another process for this node since
                 it took this start (definite).
-            UnauthorizedError: The peer does not take this node's word (definite).
+            UnauthorizedError: The peer does not accept this node (definite).
             RemoteProtocolError: It does not understand the request (definite).
             TransportError: Any other refusal.
         """
@@ -78,7 +76,7 @@ class PeerAnswer:
 
 
 def patience(silence_s: float = SILENCE_S) -> aiohttp.ClientTimeout:
-    """Return the bounds of a request that may take as long as the peer is not silent."""
+    """Return the timeout of a request that may take as long as the peer is not silent."""
     return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
 
 
@@ -93,7 +91,7 @@ class _Request(aiohttp.ClientRequest):
 
 
 class _Handler(ResponseHandler):
-    """What an answer comes in at; its clock is stopped by any message, also by one that is none."""
+    """Receives an answer; any message, also `102 Processing`, restarts its timeout."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -102,7 +100,7 @@ class _Handler(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections that bear to be told that a body moves."""
+    """Makes connections that accept `102 Processing`."""
 
     def __init__(self) -> None:
         super().__init__(limit=0, keepalive_timeout=60)
@@ -111,7 +109,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Return what the requests of one node's links are sent with; **after calling** close it."""
+    """Return a session for all requests of one node's links; **after calling** close it."""
     return aiohttp.ClientSession(
         connector=_Connector(),
         auto_decompress=False,
@@ -122,7 +120,7 @@ def open_session() -> aiohttp.ClientSession:
 
 @contextmanager
 def talking_to(url: str) -> Iterator[None]:
-    """Raise what a request fails with as an error of this project.
+    """Convert failures of a request into errors of this project.
 
     Raises:
         PeerTimeoutError: No answer in time (not definite).

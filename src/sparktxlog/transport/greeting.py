@@ -1,17 +1,17 @@
-"""How nodes greet each other: who may talk at all.
+"""How nodes greet each other: the check that precedes all other requests.
 
-Greeting compares node id and URL with the places that this node knows, the lineage, the settings
-that must be equal everywhere, the wire version, and the *instance*: a UUID made with the data
-directory.  Places are those of the configuration until an epoch is decided, then those of its view.
+A greeting is compared with this node's: node id and URL, log id (lineage), shared settings, wire
+version, and the *instance*: a UUID made with the data directory.  Places are those of the
+configuration until an epoch is decided, then those of its view.
 
-A node id that appears with another instance is a second node under one id, or a node that lost its
-disk; neither may go on under the old identity (protocol P21).  A *fresh* one, which keeps nothing
-of the log yet, learns under which incarnation of which lineage it has to come back, and is then a
-*joiner*: it may ask for the queue and for admission, until a view has it under that incarnation.
-Who learns of that view first takes the next instance that comes under it.
+A node id with another instance is a second node with the same id, or a node that lost its disk;
+neither may go on with the old identity (protocol P21).  A *fresh* node, which has nothing of the
+log, is told the log and the incarnation with which to rejoin.  It is then a *joiner*: it may ask
+for the queue and for admission until a view has it with that incarnation.  A node that learns of
+that view accepts the first instance with that incarnation.
 
-A node that greets with the instance known, and shows less than it showed before, runs with an older
-image of its disk.  It is told to join as well, does so by itself, and nobody else stops (P30).
+A node that greets with its known instance, but shows less than before, runs with an older image of
+its disk.  It must rejoin too, does so without an operator, and no other node stops (P30).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHARED = ", ".join(setting.key for setting in SETTINGS if setting.shared)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node is to be found, and under which incarnation."""
+    """A node's addresses and incarnation."""
 
     urls: tuple[str, ...]
     incarnation: int = 1
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joiner:
-    """A node that comes back with another disk and is not admitted yet."""
+    """A node that rejoins with another disk and is not admitted yet."""
 
     instance: str
     incarnation: int
@@ -53,7 +53,7 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownDisk:
-    """The data directory that a node showed, and under which incarnation."""
+    """The data directory (instance) and the incarnation that a node showed."""
 
     instance: str
     incarnation: int = 1
@@ -65,33 +65,33 @@ class ShownDisk:
         return cls(instance=instance, incarnation=int(number or 1))
 
     def to_text(self) -> str:
-        """Return it as text: the UUID, and behind `@` an incarnation above the first."""
+        """Return it as text: the UUID, then `@` and the incarnation if it is above the first."""
         return self.instance + (f"@{self.incarnation}" if self.incarnation > 1 else "")
 
 
 class GreetingNode(Protocol):
-    """What a greeter asks of its node."""
+    """The node, as its greeter uses it."""
 
     def remember(self, node_id: str, shown: str) -> None:
         """Keep what a peer showed, a `ShownDisk` as text."""
 
     def is_fresh(self) -> bool:
-        """Return whether this node keeps nothing of the log yet."""
+        """Return whether this node has nothing of the log yet."""
 
     def is_linked(self, node_id: str) -> bool:
-        """Return whether a node under its known instance can be reached now."""
+        """Return whether a node with its known instance can be reached now."""
 
     def shortfall(self, node_id: str, standing: Standing) -> str:
-        """Return why a node must come back as another, given what it loaded (P30)."""
+        """Return why a node must rejoin, given what it loaded (P30); empty = it need not."""
 
     def is_blank(self, node_id: str) -> bool:
-        """Return whether a node showed nothing yet that anything could rest on."""
+        """Return whether a node has shown no state yet on which others could rely."""
 
     def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
         """Return the decision on an epoch, and this node's position and chain hash."""
 
     def standing(self) -> Standing | None:
-        """Return what else this node shows of itself (P30)."""
+        """Return the durable state that this node shows (P30)."""
 
 
 class Greeter:
@@ -132,7 +132,7 @@ class Greeter:
             position=position,
             chain_hash=chain_hash,
             standing=self._node.standing(),
-            # A release that knows no range would not tell it to join.
+            # A release without version ranges would not tell it to join.
             wire_version=FIRST_VERSION if fresh else self._own.wire_version,
         )
 
@@ -141,7 +141,7 @@ class Greeter:
         return node_id in self._places
 
     def is_joiner(self, node_id: str) -> bool:
-        """Return whether a node speaks under an incarnation that no view has yet."""
+        """Return whether a node has an incarnation that no view has yet."""
         return node_id in self._joiners
 
     def version(self, node_id: str) -> int:
@@ -151,7 +151,7 @@ class Greeter:
     # -- places ------------------------------------------------------------------------------------
 
     def set_places(self, places: Mapping[str, Place | str]) -> None:
-        """Take the places of other nodes into force; who has none any more is a stranger."""
+        """Use new places of other nodes; a node without a place is a stranger."""
         self._places = {
             node_id: Place(urls=tuple(place.split(","))) if isinstance(place, str) else place
             for node_id, place in places.items()
@@ -167,7 +167,7 @@ class Greeter:
         ancestor_epochs: Iterable[int] = (),
         version: int = FIRST_VERSION,
     ) -> None:
-        """Take a decided view into force; joiners that it has are known from now on."""
+        """Use the places of a decided view; its joiners are known from now on."""
         self.set_places(places)
         own = replace(
             self._own,
@@ -191,7 +191,7 @@ class Greeter:
         self._node.remember(node_id, shown.to_text())
 
     def recognizes(self, hello: Hello, expected: str) -> bool:
-        """Return whether a greeting is of the node expected, as it is known; changes nothing."""
+        """Return whether a greeting is of the expected, known node; changes nothing."""
         found = (self._joiners.get(expected), self._shown.get(expected))
         known = [one.instance for one in found if one is not None]
         known += [hello.instance] if found[1] is None else []
@@ -210,14 +210,14 @@ class Greeter:
             (
                 self.judge(hello, expected) > 0,
                 f"node {expected!r} has to join the log first",
-                "It learns that by its own greeting and comes back by itself.",
+                "It learns that by its own greeting, and then joins.",
             ),
         )
 
     def judge(self, hello: Hello, expected: str) -> int:
-        """Judge a greeting: 0 = accepted, else the incarnation under which it must come back.
+        """Judge a greeting: 0 = accepted, else the incarnation with which the node must rejoin.
 
-        The first case that holds counts:
+        The first case that applies counts:
 
             a fresh node, of another lineage   joins the log that is here
             a fork, another log or founding    refused
@@ -225,7 +225,7 @@ class Greeter:
             the known disk, showing less       joins under the next incarnation
             the known disk                     accepted
             a later incarnation                accepted as a joiner, if the old disk is gone
-            fresh, or an image of before       joins under the next incarnation, if it is gone
+            fresh, or an older image           joins under the next incarnation, if that is gone
             any other disk                     refused as a second node under one id
 
         Raises:
@@ -241,11 +241,11 @@ class Greeter:
             return place.incarnation if same else self._next_incarnation(hello, place)
         _check_log(hello, own, joins=joins)
         if joins and known is None and hello.founding_hash:
-            # It may have had this log: who knew it may be away.
+            # It may have had this log: nodes that knew it may be away.
             return place.incarnation + 1
         if same and (short := self._falls_short(hello, own)):
             _log.error(
-                "a node came back with an older disk: it has to join again",
+                "a node returned with an older disk: it has to join again",
                 node=expected,
                 reason=short,
             )
@@ -264,7 +264,7 @@ class Greeter:
         raise _second_node(hello)
 
     def _is_known_disk(self, hello: Hello, known: ShownDisk | None, place: Place) -> bool:
-        """Return whether a node shows the disk that is known here, or the one that replaced it."""
+        """Return whether a node shows the known disk, or the one that replaced it."""
         if known is None or hmac.compare_digest(known.instance, hello.instance):
             return True
         # It was admitted while it was not reached from here, or an empty disk was in its place.
@@ -292,10 +292,10 @@ class Greeter:
         return self._node.is_linked(hello.node_id)
 
     def check_identity(self, hello: Hello, expected: str) -> None:
-        """Accept a greeting that is of the place where it should be.
+        """Accept a greeting whose node id, address and settings are as expected.
 
         Raises:
-            ForbiddenPeerError: It is not; nothing changed (definite).
+            ForbiddenPeerError: They are not; nothing changed (definite).
         """
         own = self._own
         _refuse(
@@ -334,11 +334,11 @@ class Greeter:
         """Return the wire version to use with a node (P31).
 
         Raises:
-            WireVersionError: There is none (definite).
+            WireVersionError: There is no common version (definite).
         """
         fresh = self._node.is_fresh()
         (oldest, newest), (least, most) = self._own.versions, hello.versions
-        # Whoever keeps nothing of the log learns the version in force when it joins.
+        # A node without anything of the log learns the version in force when it joins.
         if fresh and not hello.fresh:
             oldest = FIRST_VERSION
         if hello.fresh and not fresh:
@@ -356,7 +356,7 @@ class Greeter:
 
 
 def _refuse(hello: Hello, *cases: tuple[bool, str, str]) -> None:
-    """Raise the first case that holds: whether it does, message, hint."""
+    """Raise the first case (condition, message, hint) whose condition is true."""
     for holds, message, hint in cases:
         if holds:
             raise ForbiddenPeerError(
@@ -367,8 +367,8 @@ def _refuse(hello: Hello, *cases: tuple[bool, str, str]) -> None:
 def _second_node(hello: Hello) -> ForbiddenPeerError:
     return ForbiddenPeerError(
         f"two nodes with one id: {hello.node_id!r} shows another data directory",
-        hint="Stop one of them.  A node that lost its data directory comes back with an empty one, "
-        "once the other is not reached any more.",
+        hint="Stop one of them.  A node that lost its data directory rejoins with an empty one, "
+        "once the other one cannot be reached.",
         node=hello.node_id[:80],
         url=hello.url[:200],
     )
@@ -380,7 +380,7 @@ def _check_log(hello: Hello, own: Hello, *, joins: bool) -> None:
     _refuse(
         hello,
         (
-            # In the message: of a refusal that travels nothing else is shown.
+            # In the message: the other node shows only that of a refusal.
             are_forks(hello, own) and not joins,
             (
                 f"the log has forked: node {name!r} went on as lineage {hello.lineage[:120]!r}, "
@@ -395,14 +395,14 @@ def _check_log(hello: Hello, own: Hello, *, joins: bool) -> None:
         ),
         (
             bool(hello.founding_hash and founding) and hello.founding_hash != founding,
-            f"configuration of node {name!r} is another one",
+            f"configuration of node {name!r} differs",
             "URLs, weights, roles and quorum must be the same on all members.",
         ),
     )
 
 
 def continues(theirs: Hello, ours: Hello) -> bool:
-    """Return whether two nodes are of one log, or one of them has yet to learn of a `force`."""
+    """Return whether two nodes belong to one log; one may not know of a `force` yet."""
     return (
         theirs.lineage == ours.lineage
         or theirs.lineage in ours.ancestors
@@ -411,10 +411,10 @@ def continues(theirs: Hello, ours: Hello) -> bool:
 
 
 def are_forks(theirs: Hello, ours: Hello) -> bool:
-    """Return whether two nodes went on with one log side by side (P23).
+    """Return whether two nodes continued one log separately (P23).
 
-    Either under lineages of which neither continues the other, or one of them in epochs of an
-    ancestor that the other does not know of.
+    Either neither of their lineages continues the other, or one node is in epochs of an ancestor
+    that the other does not know.
     """
     if continues(theirs, ours):
         return _outran(theirs, ours) or _outran(ours, theirs)
@@ -422,6 +422,6 @@ def are_forks(theirs: Hello, ours: Hello) -> bool:
 
 
 def _outran(one: Hello, other: Hello) -> bool:
-    """Return whether a node is in a later epoch of its lineage than the other one left it in."""
+    """Return whether a node is in a later epoch of its lineage than the other one continued."""
     left = dict(zip(other.ancestors, other.ancestor_epochs, strict=False))
     return one.lineage != other.lineage and one.epoch > left.get(one.lineage, one.epoch)

@@ -1,13 +1,13 @@
-"""What waits to be sent to one peer, and the sending of it: bounded (P3a, P9, P14–P17).
+"""Bounded queues of messages to one peer, and their sending (P3a, P9, P14–P17).
 
 A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
-the peer fetches what it was not pushed (P3a), and the core repeats what matters.  One request with
-pushes is under way at a time, so that many small ones travel together, and a few with messages:
-none of these waits for the answer to an earlier one.
+the peer fetches runs that it was not pushed (P3a), and the core repeats messages that matter.  One
+request with pushes is under way at a time, so that many small ones are sent together.  A few
+requests with messages are under way; none waits for the answer to an earlier one.
 
-A message goes behind the few pushes that stood before it, so that a node which asks for promises is
-answered by peers that hold its last runs; it overtakes many.  Large messages have a lane of their
-own: on a slow link one takes long, and no small one shall wait for it.
+A message waits for the pushes before it if they are few, so that peers which hold a node's last
+runs answer its request for promises; it overtakes many.  Large messages have a separate lane, so
+that small ones do not wait for them on a slow link.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sparktxlog.codec import wire
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.protocol.words.messages import Post, RunHeader
 
-#: Waiting pushes of one peer, bytes; beyond it new ones are dropped and fetched later.
+#: Most bytes of waiting pushes to one peer; further ones are dropped and fetched later.
 _OUTBOX_BYTES = 32 << 20
-#: Pushes that travel in one request, bytes.
+#: Most bytes of pushes in one request.
 _PUSH_BATCH_BYTES = 1 << 20
 _MAX_MESSAGES = 256
-#: A larger message goes by the lane of large ones; so many bytes of them may wait.
+#: Larger messages use the lane of large ones; most bytes of waiting ones.
 _LARGE_BYTES = 64 << 10
 _LARGE_LANE_BYTES = 32 << 20
-#: A message does not wait for pushes if so many bytes of them wait.
+#: A message overtakes waiting pushes of so many bytes.
 _OVERTAKEN_BYTES = 64 << 10
 
 
@@ -48,17 +48,17 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Lane:
-    """Messages of one size."""
+    """Messages of one size class."""
 
     #: How many more may be under way.
     free: asyncio.Semaphore
-    #: (Number of pushes that stood before it, path, body).
+    #: (Number of pushes before it, path, body).
     waiting: deque[tuple[int, str, bytes]] = field(default_factory=deque)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LinkOutbox:
-    """What waits for one peer; `pushing` and `messaging` send it while the link is up.
+    """Outgoing messages to one peer; `pushing` and `messaging` send them while the link is up.
 
     Args:
         greeted: Set while the link is up.
@@ -71,7 +71,7 @@ class LinkOutbox:
         self.post: Post | None = None
         #: Latest changed report of each worker.
         self.reports: dict[str, WorkerReport] = {}
-        #: Which addresses answer; None = told.
+        #: Which addresses answer; None = already sent.
         self.addresses: wire.FoundAddresses | None = None
         self._greeted = greeted
         self._send = send
@@ -83,11 +83,11 @@ class LinkOutbox:
         self._small, self._large = _Lane(asyncio.Semaphore(4)), _Lane(asyncio.Semaphore(1))
         #: Bodies of messages under way.
         self._sending: list[bytes] = []
-        #: Set whenever less waits to be sent, or is under way.
+        #: Set whenever something was sent or answered.
         self._progress = asyncio.Event()
 
     def push(self, header: RunHeader, payload: bytes) -> bool:
-        """Send a run; False = too much waits."""
+        """Send a run; False = too many bytes wait."""
         if self._push_bytes + len(payload) > _OUTBOX_BYTES:
             return False
         self._pushes.append((header, payload))
@@ -96,14 +96,14 @@ class LinkOutbox:
         return True
 
     def message(self, target: str, body: bytes) -> None:
-        """Send a message, unless too many wait, or the same one is on its way."""
+        """Send a message, unless too many wait or the same one is being sent."""
         is_large = len(body) > _LARGE_BYTES
         lane = self._large if is_large else self._small
         if len(lane.waiting) >= _MAX_MESSAGES:
             return
         if is_large:
             waiting = [other for _, _, other in lane.waiting]
-            # The core repeats what was not answered yet: it is not answered for it is not there.
+            # The core repeats unanswered messages; this one is unanswered because it still waits.
             if body in waiting or body in self._sending:
                 return
             if waiting and sum(map(len, waiting)) + len(body) > _LARGE_LANE_BYTES:
@@ -112,7 +112,7 @@ class LinkOutbox:
         lane.ready.set()
 
     def drop(self) -> None:
-        """Forget pushes and messages: the link broke, and who needs them asks, or says it again."""
+        """Drop pushes and messages: the link broke, and they will be fetched or repeated."""
         self._pushes_taken += len(self._pushes)
         self._pushes.clear()
         self._push_bytes = 0
@@ -141,12 +141,12 @@ class LinkOutbox:
                 self._progress.set()
                 continue
             for lane in (self._small, self._large):
-                if lane.waiting:  # it may have waited for these to go
+                if lane.waiting:  # a message may have waited for these
                     lane.ready.set()
             await self._send("/peer/v1/pushes", wire.encode_pushes(pushes))
 
     def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
-        """Take what travels in one request: one run, or more up to a bound of bytes."""
+        """Take the runs of the next request: one, or more up to a bound of bytes."""
         batch: list[tuple[RunHeader, bytes]] = []
         size = 0
         while self._pushes and (not batch or size + len(self._pushes[0][1]) <= _PUSH_BATCH_BYTES):
@@ -177,7 +177,7 @@ class LinkOutbox:
                 self._progress.set()
 
     def _may_go(self, behind: int) -> bool:
-        """Return whether a message may leave that stands behind so many pushes."""
+        """Return whether a message may be sent that came after so many pushes."""
         return behind <= self._pushes_taken or self._push_bytes > _OVERTAKEN_BYTES
 
     async def _send_beside(self, lane: _Lane, target: str, body: bytes) -> None:

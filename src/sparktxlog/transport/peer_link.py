@@ -1,15 +1,14 @@
 """Links to peers: one kept-alive HTTP client, at most one post in flight per peer.
 
-A link never blocks the core: posts replace older ones that still wait, pushes beyond a bound are
-dropped (the peer then fetches, P3a), tails and announcements are repeated by the core.  While a
-peer cannot be reached the link greets it again and again, so a healed network is noticed within
-about a second; each change is told through `on_link`.  One request is always left open by the
-peer, so that a dead one is noticed at once also while nothing is said.  A peer with several
-addresses is greeted at one after the other, those found dead by `transport.addresses` last.
-Parts of epoch decisions do not wait for the answers to pushes; to a peer that cannot be reached
-they are dropped, but a probe of it makes the link try once more at once.  While the link is
-up, a probe that names the peer as suspected makes it look whether the peer answers at another
-address and not at the one in use.
+A link never blocks the core: a post replaces an older one that still waits, pushes beyond a bound
+are dropped (the peer then fetches, P3a), and the core repeats tails and announcements.  While a
+peer cannot be reached, the link greets it again and again, so a repaired network is noticed within
+about a second; `on_link` reports each change.  The peer always leaves one request open, so that a
+dead peer is noticed at once even if there is nothing to send.  A peer with several addresses is
+greeted at one after the other, those that `transport.addresses` found dead last.  Messages about
+epochs do not wait for answers to pushes.  If the peer cannot be reached they are dropped, but a
+probe makes the link try again at once.  If the link is up and a probe names the peer as suspected,
+the link checks whether the peer answers only at another address.
 """
 
 from __future__ import annotations
@@ -47,20 +46,20 @@ from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessio
 
 _log = structlog.get_logger("sparktxlog.transport")
 
-#: A link whose peer lost its place sends what waits for so long, seconds.
+#: Seconds that a link to a removed peer still sends waiting messages.
 _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _TIMEOUT = patience()
-#: An address is asked so often which process answers there, until one says so: bounds of each
-#: question, and the pause after one that failed; altogether less than `SILENCE_S`.
+#: Attempts to learn which process answers at an address: timeouts of each, and the pause after a
+#: failure; altogether less than `SILENCE_S`.
 _WHO_TRIES = 3
 _WHO_TIMEOUT = aiohttp.ClientTimeout(total=2.0, sock_connect=1.0)
 _WHO_PAUSE_S = 0.25
-#: How long a peer leaves the request open that watches the connection, seconds.
+#: Seconds that a peer leaves the request open that watches the connection.
 WATCH_S = 30.0
 _WATCH_TIMEOUT = patience(WATCH_S + SILENCE_S)
-#: A donor links all files of its replica before it answers, or reads its tables' logs.
+#: Seconds for a donor, which links all files of its replica, or reads logs, before it answers.
 _DONOR_TIMEOUT = patience(300.0)
 #: An address is left for another one if it answers no greeting so many times as long as that one
 #: took, and so many seconds.
@@ -74,7 +73,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class PeerLink:
-    """The way to one peer.
+    """The link to one peer.
 
     Args:
         node_id: The peer's configured id.
@@ -84,8 +83,8 @@ class PeerLink:
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
         on_replaced: Called if the peer says that another process replaced this start.
-        hears: Returns whom this node is linked to; posts tell it.
-        supervisor: Keeps the link's tasks at work.
+        hears: Returns the nodes that this one is linked to; posts carry it.
+        supervisor: Restarts the link's tasks if they fail.
     """
 
     def __init__(
@@ -122,19 +121,19 @@ class PeerLink:
         self._on_join = on_join
         self._on_replaced = on_replaced
         self._hears = hears
-        #: Addresses not in use → whether they answered last; only of a peer with several.
+        #: Addresses not in use → whether they answered last; only for peers with several.
         self._answers: dict[str, bool] = {}
         #: Set to make the link try again at once.
         self._hurry = asyncio.Event()
         self._to = ""
-        #: Newest wire version that the peer speaks, 0 = not known yet.
+        #: Newest wire version that the peer speaks, 0 = unknown.
         self.newest = 0
         self._reports = ReportSender()
         self._post_ready = asyncio.Event()
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
-        #: Set once the first greeting has ended, well or not.
+        #: Set once the first greeting has succeeded or failed.
         self.tried = asyncio.Event()
         self._outbox = LinkOutbox(self._greeted, self._tell)
         self._session: aiohttp.ClientSession | None = None
@@ -159,7 +158,7 @@ class PeerLink:
         self._post_ready.set()
 
     def tell_addresses(self, found: wire.FoundAddresses) -> None:
-        """Tell which addresses of peers answer with the next post, or alone."""
+        """Send which addresses of peers answer, with the next post or alone."""
         self._outbox.addresses = found
         self._post_ready.set()
 
@@ -169,7 +168,7 @@ class PeerLink:
             self.traffic.pushes_dropped += 1
 
     def announce(self, announcement: Announcement) -> None:
-        """Tell of an unstamped run (P1a)."""
+        """Announce an unstamped run (P1a)."""
         self._message("/peer/v1/announcements", wire.encode(announcement))
 
     async def tail(self, tail: Tail) -> None:
@@ -180,9 +179,9 @@ class PeerLink:
     def epoch(self, message: EpochMessage) -> None:
         """Send a part of an epoch decision; dropped if the link is down or congested.
 
-        A probe to a peer that cannot be reached makes the link try it now: if it answers, the
-        link comes up, and that is a sign of life.  So it is if the peer is suspected, and
-        answers at another address than the one in use: the link goes on there.
+        A probe to an unreachable peer makes the link try it now: if it answers, the link comes up,
+        which shows that the peer is alive.  If the peer is suspected and answers only at another
+        address, the link continues there.
         """
         if isinstance(message, Probe):
             if not self.up:
@@ -238,10 +237,10 @@ class PeerLink:
     async def _who_answers(self, url: str) -> str:
         """Return which process answers at an address; empty = it refuses each connection.
 
-        A reset or silence says nothing: a process that lives may answer the next question.
+        A reset or silence proves nothing: a live process may answer the next request.
 
         Raises:
-            TransportError: Neither an answer of a node nor only refusals.
+            TransportError: Unknown: neither a node's answer nor only refusals.
         """
         assert self._session is not None
         doubt: TransportError | None = None
@@ -258,7 +257,7 @@ class PeerLink:
                     timeout=_WHO_TIMEOUT,
                 )
             except UnreachableError:
-                pass  # nobody listens there, if it is so each time
+                pass  # if it is so each time, no process listens there
             except TransportError as error:
                 doubt = error
             else:
@@ -271,13 +270,13 @@ class PeerLink:
         return ""
 
     def uses(self, url: str) -> bool:
-        """Return whether the link stands at an address."""
+        """Return whether the link is up at an address."""
         return self.up and url == self.url
 
     def note_address(self, url: str, answers: bool) -> bool:
-        """Note what a check of an address found; return whether that is news.
+        """Note the result of a check of an address; return whether it is news.
 
-        That an address answers is no news before it was found not to.
+        That an address answers is news only if it did not answer before.
         """
         if url not in self.urls or self.uses(url):
             return False
@@ -286,7 +285,7 @@ class PeerLink:
         return answers != before
 
     def addresses(self) -> dict[str, bool]:
-        """Return which addresses answer, without those not checked; {} if there is but one."""
+        """Return which checked addresses answer; {} if there is only one address."""
         if len(self.urls) < 2:
             return {}
         known = {**self._answers, **({self.url: True} if self.up else {})}
@@ -304,7 +303,7 @@ class PeerLink:
             self._tasks.append(task)
 
     def move(self, urls: tuple[str, ...]) -> None:
-        """Take other addresses into use; a link at an address that stays is not broken."""
+        """Use other addresses; a link at an address that stays is not broken."""
         self.urls = urls
         self._answers = {url: good for url, good in self._answers.items() if url in urls}
         if self.url not in urls:
@@ -312,7 +311,7 @@ class PeerLink:
             self.greet_again()
 
     async def retire(self) -> None:
-        """Send what waits, for a short while, and close: the peer has lost its place."""
+        """Send waiting messages for a short while, then close: the peer was removed."""
         began = time.monotonic()
         while self.up and not self._outbox.is_done and time.monotonic() < began + _LAST_WORDS_S:
             try:
@@ -323,7 +322,7 @@ class PeerLink:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the tasks; what waits is dropped."""
+        """Stop the tasks; waiting messages are dropped."""
         others = (self._verifying, self._doubting)
         tasks = [*self._tasks, *(task for task in others if task is not None)]
         for task in tasks:
@@ -348,7 +347,7 @@ class PeerLink:
                 delay = _BACKOFF_MIN_S
 
     def _turn_to_next(self) -> None:
-        """Take the next address that was not found dead lately, else just the next one."""
+        """Use the next address that was not found dead lately, else the next one."""
         at = self.urls.index(self.url) + 1 if self.url in self.urls else 0
         others = (*self.urls[at:], *self.urls[:at])
         self.url = next((url for url in others if self._answers.get(url, True)), others[0])
@@ -364,7 +363,7 @@ class PeerLink:
         self._broken.clear()
         self._greeted.set()
         self.up, self.reason, self.replaced = True, "", False
-        self._answers.pop(self.url, None)  # once it is not in use any more, that is old
+        self._answers.pop(self.url, None)  # it would be outdated when the link leaves this address
         self.ups += 1
         _log.info("link up", peer=self.node_id, url=self.url)
         self._on_link(self.node_id, True)
@@ -374,7 +373,7 @@ class PeerLink:
         body = wire.encode(self._greeter.own)
         try:
             answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT, url)
-        except StaleSessionError:  # `_send` has learnt the peer's boot id from the refusal
+        except StaleSessionError:  # `_send` has read the peer's boot id from the refusal
             answer, seal = await self._send("POST", "/peer/v1/hello", body, _TIMEOUT, url)
         if not seal:
             raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
@@ -386,7 +385,7 @@ class PeerLink:
         return hello
 
     def verify(self) -> None:
-        """Greet the peer once more: the link breaks if it is gone, or another node by now."""
+        """Greet the peer again: the link breaks if it is gone, or is another node now."""
         if self._verifying is None or self._verifying.done():
             self._verifying = asyncio.create_task(self._verify())
 
@@ -404,7 +403,7 @@ class PeerLink:
     async def _look_elsewhere(self) -> None:
         """Greet the peer here and elsewhere at once; go on there if it answers only there.
 
-        A slow link answers late everywhere, and a dead peer nowhere: then nothing changes.
+        If the peer answers late at all addresses, or at none, nothing changes.
         """
         used, ups, began = self.url, self.ups, time.monotonic()
         here = asyncio.create_task(self._introduce(used))
@@ -425,7 +424,7 @@ class PeerLink:
             await asyncio.gather(here, return_exceptions=True)
 
     def _leave(self, url: str) -> None:
-        """Go on at another address; no answer is waited for at the one in use any more."""
+        """Continue at another address; requests at the present one are cancelled."""
         self._went_down(_left(self.url))
         self.url = url
         requests, self._under_way = self._under_way, set()
@@ -433,7 +432,7 @@ class PeerLink:
             request.reschedule(0)
 
     def greet_again(self) -> None:
-        """Open a new session: the peer has restarted."""
+        """Open a new session: the peer was restarted."""
         self._went_down(StaleSessionError(f"{self.url} wants to be greeted first"))
 
     def _went_down(self, error: TxLogError) -> None:
@@ -447,7 +446,7 @@ class PeerLink:
         if self.up:
             self.up = False
             if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
-                self._turn_to_next()  # to greet at a silent address costs as long again
+                self._turn_to_next()  # a greeting at a silent address would take as long again
             self._outbox.drop()
             self._on_link(self.node_id, False)
         if isinstance(error, ReplacedStartError):
@@ -455,12 +454,12 @@ class PeerLink:
             self._on_replaced()
 
     def _failed(self, error: TxLogError, ups: int) -> None:
-        """Break the link after a failed request, unless it came up anew, elsewhere, meanwhile."""
+        """Break the link after a failed request, unless it came up again meanwhile."""
         if ups == self.ups:
             self._went_down(error)
 
     async def _watching(self) -> None:
-        """Have the peer leave a request open: if that breaks, so has the link."""
+        """Keep a request open at the peer: if it breaks, the link is broken."""
         while True:
             await self._greeted.wait()
             ups, until = self.ups, time.monotonic() + WATCH_S
@@ -469,7 +468,7 @@ class PeerLink:
             except TxLogError as error:
                 self._failed(error, ups)
                 continue
-            if (rest := until - time.monotonic()) > 0:  # something between answers for the peer
+            if (rest := until - time.monotonic()) > 0:  # a proxy answers for the peer
                 await _wait(self._broken, rest)
 
     async def _posting(self) -> None:
@@ -531,7 +530,7 @@ class PeerLink:
     # -- fetching ----------------------------------------------------------------------------------
 
     async def get_run(self, header: RunHeader) -> bytes:
-        """Return a run's payload container, unverified; small ones travel together.
+        """Return a run's payload container, unverified; small ones are requested together.
 
         Raises:
             TransportError: The peer cannot be reached or does not hold it.
@@ -560,7 +559,7 @@ class PeerLink:
         """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_behind`.
 
         Args:
-            has: Name of one of which a part is here, empty = none.
+            has: Name of the snapshot of which a part is here, empty = none.
         """
         answer = await self._get(f"/peer/v1/snapshots/{has or 'any'}")
         return wire.decode(wire.SnapshotOffer, answer)
@@ -570,11 +569,11 @@ class PeerLink:
         return await self._get(f"/peer/v1/snapshots/{name}/{offset}")
 
     async def get_run_behind(self, position: int) -> Tail:
-        """Return the peer's run that holds the position behind one, or begins there.
+        """Return the peer's run that holds the next position after `position`.
 
         Raises:
-            TransportError: The peer cannot be reached; `status` 410: it keeps that run no more.
-            RemoteProtocolError: Its answer is none (definite).
+            TransportError: The peer cannot be reached; `status` 410: it no longer keeps that run.
+            RemoteProtocolError: Its answer is not a tail (definite).
         """
         return wire.decode(Tail, await self._get(f"/peer/v1/queue/{position}"))
 
@@ -594,10 +593,10 @@ class PeerLink:
     def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
         """Yield a file of the peer's payload store; blocks, so call it in a thread.
 
-        The peer is told what it is to be, and compares it before it sends a byte.
+        The request has digest, size and rows; the peer compares them before it sends a byte.
 
         Raises:
-            TransportError: Broken off; may be resumed from what was kept.
+            TransportError: The transfer broke; it may be resumed.
         """
         if not self.up:
             raise TransportError(f"no link to {self.node_id}: {self.reason}")
@@ -616,12 +615,12 @@ class PeerLink:
 
         Args:
             worker_id: The worker that copies.
-            named: Somebody says that this replica is right, though another one differs.
+            named: An operator says that this replica is right, although another one differs.
 
         Raises:
             TransportError: The peer cannot be reached, or is no donor now; a lease it may have
                 granted expires.
-            RemoteProtocolError: The answer is no grant.
+            RemoteProtocolError: The answer is not a grant.
         """
         body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
         await self._wait_greeted()
@@ -630,16 +629,16 @@ class PeerLink:
         )
 
     async def replica_size(self) -> ReplicaSize:
-        """Ask the peer what a copy of its replica would cost; errors as `request_lease`."""
+        """Ask the peer for the size of its replica; errors as `request_lease`."""
         await self._wait_greeted()
         answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_TIMEOUT)
         return wire.decode(ReplicaSize, answer)
 
     async def release_lease(self, grant: Grant) -> None:
-        """Give a lease of the peer back before it expires.
+        """Release a lease of the peer before it expires.
 
         Raises:
-            TransportError: It was not told; the lease expires by itself.
+            TransportError: The request failed; the lease will expire.
         """
         assert self._session is not None
         target = f"{self.url}/replica/v1/leases/{quote(grant.lease_id, safe='')}"
@@ -657,7 +656,7 @@ class PeerLink:
     async def _request(
         self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout
     ) -> bytes:
-        """Send a signed request; greet and repeat it once if the peer has restarted."""
+        """Send a signed request; if the peer was restarted, greet it and repeat once."""
         try:
             return (await self._send(method, target, body, timeout))[0]
         except StaleSessionError as error:
@@ -698,9 +697,9 @@ class PeerLink:
 
 
 async def _wait(event: asyncio.Event, most_s: float) -> None:
-    """Wait for an event, for so many seconds at most."""
+    """Wait for an event, at most so many seconds."""
     try:
-        # `wait_for` of Python 3.11 loses a cancellation that comes with the event.
+        # `wait_for` of Python 3.11 loses a cancellation at the same time as the event.
         async with asyncio.timeout(most_s):
             await event.wait()
     except TimeoutError:
@@ -720,11 +719,11 @@ def stream_file(
         url: The peer's URL, without path.
         target: Path of the request.
         headers: Signature headers.
-        offset: Bytes that are here already.
+        offset: Bytes that are already here.
         timeout_s: Longest silence of the socket.
 
     Raises:
-        TransportError: The transfer broke off; what was yielded may be kept and resumed.
+        TransportError: The transfer broke; yielded bytes may be kept, to resume there.
         StaleSessionError: The peer must be greeted first.
     """
     parts = urlsplit(url)

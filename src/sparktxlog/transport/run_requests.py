@@ -1,7 +1,7 @@
-"""Small runs asked of one peer, many with one request.
+"""Fetches small runs from one peer, many with one request.
 
-A node that missed much wants thousands of runs of some hundred bytes each.  What is asked for while
-requests are under way goes out together with the next one, so one run alone waits for nothing.
+A node that lags needs thousands of runs of a few hundred bytes.  Runs that are wanted during a
+request go into the next one, so a single run does not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Asked = tuple[RunHeader, "asyncio.Future[bytes]"]
 
 
 class RunRequests:
-    """Puts requests for runs of one peer together.
+    """Combines requests for runs of one peer.
 
     Args:
         ask: Returns the payloads of runs in their order, None for what the peer does not hold.
@@ -36,7 +36,7 @@ class RunRequests:
         self._ask = ask
         self._waiting: deque[_Asked] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Tasks that will still look for what waits.
+        #: Tasks that will still take waiting requests.
         self._working = 0
         self._closed = False
 
@@ -58,7 +58,7 @@ class RunRequests:
         return await future
 
     async def close(self) -> None:
-        """Stop; whoever waits is told that the peer cannot be reached."""
+        """Stop; waiting requests fail because the peer cannot be reached."""
         self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -72,7 +72,7 @@ class RunRequests:
             while batch := self._take():
                 await self._carry_out(batch)
         finally:
-            # At once, not when the task is seen to be done: what comes in between would wait.
+            # At once, not when the task is done: a request in between would wait.
             self._working -= 1
 
     async def _carry_out(self, batch: list[_Asked]) -> None:

@@ -1,7 +1,7 @@
 """Signatures of requests between nodes: HMAC-SHA256 with the cluster's secret, and no replays.
 
-Signed are method, path with query, SHA-256 of the body, the sender's node id and boot id, the
-receiver's boot id and a counter that rises with each request of the sender's boot:
+The signature covers method, path with query, SHA-256 of the body, the sender's node id and boot id,
+the receiver's boot id, and a counter that rises with each request of the sender's boot:
 
 - altered or without the secret → 401, before the body is read: a header claims its digest;
 - `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
@@ -9,12 +9,12 @@ receiver's boot id and a counter that rises with each request of the sender's bo
 - a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
 - a boot that another boot of the same node has replaced → 401, sealed like an answer.
 
-Who has no session is refused with a *challenge* (409), this boot with the number of the sessions
-that the node had, and greets with that as `to`.  A greeting that comes late, from a process that is
-dead by now, therefore replaces no session that was opened since.
+A sender without a session is refused with a *challenge* (409): this boot, with the number of the
+node's sessions so far.  It greets with that as `to`.  So a late greeting of a dead process does not
+replace a session that was opened since.
 
-Hence a recorded request is good for nothing: not now (window), not after the receiver's restart
-(`to`), not after the sender's (retired boot).
+A recorded request is therefore useless: now (window), after the receiver's restart (`to`), and
+after the sender's (retired boot).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTER = "x-txlog-counter"
 SIGNATURE = "x-txlog-signature"
 #: SHA-256 of the body, so that the signature can be checked before the body is read.
 DIGEST = "x-txlog-digest"
-#: Counters so far below the highest one seen are refused, seen or not.
+#: Counters that are lower than the highest one by this are refused, seen or not.
 WINDOW = 4_096
 _MAX_RETIRED = 1_024
 
@@ -88,7 +88,7 @@ def _signed_text(
 
 @dataclass(slots=True)
 class _Session:
-    """What was received from one start of one node."""
+    """Requests received from one start of one node."""
 
     boot: str
     #: Whether its requests carry the digests of their bodies.
@@ -98,7 +98,7 @@ class _Session:
     seen: set[int] = field(default_factory=set)
 
     def take(self, counter: int) -> bool:
-        """Note a counter; False if it was seen or lies below the window."""
+        """Note a counter; False if it was seen or is below the window."""
         if counter <= self.highest - WINDOW or counter in self.seen:
             return False
         self.seen.add(counter)
@@ -123,8 +123,8 @@ class Verifier:
     def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
         """Return the digest that a request claims for its body; empty if its sender never does.
 
-        Releases before the header existed send none: their bodies are read before they are
-        checked, as long as a start of theirs that was greeted is the one that speaks.
+        Releases without the header send none: their bodies are read before they are checked, if
+        the sender is a start that has greeted.
 
         Raises:
             StaleSessionError: Greeting needed (definite).
@@ -149,11 +149,11 @@ class Verifier:
         """Return the sender's node id if the request is genuine, new and for this start.
 
         Args:
-            digest: SHA-256 of the body, in hexadecimal; a claimed one the caller compares.
+            digest: SHA-256 of the body, hexadecimal; the caller compares a claimed one.
             greeting: True for the hello request, which needs no session; `admit` opens one.
 
         Raises:
-            StaleSessionError: Right secret, but greeting needed, or another one (definite).
+            StaleSessionError: Right secret, but the node must greet first (definite).
             ReplacedStartError: Another start of the sender was admitted since (definite).
             UnauthorizedError: Wrong or replayed signature (definite).
         """
@@ -183,17 +183,17 @@ class Verifier:
         return node
 
     def expel(self, node: str) -> None:
-        """End a node's session: before it says anything more it has to greet."""
+        """End a node's session: it has to greet before its next request."""
         self._sessions.pop(node, None)
 
     def challenge(self, node: str) -> str:
-        """Return what a greeting of a node is to be meant for, so that it opens a session."""
+        """Return the `to` with which a node's greeting opens a session."""
         return f"{self._boot}.{self._opened.get(node, 0)}"
 
     def admit(self, headers: Mapping[str, str]) -> None:
         """Open a session for the start of a node whose checked greeting was accepted.
 
-        Only now its former start is retired: whoever is refused changes nothing.
+        Only now its former start is retired: a refused greeting changes nothing.
 
         Raises:
             StaleSessionError: Another start was admitted while this greeting was judged (definite).

@@ -1,4 +1,4 @@
-"""Which epochs this node has taken up, one after the other.
+"""History of the epochs that this node entered.
 
 The journal keeps the latest `HISTORY` in a ring of named values; each has a number of its own, from
 1.  The publisher appends what the Delta table `log/epochs` does not hold yet, and the commit says

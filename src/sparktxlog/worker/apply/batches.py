@@ -1,4 +1,4 @@
-"""From published segments to what a worker does to each table: pure planning, no Spark.
+"""Plans what a worker does to each table for published segments; pure, no Spark.
 
 A *batch* is a series of whole segments, up to the first signature boundary (protocol S2a).  For
 each table the rows of a batch fall into *stages*, cut by `delete_where` and `overwrite`, whose
@@ -25,7 +25,7 @@ from sparktxlog.storage.interfaces import Segment, TableEffect
 
 #: Upper bound of steps of one table in one batch; see `OwnCommit.txn_version`.
 STEPS = 1 << 16
-#: Adjacent predicates that one DELETE takes.
+#: Most adjacent predicates in one DELETE.
 PREDICATES_PER_STAGE = 32
 _STEPS_PER_STAGE = 4
 _CLEARING = (OperationKind.DELETE_WHERE, OperationKind.OVERWRITE)
@@ -34,7 +34,7 @@ _KEYED = (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
 
 
 class LogPlace(NamedTuple):
-    """Where an operation stands in the log: its transaction's position, its place in it."""
+    """The place of an operation in the log: position of its transaction, index in it."""
 
     position: int
     op: int
@@ -46,7 +46,7 @@ _LAST_OP = 1 << 31
 
 
 class Clear(str, Enum):
-    """What a stage does before its rows."""
+    """What a stage clears before its rows."""
 
     NOTHING = "nothing"
     MATCHING = "matching"
@@ -67,18 +67,18 @@ class Piece:
     """The part of an effect that belongs to a stage."""
 
     effect: TableEffect
-    #: True: all its rows do.  False: only those between the stage's bounds.
+    #: True: all its rows belong to it.  False: only those between the stage's bounds.
     whole: bool
 
     @property
     def claimed(self) -> bool:
-        """Whether the submitter's claim stands for the piece (protocol S2b)."""
+        """Whether the submitter's claim covers the piece (protocol S2b)."""
         return self.whole and bool(self.effect.claim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStage:
-    """One clearing at most, then rows whose order among each other is folded."""
+    """At most one clearing, then rows of which the last operation of each key counts."""
 
     index: int
     clear: Clear = Clear.NOTHING
@@ -98,7 +98,7 @@ class TableStage:
 
     @property
     def whole(self) -> tuple[Piece, ...]:
-        """Appended pieces whose files can be placed, as far as no keyed operation concerns them."""
+        """Appended pieces whose files can be placed unless a keyed operation affects their rows."""
         return tuple(piece for piece in self.appends if piece.whole)
 
 
@@ -110,7 +110,7 @@ class Step:
     kind: StepKind
     #: Empty for CREATE.
     stage: TableStage
-    #: No other step of the batch follows for the table.
+    #: Whether it is the table's last step in the batch.
     last: bool
 
 
@@ -123,7 +123,7 @@ class TablePlan:
     stages: tuple[TableStage, ...] = ()
 
     def steps(self) -> list[Step]:
-        """Return the commits in order; a step may turn out to have nothing to commit."""
+        """Return the commits in order; a step may have nothing to commit."""
         found: list[tuple[int, StepKind, TableStage]] = []
         if self.create is not None:
             found.append((0, StepKind.CREATE, TableStage(index=-1)))
@@ -161,7 +161,7 @@ class Batch:
     tables: dict[str, TablePlan] = field(default_factory=dict)
 
 
-#: Reads the places of the first and last row of an inline effect's files.
+#: Returns the places of the first and last row of an inline effect's files.
 Extent = Callable[[TableEffect], tuple[LogPlace, LogPlace]]
 
 
@@ -172,7 +172,7 @@ def batch_segments(
 
     Args:
         interval: `signature-interval` of the cluster, positions.
-        end: Last position of a batch begun before; it must end there again.
+        end: Last position of a batch that was begun before; it must end there again.
 
     Raises:
         DivergedError: The segments do not end at `end` (definite).
@@ -200,8 +200,8 @@ def check_chain(
     """Refuse segments that do not continue the replica (protocol P24).
 
     Args:
-        copied: The replica came from another site, whose segments end elsewhere: its position may
-            lie inside the first one.  The node compares the hash there when the copy reports.
+        copied: The replica was copied from a site whose segments end elsewhere, so its position
+            may be inside the first segment.  The node compares the hash there when it reports.
 
     Raises:
         DivergedError: Gap, overlap or another chain hash (definite).
@@ -215,7 +215,7 @@ def check_chain(
                 f"segment {segment.first}-{segment.last} does not follow position {position}",
                 position=position,
             )
-        # Nothing was applied yet: whatever the log starts from is right.
+        # Nothing was applied yet, so any start of the log is right.
         if position > 0 and segment.from_hash != chain_hash:
             raise DivergedError(
                 f"the log has hash {segment.from_hash or 'none'} at position {position}, "
@@ -234,7 +234,7 @@ def plan_batch(
     chain_hash: str = "",
     known: Collection[str] = (),
 ) -> Batch:
-    """Turn segments into what is to be done to each table.
+    """Plan what to do to each table for some segments.
 
     Args:
         segments: At least one, contiguous.
@@ -299,7 +299,7 @@ def _plan_table(
     spans = [(effect, *_extent_of(effect, cuts, extent, end)) for effect in rows]
     upper = end if any(effect.last >= end.position for effect in rows) else None
     if overwritten is not None and overwritten < begin:
-        # An inline overwrite that began, and ended, before the position.
+        # An inline overwrite that ended before the position.
         overwritten = None
     stages = _stages(begin, upper, overwritten, wheres, spans)
     return TablePlan(table=table, create=create, stages=stages)
@@ -312,7 +312,7 @@ def _stages(
     wheres: list[tuple[LogPlace, str]],
     spans: list[tuple[TableEffect, LogPlace, LogPlace]],
 ) -> tuple[TableStage, ...]:
-    """Cut rows at the clearing operations; predicates with no row between them become one.
+    """Cut rows at the clearing operations; adjacent predicates are combined.
 
     Args:
         end: Rows from here on are left out; None = there are none.
@@ -364,7 +364,7 @@ def _staged_extent(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
 def _extent_of(
     effect: TableEffect, cuts: list[LogPlace], extent: Extent, limit: LogPlace
 ) -> tuple[LogPlace, LogPlace]:
-    """Return the places of an effect's first and last row, as exactly as the cuts need."""
+    """Return the places of an effect's first and last row, exact enough for the cuts."""
     if not effect.inline:
         return _staged_extent(effect)
     start, end = LogPlace(effect.first, 0), LogPlace(effect.last, _LAST_OP)

@@ -1,9 +1,9 @@
-"""The log cut at the end of a run, so that a replica stops there: image + log to a position.
+"""Cuts the log at the end of a run, so that a replica stops there (image plus log to a position).
 
-Published segments hold several runs.  A segment that goes on after the wanted position is cut: its
-effects up to there remain, those that cross it keep only their rows before it (`plan_batch`).
-The worker knows neither hash nor epoch inside a segment; both come with the cut, from the node,
-which compares the hash once the replica reports.
+Published segments hold several runs.  A segment that crosses the wanted position is cut: effects up
+to there remain, and effects that cross it keep only their rows before it (`plan_batch`).  The
+worker does not know hash and epoch inside a segment; the node gives both with the cut, and compares
+the hash when the replica reports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cut:
 
 
 def cut_segments(segments: Sequence[Segment], cut: Cut) -> tuple[Segment, ...]:
-    """Return the segments up to a cut; the one that goes across it ends there."""
+    """Return the segments up to a cut; a segment that crosses it ends there."""
     kept = [segment for segment in segments if segment.first <= cut.position]
     if kept and kept[-1].last > cut.position:
         kept[-1] = _shortened(kept[-1], cut)
@@ -46,14 +46,14 @@ def _shortened(segment: Segment, cut: Cut) -> Segment:
         to_hash=cut.chain_hash,
         epoch=cut.epoch,
         transactions=segment.transactions - (segment.last - cut.position),
-        # Which of them come after the cut is not known; the number is for people only.
+        # It is unknown which of them come after the cut; the number is only for people.
         rejected=min(segment.rejected, cut.position - segment.first + 1),
         effects=tuple(effect for effect in segment.effects if effect.first <= cut.position),
     )
 
 
 def find_cut(document: Callable[..., Any], position: int) -> Cut:
-    """Return the run end at a position, as the node's queue has it.
+    """Return the run end at a position of the node's queue.
 
     Args:
         document: Returns the answer to a `GET` of the node: path, query.

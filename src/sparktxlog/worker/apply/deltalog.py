@@ -1,8 +1,8 @@
-"""A Delta table's log as Spark's own Delta reads and writes it, reached through the driver's JVM.
+"""Reads and writes a Delta table's log with Spark's own Delta, through the driver's JVM.
 
 Python has no public interface to a table's files with their deletion vectors, nor to a commit of
-file actions.  What comes out of the JVM here are plain values: actions as the log's JSON has them.
-Delta keeps opened logs by path; a log whose files were replaced must be opened anew (`forget_log`).
+file actions.  The JVM returns plain values: actions in the form of the log's JSON.  Delta caches
+opened logs by path; a log whose files were replaced must be opened again (`forget_log`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Action = dict[str, Any]
-#: What Delta's error classes of lost races are called.
+#: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
 
 
@@ -72,7 +72,7 @@ def read_log(
 
 
 def forget_log(session: SparkSession, table: Path) -> None:
-    """Make Delta read a log from its files again: they were put there without it."""
+    """Make Delta read a log from its files again, because they were written without it."""
     jvm = _jvm(session)
     path = jvm.org.apache.hadoop.fs.Path(str(table))
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
@@ -89,7 +89,7 @@ class LogTransaction:
             session._jsparkSession
         )
         self._begun = _open(session, table).startTransaction()
-        # Any commit of others in between is then a conflict.
+        # Then any commit of others in between is a conflict.
         self._begun.readWholeTable()
         #: What the commit builds on.
         self.base = _values(session, self._begun.snapshot())
@@ -98,7 +98,7 @@ class LogTransaction:
         """Commit actions atomically; return the table's new version.
 
         Raises:
-            CopyConflictError: Somebody else wrote meanwhile; nothing was committed (definite).
+            CopyConflictError: Another writer committed meanwhile; nothing was committed (definite).
         """
         jvm = _jvm(self._session)
         delta = jvm.org.apache.spark.sql.delta

@@ -1,7 +1,7 @@
-"""Rows of a batch as DataFrames, folded by key: functions from DataFrame to DataFrame.
+"""Rows of a batch as DataFrames, reduced by key: functions from DataFrame to DataFrame.
 
 `rows_of` reads pieces of effects with the place of each row; `last_operations` keeps the last
-upsert or delete of each key; `survivors` drops appended rows that a later one concerns.
+upsert or delete of each key; `survivors` drops appended rows that a later one replaces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Path of the file a row was read from, as `quoted_path` gives it.
 FILE_COLUMN = "__txlog_file"
-#: True: the key's rows are removed and none is put in their place.
+#: True: the key's rows are removed and not replaced.
 DELETED_COLUMN = "__txlog_deleted"
 _TAG_COLUMN = "__txlog_tag"
 _PARTITION_COLUMN = "__txlog_partition"
@@ -82,7 +82,7 @@ def _placed(
     columns: Sequence[TableColumn],
     pieces: Sequence[Piece],
 ) -> DataFrame:
-    """Join what only the log knows of a file: place of its operation, partition values."""
+    """Join what only the log knows about a file: place of its operation, partition values."""
     facts = [
         (
             quoted_path(join_path(root, file)),
@@ -235,7 +235,7 @@ def quoted_path(path: str) -> str:
 
 
 def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return keys and places of the last operations under names of their own."""
+    """Return keys and places of the last operations with separate column names."""
     return last.select(
         *[F.col(quoted_name(key)).alias(_LAST_PREFIX + key) for key in keys],
         F.col(POSITION_COLUMN).alias(_LAST_PREFIX + "position"),

@@ -1,9 +1,9 @@
 """Commits that Spark makes: MERGE of a stage's keyed rows, and clearing by predicate.
 
 A stage's MERGE removes every row whose key it upserts or deletes and inserts exactly one row for
-each key whose last operation is an upsert, so that duplicates by key never depend on layout.  The
-rows that go away are counted by a semi-join of the pinned version before (protocol S2b), so that
-the new signature goes into the same commit.
+each key whose last operation is an upsert, so that duplicates by key never depend on layout.  A
+semi-join of the version before counts the removed rows (protocol S2b), so that the new signature
+is part of the same commit.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ SESSION_SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # The source is read from files that never change: it needs no copy of its own.
+    # The source is read from files that never change, so it needs no copy.
     "spark.databricks.delta.merge.materializeSource": "none",
-    # Listing given files is no work for a Spark job.
+    # Listing given files needs no Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     # Only the worker itself commits.
     "spark.databricks.delta.autoCompact.enabled": "false",
@@ -64,7 +64,7 @@ SESSION_SETTINGS = {
 
 
 def applier_session(spark: SparkSession) -> SparkSession:
-    """Return a session of the worker's own: `txn` settings are shared by all users of one."""
+    """Return a separate session for the worker: all users of one share its `txn` settings."""
     session = spark.newSession()
     for name, value in SESSION_SETTINGS.items():
         session.conf.set(name, value)
@@ -73,7 +73,7 @@ def applier_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def marked(session: SparkSession, own: OwnCommit) -> Iterator[None]:
-    """Put `txn` and metadata into whatever the session commits inside the block."""
+    """Add `txn` and metadata to all commits of the session inside the block."""
     session.conf.set(_APP_ID, own.app_id)
     session.conf.set(_TXN_VERSION, str(own.txn_version))
     session.conf.set(_USER_METADATA, own.to_text())
@@ -86,7 +86,7 @@ def marked(session: SparkSession, own: OwnCommit) -> Iterator[None]:
 
 @contextmanager
 def tagged(session: SparkSession, act: str, table: str) -> Iterator[None]:
-    """Tag the Spark jobs of a block: the UI, the event log and `interruptTag` know them by it."""
+    """Tag the Spark jobs of a block, for the UI, the event log and `interruptTag`."""
     tag = f"sparktxlog:{act}:{table}"
     session.addTag(tag)
     try:
@@ -96,7 +96,7 @@ def tagged(session: SparkSession, act: str, table: str) -> Iterator[None]:
 
 
 class StageRows:
-    """The rows of a stage that Spark has to touch; a context that releases what it persisted."""
+    """The rows of a stage that Spark must process; a context that frees its persisted data."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class StageRows:
     def delta(self) -> TableSignature:
         """Count what the MERGE changes in the signature, whole appended pieces left out.
 
-        These count as claimed, or as counted once, whichever way their files take; those of
-        their rows that vanish are subtracted here.
+        Those count as claimed or as counted, whether their files are placed or merged; their rows
+        that disappear are subtracted here.
         """
         frames: list[tuple[str, DataFrame]] = []
         last, keys = self._last_operations(), self._definition.keys
@@ -208,12 +208,12 @@ class StageRows:
     def _last_operations(self) -> DataFrame | None:
         if self._last is None and self._stage.keyed:
             folded = last_operations(self._session, self._root, self._definition, self._stage)
-            # Used several times.  A persisted frame would not do: MERGE refuses cached sources.
+            # Used several times.  A persisted frame is not possible: MERGE refuses cached sources.
             self._last = folded.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
         return self._last
 
     def _touched_pieces(self) -> tuple[Piece, ...]:
-        """Return whole appended pieces, cut down to files with a row that vanishes."""
+        """Return whole appended pieces, reduced to files with a row that disappears."""
         if self._touched is None:
             self._touched = self._find_touched()
         return self._touched
@@ -250,15 +250,15 @@ class StageRows:
 
 
 def _release(checkpointed: DataFrame) -> None:
-    """Free the blocks of a local checkpoint now, not when the JVM happens to collect garbage."""
+    """Free the blocks of a local checkpoint now, not at the JVM's next garbage collection."""
     checkpointed._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
 def read_newest(session: SparkSession, table: str) -> DataFrame:
     """Read a table that only this worker writes.
 
-    Asking for the version would make Delta compute its snapshot anew, in two Spark jobs.  Should
-    somebody else write meanwhile, the examination after the step finds it, and the table stops.
+    A named version would make Delta compute its snapshot again, in two Spark jobs.  If another
+    writer commits meanwhile, the examination after the step finds it, and the table stops.
     """
     return session.read.format("delta").load(table)
 

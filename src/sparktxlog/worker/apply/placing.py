@@ -1,9 +1,8 @@
-"""Staged files published in place: linked into the table, added by one metadata-only commit.
+"""Adds staged files to a table: linked into its directory, added by one metadata-only commit.
 
-No row is read or rewritten, but every byte is compared with the digest that the log has of it: a
-file that was damaged since enters no table.  A hard link costs nothing and outlives the payload
-store's copy; on another file system the file is copied.  The commit is made by delta-rs, without
-Spark.
+No row is read or rewritten, but each file is compared with its digest in the log, so a damaged file
+is not added.  A hard link costs nothing, and stays when the payload store removes its name; on
+another file system the file is copied.  delta-rs makes the commit, without Spark.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.tables import OwnCommit
 
-#: Files whose digests are computed at once.
+#: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Placer:
-    """Adds files to the tables of a lake; keeps one open handle for each table it met.
+    """Adds files to the tables of a lake; keeps one open handle for each table.
 
     Args:
         lake: Root of the replica's tables.
@@ -53,7 +52,7 @@ class Placer:
     ) -> int:
         """Link files into their table and add them in one commit; return the table's version.
 
-        Repeating it after a crash before the commit is harmless: links that stand are kept.
+        It may be repeated after a crash before the commit: existing links are kept.
 
         Raises:
             ApplyError: A file is missing from the payload store, or is not what its manifest says
@@ -95,7 +94,7 @@ class Placer:
                 break
             except ApplyError:
                 target.unlink(missing_ok=True)
-                # What a crash left was damaged since; the payload store may have it whole.
+                # A file that a crash left was damaged; the payload store may have a good one.
                 if fresh:
                     raise
         status = target.stat()
@@ -110,7 +109,7 @@ class Placer:
 
 
 def placed_name(path: str) -> str:
-    """Return the name inside its table of a payload file: unique, plain, and telling its origin.
+    """Return the name of a payload file inside its table, which is unique and shows its origin.
 
     `<transaction id>/<table>/part-0.parquet` becomes `<transaction id>-<table>-part-0.parquet`.
     """
@@ -150,12 +149,12 @@ def check_payload(file: StagedFile, path: Path) -> None:
 
 
 def _link_or_copy(source: Path, target: Path) -> bool:
-    """Bring a file into its table's directory; return whether it was not there before."""
+    """Bring a file into its table's directory; return whether it is new there."""
     try:
         os.link(source, target)
         return True
     except FileExistsError:
-        # Left by an attempt that a crash ended before its commit: names are never reused.
+        # Left by an attempt that crashed before its commit: names are never reused.
         return False
     except FileNotFoundError as error:
         if source.exists():

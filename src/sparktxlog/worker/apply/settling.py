@@ -1,9 +1,9 @@
-"""What a power cut leaves of a table's commits: each step is settled, and torn ones are undone.
+"""Makes the commits of each step durable, and undoes those that a power cut damaged.
 
-Neither engine calls fsync.  So the worker syncs a step's commit, the files it adds and the
-checkpoints that came with it before it begins the next step, and its state at the end of the
-batch.  Versions after the recorded one are *unsettled*: after a crash any of them may be torn.  If
-one is, all of them are removed, and the batch is done again from the recorded one.
+Neither Spark nor delta-rs calls fsync.  So before the next step the worker syncs a step's commit,
+the files that it adds and its checkpoints, and at the end of the batch its state.  Versions after
+the recorded one are *unsettled*: after a crash any of them may be torn.  If one is, all of them are
+removed, and the batch is done again from the recorded version.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
     """Make commits `first … last` of a table durable: their files, and checkpoints of them.
 
     Args:
-        found: They were found after a failure.  If that was an fsync, the system takes pages for
-            written that are not, so what the worker itself wrote is written once more in its place.
+        found: They were found after a failure.  If an fsync failed, the system treats unwritten
+            pages as written, so files that the worker wrote are written again in their place.
 
     Raises:
-        OSError: A file is not there, or the disk failed.
+        OSError: A file is missing, or the disk failed.
     """
     files: list[Path] = []
     for version in range(first, last + 1):
@@ -55,7 +55,7 @@ def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
         files += there
         if found and commit.own is not None:
             for path in there:
-                # Linked files were made durable when the node took them in.
+                # The node made linked files durable when it accepted them.
                 if path.stat().st_nlink == 1:
                     rewrite_file(path)
     checkpoint = _checkpoint_version(table / "_delta_log")
@@ -86,13 +86,13 @@ def undo_torn(
 ) -> list[int]:
     """Remove all versions after the recorded one if a power cut tore one; return them.
 
-    Where none is torn they stay; torn checkpoints and checksums, which nothing needs, go.
+    If none is torn they stay; torn checkpoints and checksums, which are not needed, are removed.
 
     Args:
         batch: The batch under way, whose commits are expected; None = none are.
 
     Raises:
-        DivergedError: A whole one is somebody else's: nothing is removed (definite).
+        DivergedError: Another writer made a whole one: nothing is removed (definite).
     """
     log = table / "_delta_log"
     found = sorted(_unsettled(log, recorded), reverse=True) if log.is_dir() else []
@@ -114,7 +114,7 @@ def undo_torn(
         if read_actions(commit_path(table, number)) is not None:
             check_expected(read_commit(table, number), batch, lineage, name)
     _logger.warning("table %s: versions %s are torn, and done again", name, commits)
-    # The newest first: what a kill leaves meanwhile is found in the same way.
+    # The newest first: after a kill in between, the rest is found in the same way.
     for _, path in found:
         path.unlink(missing_ok=True)
     checkpoint = _checkpoint_version(log)
@@ -139,7 +139,7 @@ def _are_whole(table: Path, versions: list[int]) -> bool:
             return False
         for action in actions:
             add = action.get("add")
-            # What a later one replaced may be gone from the disk by now.
+            # Files that a later version replaced may already be deleted.
             if add is not None and add["path"] not in removed and not _is_whole(table, add):
                 return False
         removed |= {action["remove"]["path"] for action in actions if "remove" in action}
@@ -176,7 +176,7 @@ def _drop_last_checkpoint(log: Path) -> None:
 
 
 def _drop_torn_checkpoints(log: Path, recorded: int) -> None:
-    """Drop torn checkpoints of unsettled versions; the commits they stand for are there."""
+    """Drop torn checkpoints of unsettled versions; their commits still exist."""
     for number, path in sorted(_unsettled(log, recorded)):
         if ".checkpoint." in path.name and path.suffix == ".parquet":
             try:

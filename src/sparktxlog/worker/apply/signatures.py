@@ -9,10 +9,10 @@ NULLs, so a NULL adds nothing (a new nullable column changes no row's hash) whil
     map      its size, then one hash for each entry, sorted, so that the order of entries is free
     struct   each field marked NULL or not
 
-A signature is the row count and the sum of hashes modulo 2**64 in two lanes: free of order and
-layout, and a group, so that deltas add up.  Sums of whole hashes would overflow under ANSI;
-the low and the high 32 bits are therefore summed apart, exact up to 2**31 rows, and joined in
-Python.  It finds accidents, not attackers.
+A signature is the row count and the sum of hashes modulo 2**64 in two lanes.  It does not depend on
+order or layout, and signatures of disjoint rows can be added.  Sums of whole hashes would overflow
+under ANSI, so the low and the high 32 bits are summed separately, exact up to 2**31 rows, and
+joined in Python.  Signatures find accidents, not attackers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def signature_of(frame: DataFrame, definition: TableDefinition) -> TableSignatur
 
 
 def signature_from(values: Any) -> TableSignature:
-    """Make a signature of aggregated values: a Row, or what `Observation.get` returns."""
+    """Make a signature of aggregated values: a Row, or the result of `Observation.get`."""
     found: Mapping[str, Any] = values if isinstance(values, Mapping) else values.asDict()
     rows, *halves = (found[name] or 0 for name in AGGREGATES)
     lanes = [(halves[2 * lane] + (halves[2 * lane + 1] << 32)) % (1 << 64) for lane in (0, 1)]
@@ -93,7 +93,7 @@ def row_hash(columns: Iterable[TableColumn], lane: int) -> Column:
 
 
 def _canonical(value: Column, kind: pa.DataType) -> Column:
-    """Return an expression, NULL only for NULL, whose hash tells apart all different values."""
+    """Return an expression, NULL only for NULL, whose hash differs for all different values."""
     if pa.types.is_list(kind):
         hashes = F.transform(value, _marked_hash(kind.value_type))
         return _unless_null(value, F.struct(F.size(value), hashes))

@@ -1,7 +1,7 @@
-"""The Delta commits of one table in one batch, each done once however often it is tried.
+"""The Delta commits of one table in one batch, each done exactly once, even if it is retried.
 
-A step's commit carries its number and the table's signature after it.  After a crash the last own
-commit of the batch in the table's log says how far it got and with which signature to go on.
+A step's commit carries its number and the table's signature after it.  After a crash the batch's
+last commit in the table's log says with which step and signature to continue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sparktxlog.worker.apply.tables import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What the system says of a full disk, and of a user's share of it.
+#: System errors of a full disk, and of a full quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: Signatures of appended rows that carry no claim, by `<table>/<index of the stage>`.
@@ -56,7 +56,7 @@ class TableProgress:
     """A table while a batch is applied to it."""
 
     definition: TableDefinition
-    #: Version that the replica's state holds; -1 = the table is not there yet.
+    #: Version in the replica's state; -1 = the table does not exist yet.
     recorded: int = -1
     #: Newest version.
     version: int = -1
@@ -71,10 +71,10 @@ class TableProgress:
 
 
 class TableSteps:
-    """Does what a batch's plan says to tables of one lake.
+    """Executes the plan of a batch on the tables of one lake.
 
     Args:
-        session: The applier's own session.
+        session: The worker's separate session.
         lake: Root of the replica's tables.
         payload_root: Payload store that node and worker share.
         lineage: Of the log; names the worker's commits.
@@ -88,13 +88,13 @@ class TableSteps:
         self._placer = Placer(lake, payload_root)
         #: Table → version, inode and time of the newest commit that was examined.
         self._examined: dict[str, tuple[int, int, int]] = {}
-        #: Tables whose torn commits were looked for: a process tears none that it survives.
+        #: Tables that were checked for torn commits; a living process leaves none.
         self._looked_at: set[str] = set()
 
     def find_progress(self, progress: TableProgress, batch: Batch | None) -> None:
         """Examine commits after the recorded version: own ones of `batch`, or foreign ones.
 
-        What a power cut tore is undone; what is left of the batch is durable afterwards.
+        Torn commits are undone; the rest of the batch is durable afterwards.
 
         Raises:
             DivergedError: Somebody else wrote to the table (definite).
@@ -130,7 +130,7 @@ class TableSteps:
     def apply(
         self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
     ) -> None:
-        """Do the steps of a table that are not done yet, durably.
+        """Do the remaining steps of a table, durably.
 
         Raises:
             DivergedError: Somebody else wrote to the table meanwhile (definite).
@@ -156,7 +156,7 @@ class TableSteps:
                         self.run_step(
                             batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
                         )
-            # Others may have written between the examination before and a step's commit.
+            # Others may have written between the examination and a step's commit.
             self._examine(progress, batch)
 
     def _check_payloads(self, steps: Iterable[Step]) -> None:
@@ -220,13 +220,13 @@ class TableSteps:
                 after = before
                 self._placer.place(progress.definition, rows.untouched_files(), own(after))
         progress.version = newest_version(table, version)
-        # The next step must not outlive this one.
+        # The next step must not be durable before this one.
         settle(table, version + 1, progress.version)
         progress.signature, progress.done = after, step.number
 
 
 def _identity(table: Path, version: int) -> tuple[int, int, int]:
-    """Return what tells a version's commit from that of a table in its place."""
+    """Return what distinguishes a version's commit from that of a replaced table."""
     try:
         status = commit_path(table, version).stat()
     except FileNotFoundError:
@@ -236,7 +236,7 @@ def _identity(table: Path, version: int) -> tuple[int, int, int]:
 
 @contextmanager
 def failures_named(table: str) -> Iterator[None]:
-    """Turn what Spark, delta-rs and the disk raise into an error that names the table.
+    """Convert errors of Spark, delta-rs and the disk into one that names the table.
 
     Raises:
         DiskFullError: No space is left (definite); nothing of the table has to be repaired.
@@ -260,7 +260,7 @@ def failures_named(table: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    # Spark and delta-rs pass on the system's words only.
+    # Spark and delta-rs only pass on the system's text.
     if isinstance(error, OSError):
         return error.errno in _FULL
     return any(os.strerror(number) in str(error) for number in _FULL)
@@ -276,7 +276,7 @@ def _stages_left(plan: TablePlan | None, progress: TableProgress) -> list[TableS
 
 
 def _appended(stage: TableStage, counted: TableSignature | None) -> TableSignature:
-    """Add up what a stage's whole appended pieces bring: as claimed, or as counted here."""
+    """Add up the signatures of a stage's whole appended pieces, as claimed or as counted."""
     total = counted or EMPTY_SIGNATURE
     for piece in stage.whole:
         if piece.claimed:

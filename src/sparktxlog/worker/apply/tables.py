@@ -1,10 +1,10 @@
-"""The replica's Delta tables: creating them, their commits, and whose commits these are.
+"""The replica's Delta tables: their creation, their commits, and who wrote these.
 
-Versions newer than the recorded one are examined before each batch.  A commit is *own* when its
-`userMetadata` names this lineage and table.  One that changes neither data nor metadata (OPTIMIZE,
-VACUUM, checkpoints) is accepted.  Any other stops the table as diverged.  So does RESTORE: it
-brings back old rows but keeps the `txn` versions of what it undid, so that the worker would skip
-what is missing.
+Versions newer than the recorded one are examined before each batch.  A commit is *own* if its
+`userMetadata` names this log id (lineage) and table.  A commit that changes neither data nor
+metadata (OPTIMIZE, VACUUM, checkpoints) is accepted.  Any other stops the table as diverged, also a
+RESTORE: it brings back old rows but keeps the newer `txn` versions, so the worker would skip the
+undone commits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OwnCommit(
     omit_defaults=True,
     rename={"first": "from", "last_position": "to"},
 ):
-    """What a worker writes into each of its commits, and reads back after a crash."""
+    """Metadata that a worker writes into each commit, and reads after a crash."""
 
     lineage: str
     epoch: int
@@ -53,7 +53,7 @@ class OwnCommit(
     to_hash: str
     #: Signature of the table after the commit.
     signature: str
-    #: For the commit of a copy: which, and from which node; empty for a batch's.
+    #: For the commit of a copy: its id and donor; empty for a batch.
     copy_id: str = ""
     donor: str = ""
 
@@ -77,7 +77,7 @@ class OwnCommit(
 
     @property
     def app_id(self) -> str:
-        """Application id of the commit's `txn`: one for each table of a log."""
+        """Application id of the commit's `txn`, one for each table of a log."""
         return f"sparktxlog:{self.lineage}:{self.table}"
 
     @property
@@ -185,7 +185,7 @@ def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name:
     """Refuse a commit after the recorded one that is neither the batch's nor without effect.
 
     Raises:
-        DivergedError: Somebody else wrote it, or the state in the lake is older (definite).
+        DivergedError: Another writer made it, or the state in the lake is older (definite).
     """
     if is_own(commit.own, lineage, name):
         if batch is None or commit.own.last_position != batch.last:
@@ -212,7 +212,7 @@ def own_progress(
         The newest version, and this batch's last commit among them.
 
     Raises:
-        DivergedError: Somebody else wrote, or the table went back (definite).
+        DivergedError: Another writer committed, or the table went back (definite).
     """
     newest = newest_version(table, recorded)
     progress: OwnCommit | None = None
@@ -227,12 +227,12 @@ def own_progress(
 
 
 def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
-    """Refuse a table that took another one's place: its recorded version must be this log's.
+    """Refuse a table that replaced another one: its recorded version must be of this log.
 
-    A version that Delta's cleanup removed, or that changed nothing, tells nothing.
+    A version that Delta's cleanup removed, or that changed nothing, proves nothing.
 
     Raises:
-        DivergedError: Somebody else wrote the recorded version (definite).
+        DivergedError: Another writer made the recorded version (definite).
     """
     if recorded < 0 or not commit_path(table, recorded).exists():
         return
@@ -273,7 +273,7 @@ def _check_not_gone(table: Path, recorded: int, name: str) -> None:
 
 
 def create_table(table: Path, definition: TableDefinition, user_metadata: str, txn: Any) -> None:
-    """Write a table's version 0 durably, with the least protocol its columns need.
+    """Write a table's version 0 durably, with the lowest protocol that its columns need.
 
     Written by hand, alike at every site: engines add features and properties of their own taste,
     which would keep older readers out.

@@ -1,11 +1,11 @@
 """Which files of a table's directory make one version of it, by their paths.
 
-Needed are the log up to the version, the live data files and the files of their deletion vectors.
-Of the log a reader needs the newest complete checkpoint and what follows; a table that takes over
-a log gets all of it.
+These are the log up to the version, the live data files and the files of their deletion vectors.
+Of the log a reader needs the newest complete checkpoint and later files; a table that takes over a
+log gets all of it.
 
-Paths in the log are quoted once more than names of files (`a%20b`); partition values are quoted in
-the names themselves (`x%2Fy`).
+Paths in the log have one level of quoting more than file names (`a%20b`); partition values are
+quoted in the file names themselves (`x%2Fy`).
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def newest_checkpoint(paths: Iterable[str], version: int) -> int:
 
 
 def may_be_data(path: str, *, changes: bool = False) -> bool:
-    """Tell whether a file may belong to some version: as Delta's own VACUUM does.
+    """Return whether a file may belong to a version, as Delta's own VACUUM decides.
 
     Args:
-        changes: Also to its change data.
+        changes: Include change data.
     """
     *folders, name = path.split("/")
     hidden = [folder for folder in folders if folder[:1] in "._" and "=" not in folder]

@@ -1,9 +1,9 @@
 """Images of a replica, and restoring them; removal of old backups and quarantine.
 
 image_store  a directory of images: files once by content, one manifest for each image
-imaging      a replica's newest whole batch becomes an image
+imaging      makes an image of a replica's newest complete batch
 restoring    a replica from an image
 old_files    a replica's files, kept before a copy
-removal      images, quarantine and old files, removed where somebody asks for it
+removal      removes images, quarantine and old files on request
 table_files  which files make one version of a table, without Spark
 """

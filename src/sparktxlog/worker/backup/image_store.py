@@ -1,14 +1,13 @@
 """A directory of backup images: files stored once by their content, one manifest for each image.
 
     lock                      held while a backup writes
-    files/<aa>/<sha256>[.zst] a file under the digest of its plain bytes, compressed where it pays
-    images/<name>.json        manifest; written last, so whatever has one is whole
-    known.jsonl               which files of a lake were read already: path, size, time → digest
+    files/<aa>/<sha256>[.zst] a file under the digest of its plain bytes, perhaps compressed
+    images/<name>.json        manifest; written last, so an image with one is complete
+    known.jsonl               files of a lake that were already read: path, size, time → digest
 
-What is stored is never changed; what no image needs any more can be swept out.  A file gets its
-name only after its bytes were synced, so a backup killed at any moment leaves nothing but a
-temporary file, and the next one goes on from there.  `known.jsonl` only saves reading: without it
-a backup takes longer.
+Stored files never change; files that no image needs can be removed.  A file gets its name after
+its bytes were synced, so a backup that is killed leaves only a temporary file, and the next backup
+continues from there.  `known.jsonl` only saves reading: without it a backup takes longer.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _WORTH = 0.9
 _BLOCK_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Stands for the default name where one is asked for.
+#: Means the default name.
 _RESERVED = frozenset({"default"})
 
 
@@ -87,7 +86,7 @@ class Image:
     position: int
     chain_hash: str
     tables: dict[str, ImageTable] = field(default_factory=dict)
-    #: Node whose replica it is, empty = not told.
+    #: Node of the replica, empty = unknown.
     site: str = ""
     format_version: int = FORMAT_VERSION
 
@@ -110,11 +109,11 @@ class _Envelope(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What storing a file came to."""
+    """Result of storing a file."""
 
     digest: str
     size_bytes: int
-    #: Bytes newly taken on disk, 0 = it was there.
+    #: New bytes on disk, 0 = it was already stored.
     added_bytes: int
 
 

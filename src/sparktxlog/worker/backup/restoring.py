@@ -1,10 +1,10 @@
-"""Restoring a replica from an image; the log after the image then brings it to any position.
+"""Restores a replica from an image; the log after the image then brings it to any position.
 
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
-both in its queue (KNOWN), and the worker replays the rest.  While files are written, the marker
-`_sparktxlog/restoring.json` stands in the lake: no worker begins there (`state.py` refuses it),
-and only `force_clean` removes what is there.  Digests are verified while writing; whether the rows
-are those of the signatures only a recount by Spark can say.
+both in its queue (KNOWN), and the worker replays the rest.  While files are written, the lake
+contains the marker `_sparktxlog/restoring.json`: no worker starts there (`state.py` refuses it),
+and only `force_clean` removes the files.  Digests are verified while writing; only a recount by
+Spark shows whether the rows match their signatures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOCKS = ("lock", "lock.driver", *LOCK_NAMES)
 
 
 def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Image:
-    """Return the image of a name, or the one nearest to a position from below.
+    """Return the image of a name, or the newest one up to a position.
 
     Args:
         name: None = the newest position that `at_most` allows.
@@ -79,7 +79,7 @@ def restore_replica(
     """Write an image into a new lake; return the new replica's state.
 
     Args:
-        force_clean: Remove what a broken-off restore left there.
+        force_clean: Remove what an interrupted restore left.
         tell: Called after each file.
 
     Raises:
@@ -91,7 +91,7 @@ def restore_replica(
     try:
         _check_room(lake, force_clean=force_clean)
         with closing(ReplicaDirectory(lake)) as directory:
-            # Again: no other process can enter any more.
+            # Again: now no other process can enter.
             _check_room(lake, force_clean=force_clean)
             marker = directory.own / RESTORING
             write_durably(marker, msgspec.json.encode({"image": image.name}))
@@ -151,7 +151,7 @@ def _check_room(lake: Path, *, force_clean: bool) -> None:
 
 
 def _content(directory: Path) -> list[Path]:
-    """Return what is in a lake or its state directory except locks."""
+    """Return the entries of a lake or its state directory, without locks."""
     if not directory.is_dir():
         return []
     return [path for path in directory.iterdir() if path.name not in (STATE_DIRECTORY, *_LOCKS)]

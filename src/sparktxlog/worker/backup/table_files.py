@@ -1,9 +1,9 @@
 """Which files of a table's directory make one version of it, read without Spark.
 
-Needed are the log up to the version, the live data files and their deletion vectors.  delta-rs
-names the data files; it does not name deletion vectors, so these are read from the log itself.
-Where delta-rs cannot read the table, or the log is checkpointed in a way not read here, all files
-of the directory are taken: more than needed, never less.
+These are the log up to the version, the live data files and their deletion vectors.  delta-rs names
+the data files but not the deletion vectors, so these are read from the log itself.  If delta-rs
+cannot read the table, or the log has a kind of checkpoint that is not read here, all files of the
+directory are used: more than needed, never less.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLASSIC_CHECKPOINT = re.compile(r"\d{20}\.checkpoint(?:\.\d{10}\.\d{10})?\.parq
 
 
 class VersionGoneError(Exception):
-    """The directory does not hold all of a version (any more)."""
+    """The directory does not hold all files of a version."""
 
 
 def version_files(table: Path, version: int) -> dict[str, int | None]:
@@ -63,7 +63,7 @@ def all_data_files(table: Path) -> list[str]:
 
 
 def is_commit(path: str) -> bool:
-    """Tell whether a file is of the log: its time is part of the table's history."""
+    """Return whether a file belongs to the log: its time is part of the table's history."""
     return path.startswith(LOG)
 
 
@@ -89,7 +89,7 @@ def _vectors(table: Path, start: int, version: int) -> list[str]:
         return [str(path.relative_to(table)) for path in table.rglob("deletion_vector_*.bin")]
     live: dict[str, dict[str, Any]] = {}
     for part in newest:
-        # Old versions of a file stand in a checkpoint as `remove`, with another vector.
+        # A checkpoint has old versions of a file as `remove`, with another vector.
         with pq.ParquetFile(part) as checkpoint:
             # Statistics of all files would be most of it.
             rows = checkpoint.read(columns=["add.path", "add.deletionVector"])

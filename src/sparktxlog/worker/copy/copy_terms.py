@@ -1,4 +1,4 @@
-"""What a copy is asked for and what came of it: values, no work."""
+"""Options and outcome of a copy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class CopyOptions:
     verify: bool = True
     #: Bring old versions too: the tables take over the donor's whole log.
     history: bool = False
-    #: Asked for by somebody, whatever the node's plan is.
+    #: Requested by an operator, whatever the node's plan is.
     forced: bool = False
-    #: The site to copy from, though others may differ from it; empty = the best one.
+    #: The site to copy from, even if others differ from it; empty = the best one.
     donor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOutcome:
-    """What a copy did."""
+    """Result of a copy."""
 
     copy_id: str
     donor: str

@@ -1,7 +1,7 @@
-"""Files of a copy fetched from donors, by the driver's threads or by Spark's executors.
+"""Fetches the files of a copy from donors, by the driver's threads or by Spark's executors.
 
-Both leave whole, verified, durable files in the workspace; executors only take chunks off the
-driver's hands, and what they could not fetch it fetches itself.
+Both leave complete, verified, durable files in the workspace.  The driver fetches what executors
+could not fetch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROGRESS_S = 5.0
 
 
 class DonorFetcher:
-    """Gets a donor's files into the workspace of one copy; repeats nothing that is there.
+    """Fetches a donor's files into the workspace of one copy; present files are not repeated.
 
     Threads of this process fetch.
 
@@ -77,7 +77,7 @@ class DonorFetcher:
         return self._space.table_dir(table)
 
     def select(self, table: str, files: Sequence[OfferedFile]) -> Wanted:
-        """Stage what is here of a table's offered files; return what has to travel.
+        """Stage the offered files of a table that are here; return those that must be fetched.
 
         Raises:
             TxLogError: As `select_files`.
@@ -88,7 +88,7 @@ class DonorFetcher:
         )
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
-        """Check that everything that has to travel fits on the disk of the lake together.
+        """Check that all files to fetch fit together on the disk of the lake.
 
         Raises:
             DiskFullError: It does not (definite); nothing was fetched.
@@ -96,7 +96,7 @@ class DonorFetcher:
         require_space(self._space, [work for part in wanted for work in part.works])
 
     def fetch(self, wanted: Wanted) -> Fetched:
-        """Fetch what was selected, verified and durable; errors of `fetch_files`."""
+        """Fetch the selected files, verified and durable; errors of `fetch_files`."""
         return fetch_files(
             self._space, self._grants, wanted, streams=self._streams, progress=self._show
         )
@@ -107,13 +107,13 @@ class DonorFetcher:
             _tell(done_bytes, total_bytes)
 
     def release(self) -> None:
-        """Give held leases back; one that is gone already is no error."""
+        """Release the leases; one that no longer exists is no error."""
         if self._keeper is not None:
             self._keeper.release()
             self._keeper = None
 
     def remove(self) -> None:
-        """Remove the workspace, and what earlier copies left."""
+        """Remove the workspace, and those of earlier copies."""
         remove_workspaces(self._space.lake)
 
 
@@ -122,7 +122,7 @@ FetcherOf = Callable[[Path, str], DonorFetcher]
 
 
 class ExecutorFetcher(DonorFetcher):
-    """Spreads the chunks over Spark's tasks; the driver proves the files and names them.
+    """Distributes the chunks over Spark tasks; the driver verifies and names the files.
 
     Args:
         spark: Its executors must see the lake under the same path.
@@ -175,5 +175,5 @@ def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchedPart]:
 
 
 def executor_fetcher(spark: SparkSession, parts: int = 0) -> FetcherOf:
-    """Return what opens fetchers that use Spark's executors."""
+    """Return a function that opens fetchers with Spark's executors."""
     return lambda lake, copy_id: ExecutorFetcher(lake, copy_id, spark, parts)

@@ -1,6 +1,6 @@
-"""Which chunk is fetched next, from which donor, and what becomes of files whose chunks are here.
+"""Schedules a fetch: which chunk is next, from which donor, and which files are complete.
 
-Shared by all threads of a fetch; every method takes the one lock and returns soon, but `take` and
+All threads of a fetch share it; every method takes the one lock and returns soon, except `take` and
 `take_whole`, which wait.
 
     missing ──take──► in flight ──placed──► … ──all placed──► whole ──proved──► finished
@@ -41,12 +41,12 @@ class FileWork:
 
     task: FileTask
     chunk_bytes: int
-    #: Chunks nobody fetches yet, descending: the end is taken first.
+    #: Chunks that no thread fetches yet, descending: the last element is taken first.
     missing: list[int]
-    #: Chunk → binary SHA-256, of those whose bytes are in place.
+    #: Chunk → binary SHA-256, for chunks whose bytes are in place.
     digests: dict[int, bytes] = field(default_factory=dict)
     in_flight: int = 0
-    #: Indexes of the donors that have this very file.
+    #: Indexes of the donors that have exactly this file.
     donors: set[int] = field(default_factory=lambda: {0})
     #: The first donor's tree digest, hexadecimal, once it is known.
     expected: str | None = None
@@ -54,7 +54,7 @@ class FileWork:
 
     @classmethod
     def whole(cls, task: FileTask, chunk_bytes: int) -> FileWork:
-        """Return the work on a file of which nothing is here."""
+        """Return the work on a file without present chunks."""
         missing = list(reversed(range(chunk_count(task.size_bytes, chunk_bytes))))
         return cls(task=task, chunk_bytes=chunk_bytes, missing=missing)
 
@@ -64,21 +64,21 @@ class FileWork:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of the chunks that nobody fetches yet."""
+        """Bytes of the chunks that no thread fetches yet."""
         return sum(map(self.length, self.missing))
 
     def keep(self, found: Mapping[int, bytes]) -> None:
-        """Note chunks that are in place already: chunk → binary SHA-256."""
+        """Note chunks that are already in place: chunk → binary SHA-256."""
         self.digests |= found
         self.missing = [chunk for chunk in self.missing if chunk not in found]
 
 
 @dataclass(slots=True, kw_only=True)
 class DonorState:
-    """What the schedule knows of a donor."""
+    """State of a donor in the schedule."""
 
     node_id: str
-    #: Files it may give, first one first; may name files it cannot give any more.
+    #: Files that it may serve, in order; may include files that it can no longer serve.
     ready: deque[FileWork] = field(default_factory=deque)
     in_flight: int = 0
     #: Why it was given up, None while it is in use.
@@ -104,7 +104,7 @@ class Schedule:
         proving: bool = True,
     ) -> None:
         self._donors = [DonorState(node_id=node_id) for node_id in node_ids]
-        #: Bytes put in place, plain and as they travelled.
+        #: Bytes put in place, uncompressed and as sent.
         self.fetched_bytes = 0
         self.wire_bytes = 0
         #: Why the fetch cannot go on.
@@ -166,9 +166,9 @@ class Schedule:
             return None
 
     def _free_donor(self) -> int | None:
-        """Return the donor with the fewest requests under way that has something to give.
+        """Return the donor with the fewest requests under way that can serve a file.
 
-        A faster donor is more often the one with fewer, and so gets more chunks.
+        A faster donor often has fewer, so it gets more chunks.
         """
         best = None
         for index, donor in enumerate(self._donors):
@@ -190,7 +190,7 @@ class Schedule:
 
         Args:
             digest: Binary SHA-256 of the plain bytes.
-            wire: Bytes as they travelled.
+            wire: Bytes as sent.
         """
         with self._changed:
             self._donors[donor].in_flight -= 1
@@ -209,7 +209,7 @@ class Schedule:
             self._unfinished -= 1
 
     def failed(self, donor: int, file: FileWork, chunk: int, error: TxLogError) -> None:
-        """Give a chunk back that was not fetched: another donor, or nobody, will.
+        """Return a chunk that was not fetched, for another donor.
 
         Args:
             error: FileChangedError = the donor lacks this file, which is the end if no other has
@@ -238,10 +238,10 @@ class Schedule:
     # -- donors ------------------------------------------------------------------------------------
 
     def drop(self, donor: int, error: TxLogError) -> None:
-        """Give a donor up; what it has under way may still come."""
+        """Give up a donor; its requests under way may still succeed."""
         with self._changed:
             state = self._donors[donor]
-            # An end from outside breaks requests off: that is not the donor's fault.
+            # The end of a fetch cancels requests; that is not the donor's fault.
             if state.error is None and not self.over:
                 _logger.info("donor %s is given up: %s", state.node_id, error.message)
                 state.error = error
@@ -253,7 +253,7 @@ class Schedule:
         return self._donors[donor].error is None
 
     def match(self, donor: int, file: FileWork) -> None:
-        """Note that another donor has this very file."""
+        """Note that another donor has exactly this file."""
         with self._changed:
             if self.in_use(donor) and donor not in file.donors:
                 file.donors.add(donor)
@@ -261,7 +261,7 @@ class Schedule:
                 self._changed.notify_all()
 
     def matching_over(self) -> None:
-        """Note that one of those who call `match` is done."""
+        """Note that one caller of `match` is done."""
         with self._changed:
             self._matching -= 1
             self._changed.notify_all()
@@ -294,22 +294,22 @@ class Schedule:
             return taken
 
     def proved(self, file: FileWork) -> None:
-        """Note that a file is what the donor has, durable, and in its place."""
+        """Note that a file equals the donor's, is durable, and in its place."""
         with self._changed:
             self._in_proof -= 1
             self._unfinished -= 1
             self._changed.notify_all()
 
     def strand(self, file: FileWork) -> None:
-        """Note that nobody is left who could prove a file."""
+        """Note that no donor is left that could prove a file."""
         with self._changed:
             self._in_proof -= 1
             self._changed.notify_all()
 
     def refuted(self, file: FileWork) -> None:
-        """Fetch a file again whose chunks do not make the donor's file; the end the second time.
+        """Fetch a file again whose chunks do not match the donor's file; fail the second time.
 
-        That happens when chunks of an earlier attempt are of another file of this name.
+        That happens if chunks of an earlier attempt belong to another file with this name.
         """
         with self._changed:
             self._in_proof -= 1
@@ -327,6 +327,6 @@ class Schedule:
             file.rounds += 1
             file.missing = sorted(file.digests, reverse=True)
             file.digests.clear()
-            # Its digest is the measure, so it is asked first.
+            # Its digest decides, so it is asked first.
             file.donors = self._usable(file) & {0} or file.donors
             self._offer(file)

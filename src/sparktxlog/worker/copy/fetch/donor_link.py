@@ -1,11 +1,11 @@
 """One kept-alive connection to a donor, with the lease's token: chunks, digests, the lease.
 
-Blocking sockets in a thread, no event loop.  Bytes travel from the socket into the caller's
-buffer; a compressed chunk takes one buffer more.  Nothing a donor says makes this side hold more
-than two chunks.
+It uses blocking sockets in a thread, no event loop.  Bytes go from the socket into the caller's
+buffer; a compressed chunk needs one more buffer.  So a donor cannot make this side hold more than
+two chunks.
 
-A donor that says nothing for `silence_s` is given up, although its socket looks fine; one that
-trickles is given up by `overdue`, which somebody else must look at.
+A donor that is silent for `silence_s` is given up even if its socket is open.  For one that is too
+slow, another thread must check `overdue`.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ _logger = logging.getLogger(__name__)
 
 #: Seconds of a donor's silence after which it is given up.
 SILENCE_S = 30.0
-#: Slowest rate at which a donor is still of use, bytes per second.
+#: Lowest useful rate of a donor, bytes per second.
 SLOWEST_BYTES_PER_S = 32 << 10
-#: Longest time a donor may put a chunk off for its own transactions, seconds; it answers meanwhile.
+#: Seconds that a donor may delay a chunk for its own transactions; it answers meanwhile.
 YIELDING_S = 1_800.0
-#: Slowest rate at which a donor hashes its files, bytes per second.
+#: Lowest rate at which a donor hashes its files, bytes per second.
 SLOWEST_HASH_BYTES_PER_S = 20 << 20
-#: Files whose digests are asked for at once, and their bytes if it is more than one file.
+#: Most files in one request for digests, and their bytes if it is more than one file.
 MAX_DIGESTS = 1_000
 _DIGEST_BYTES = 256 << 20
 _MAX_REPLY_BYTES = 1 << 20
-#: zstd's window grows with the chunk; what needs more was not made by a donor.
+#: zstd's window grows with the chunk; no donor makes a chunk that needs more.
 _MAX_WINDOW_BYTES = 1 << 28
-#: What a server does to a connection that was idle for too long: then a new one may do.
+#: Errors of a connection that a server closed because it was idle; a new one may work.
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedChunk:
-    """A chunk whose bytes are in the caller's buffer and fit their digest."""
+    """A chunk whose bytes are in the caller's buffer and match their digest."""
 
     #: Binary SHA-256 of the plain bytes.
     digest: bytes
-    #: Bytes of the body as it travelled, of all attempts.
+    #: Bytes of the body as sent, of all attempts.
     wire_bytes: int
 
 
@@ -81,7 +81,7 @@ class DonorLink:
     """A connection to a donor under one lease.  Used by one thread; `abort` and `overdue` by any.
 
     Args:
-        grant: The lease; its file lists are not looked at.
+        grant: The lease; its file lists are not used.
         silence_s: Longest silence of the donor, seconds.
     """
 
@@ -100,7 +100,7 @@ class DonorLink:
     # -- chunks ------------------------------------------------------------------------------------
 
     def fetch(self, table: str, path: str, offset: int, into: memoryview) -> FetchedChunk:
-        """Fetch a chunk that fills the buffer; one that fits not its digest is fetched again, once.
+        """Fetch a chunk that fills the buffer; if its digest is wrong it is fetched again, once.
 
         Args:
             offset: A multiple of the grant's chunk size.
@@ -109,9 +109,9 @@ class DonorLink:
         Raises:
             UnauthorizedError: The token is not the lease's (definite).
             LeaseGoneError: The lease has expired (definite).
-            FileChangedError: The donor has this file no more (definite).
-            DamagedChunkError: Twice in a row the bytes did not fit.
-            TransportError: Anything else: broken off, silent, not understood.
+            FileChangedError: The donor no longer has this file (definite).
+            DamagedChunkError: The digest was wrong twice in a row.
+            TransportError: Any other failure: broken, silent, not understood.
         """
         query = urlencode({"table": table, "path": path, "offset": offset, "length": len(into)})
         wire, why = 0, ""
@@ -159,7 +159,7 @@ class DonorLink:
         return size, digest.digest(), ""
 
     def _ask(self, target: str, patience_s: float) -> http.client.HTTPResponse:
-        """Ask for a chunk until the donor has time for it: its transactions go first."""
+        """Ask for a chunk until the donor serves it: its own transactions go first."""
         until = time.monotonic() + YIELDING_S
         while True:
             try:
@@ -203,25 +203,25 @@ class DonorLink:
         self._exchange("POST", f"{self._base}/renew", b"", self._silence_s)
 
     def release(self) -> None:
-        """Give the lease back; the donor removes its pins.  Errors as `fetch`."""
+        """Release the lease; the donor removes its pins.  Errors as `fetch`."""
         self._exchange("DELETE", self._base, None, self._silence_s)
 
     # -- the connection ----------------------------------------------------------------------------
 
     def overdue(self, now_s: float) -> bool:
-        """Return whether the request under way takes longer than any useful donor needs."""
+        """Return whether the request under way takes longer than a useful donor needs."""
         deadline = self._deadline
         return deadline is not None and now_s > deadline
 
     def abort(self) -> None:
-        """Break off the request under way, from another thread: it fails at once."""
+        """Abort the request under way, from another thread: it fails at once."""
         self._gave_up = True
         sock = self._connection.sock
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # closed meanwhile: that is what was wanted
+                return  # already closed
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -320,7 +320,7 @@ class DonorLink:
         return TransportError(f"fetching from {url} broke off: {error!r}", node_id=node)
 
     def _refused(self, what: str) -> TransportError:
-        # What is left of the body would be taken for the next answer.
+        # The rest of the body would be read as the next answer.
         self._finish()
         return TransportError(f"{self._grant.url} {what}", node_id=self._grant.node_id)
 
@@ -346,7 +346,7 @@ def _inflate(decompressor: zstandard.ZstdDecompressor, packed: memoryview, into:
     """Decompress into the buffer; return the length, which is more than the buffer's if the
     content did not fit: then the rest was not decompressed.
     """
-    # `decompress(max_output_size=…)` believes the size that the frame declares; a stream does not.
+    # `decompress(max_output_size=…)` trusts the size that the frame declares; a stream does not.
     with decompressor.stream_reader(packed) as reader:
         done = 0
         while done < len(into):
@@ -371,16 +371,16 @@ def digest_batches(tasks: Sequence[FileTask]) -> Iterator[list[FileTask]]:
         yield batch
 
 
-#: A lease is renewed so many times in its life.
+#: How often a lease is renewed within its duration.
 _RENEWALS = 3
-#: Longest silence of a donor that is given its lease back, seconds.
+#: Longest silence of a donor at the release of its lease, seconds.
 _RELEASE_S = 5.0
 
 
 class LeaseKeeper:
-    """Keeps the leases of a copy alive until `release`: whatever works may be silent for long.
+    """Renews the leases of a copy until `release`, because other work may take long.
 
-    A thread for each donor: one that is silent must not cost the others their leases.
+    Each donor has a thread, so that a silent donor does not cost the others their leases.
     """
 
     def __init__(self, grants: Sequence[Grant]) -> None:
@@ -394,7 +394,7 @@ class LeaseKeeper:
             thread.start()
 
     def release(self) -> None:
-        """Give the leases back; one that cannot be given back expires by itself."""
+        """Release the leases; one that cannot be released will expire."""
         self._over.set()
         for link in self._links:
             link.abort()
@@ -407,7 +407,7 @@ class LeaseKeeper:
                 try:
                     link.renew()
                 except (LeaseGoneError, UnauthorizedError):
-                    # Whoever reads from this donor is told the same.
+                    # Requests to this donor fail with the same error.
                     return
                 except Exception as error:  # noqa: BLE001
                     # It may answer the next time.

@@ -1,11 +1,11 @@
-"""Fetching files until all are staged: whole, proved, durable.
+"""Fetches files until all are staged: complete, verified, durable.
 
     caller       progress, overdue requests
-    stream …     one chunk after the other, from whichever donor has least to do
+    stream …     one chunk after the other, from the least busy donor
     others       given by the caller: proving, matching
 
-A donor that fails is given up and the others go on.  Whatever happens, what is in place stays in
-place: the next fetch into the same workspace goes on from there.
+A donor that fails is given up and the others go on.  Fetched chunks always stay in place: the next
+fetch into the same workspace continues from there.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sparktxlog.worker.copy.fetch.selection import Wanted
 from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, Fetched
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
-#: Called with bytes that are here and bytes in total; by the thread that fetches.
+#: Called with present and total bytes, by the thread that fetches.
 Progress = Callable[[int, int], None]
 
 #: Seconds between two reports of progress.
 PROGRESS_S = 0.5
-#: Seconds between two looks at overdue requests.
+#: Seconds between two checks for overdue requests.
 _LOOK_S = 0.1
-#: Seconds that chunks under way get when a fetch has failed: they are of use to the next one.
+#: Seconds for chunks under way after a fetch has failed: the next one can use them.
 _GRACE_S = 1.0
 
 
@@ -47,24 +47,24 @@ def fetch_files(
     progress: Progress | None = None,
     silence_s: float = SILENCE_S,
 ) -> Fetched:
-    """Fetch files until all are staged: whole, equal to the first donor's, durable, named.
+    """Fetch files until all are staged: complete, equal to the first donor's, durable, named.
 
     Args:
-        grants: Best donor first: its list and its digests are the measure; the others help with
-            files that they have alike.  The caller keeps their leases.
+        grants: Best donor first: its list and digests decide; the others help with files that
+            are equal.  The caller renews their leases.
         wanted: Selected in this workspace with the first grant; used up.
         streams: Chunks fetched at once.
         progress: Called twice a second and at the end; if it raises, the fetch ends.
         silence_s: Longest silence of a donor.
 
     Raises:
-        FileChangedError: A donor has a file no more: ask for a new ticket (definite).
-        LeaseGoneError, UnauthorizedError: No donor knows its lease any more (definite).
+        FileChangedError: A donor no longer has a file: ask for a new ticket (definite).
+        LeaseGoneError, UnauthorizedError: No donor knows its lease (definite).
         TransportError: No donor is left.
         DamagedChunkError: Chunks or a file were wrong twice.
         DiskFullError, StorageError: The disk of the lake.
 
-        After each of them, what is done is kept.
+        After each of them, fetched chunks are kept.
     """
     began, reused_bytes = time.monotonic(), wanted.size_bytes - wanted.missing_bytes
     grants = usable_grants(grants)
@@ -124,13 +124,13 @@ class FetchThreads:
         self._links: list[DonorLink] = []
 
     def connect(self, donor: int) -> DonorLink:
-        """Return a new link to a donor; `drive` breaks it off when it is overdue, or at the end."""
+        """Return a new link to a donor; `drive` aborts it if it is overdue, or at the end."""
         link = DonorLink(self._grants[donor], silence_s=self._silence_s)
         self._links.append(link)
         return link
 
     def matchers(self, works: Sequence[FileWork]) -> list[Callable[[], None]]:
-        """Return what asks each donor but the first which files it has alike; see `match_donor`."""
+        """Return tasks that ask each donor but the first for equal files; see `match_donor`."""
         return [
             partial(match_donor, self._schedule, works, donor, grant, self.connect)
             for donor, grant in enumerate(self._grants)
@@ -150,7 +150,7 @@ class FetchThreads:
         """Run all threads until the fetch is over; raise what went wrong.
 
         Args:
-            others: What runs beside the streams, a thread each; ends when the schedule is over.
+            others: Functions beside the streams, a thread each; they end with the schedule.
             streams: Chunks fetched at once.
             prefix: Of the journals' names.
         """
@@ -166,7 +166,7 @@ class FetchThreads:
                 for link in list(self._links):
                     link.abort()
         report()
-        # What a thread died of comes before what the others made of it.
+        # The first failure of a thread comes before errors that it caused.
         for future in (*futures, *fetching):
             future.result()
         if self._schedule.error is not None:
@@ -206,7 +206,7 @@ class FetchThreads:
                 part = self._workspace.part(*task.key)
                 with storing(part):
                     write_chunk(part, view, offset)
-                # The bytes come first: a line without them would be a lie after kill -9.
+                # The bytes come first: after kill -9 a line without them would be wrong.
                 journal.append(
                     ChunkRecord(
                         table=task.table, path=task.path, chunk=number, digest=chunk.digest.hex()
