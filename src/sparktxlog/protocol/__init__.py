@@ -1,4 +1,4 @@
-"""The sans-I/O core of the sync protocol: `Master.handle(event, now) -> list[Action]`.
+"""The core of the sync protocol, without I/O: `Master.handle(event, now) -> list[Action]`.
 
 Nothing here reads a clock, draws a random number, opens a file or a socket, or logs.
 """

@@ -1,7 +1,7 @@
-"""Changes that an operator asked for: roster, quorum, void runs (protocol P11, P32).
+"""Changes requested by an operator: roster, quorum, void runs (protocol P11, P32).
 
-The decision that changes the quorum is one of the epoch before: its answers are counted by the rule
-that was in force there, so they have whatever was acquired (P12).
+A decision that changes the quorum belongs to the epoch before: its answers are counted by the rule
+in force there, so together they hold everything that was acquired (P12).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.versions import VOIDS
 from sparktxlog.protocol.words.view import Seat, View, Voided, is_rule
 
-#: Runs that wait to be void at one node, at most.
+#: Most runs that wait to be voided at one node.
 _MOST_VOIDS = 64
 
 
 class Changes:
-    """At most one change at a time, beside void runs; it holds once a decided view has it."""
+    """At most one change at a time, beside void runs; a change is done when a view has it."""
 
     __slots__ = ("_outbox", "_request", "_voids")
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._request: tuple[ChangeRequested, View] | None = None
-        #: Ticket → run to be void; several may stand in each other's way.
+        #: Ticket → run to be voided; several may block each other.
         self._voids: dict[int, Voided] = {}
 
     @property
     def pending(self) -> bool:
-        """Whether a change waits to be decided."""
+        """Whether a change waits for a decision."""
         return self._request is not None or bool(self._voids)
 
     @property
@@ -46,11 +46,11 @@ class Changes:
 
     @property
     def voids(self) -> tuple[Voided, ...]:
-        """Runs that are wished to be void."""
+        """Runs that operators want to be void."""
         return tuple(self._voids.values())
 
     def request(self, event: ChangeRequested, view: View) -> None:
-        """Take in a request, or refuse it with the reason; nothing changed then (definite)."""
+        """Accept a request, or refuse it with the reason; then nothing changed (definite)."""
         reason = "another change is being decided"
         if event.void is not None:
             reason = "" if len(self._voids) < _MOST_VOIDS else "too many runs are to be void"
@@ -66,20 +66,20 @@ class Changes:
             self._request = (event, view)
 
     def allow(self, view: View, present: set[str]) -> bool:
-        """Return whether those that answer could decide again behind the change that waits."""
+        """Return whether the answering nodes could still decide after the waiting change."""
         return self.roster is None or replace(view, roster=self.roster).elects(present)
 
     def refuse(self, ticket: int, reason: str) -> None:
-        """Answer a request that cannot even be taken in (definite)."""
+        """Answer a request that cannot be accepted (definite)."""
         self._outbox.tell(TellChange(ticket=ticket, epoch=None, text=reason))
 
     def forced(self, ticket: int, view: View) -> None:
-        """Answer a forced view; a change that waits does not happen."""
+        """Answer a forced view; the waiting change does not happen."""
         self.fail("the node was forced to go on alone")
         self._outbox.tell(TellChange(ticket=ticket, epoch=view.epoch))
 
     def entered(self, view: View) -> None:
-        """Answer a request whose outcome the new view shows; else it is proposed again."""
+        """Answer a request whose outcome the new view shows; otherwise it is proposed again."""
         for void in self.voids:
             if void in view.voided:
                 self._end_void(void, TellChange(ticket=0, epoch=view.epoch))
@@ -97,13 +97,13 @@ class Changes:
             self._fail_change(f"the {what} changed meanwhile, in epoch {view.epoch}")
 
     def fail(self, reason: str) -> None:
-        """Answer all that is pending: it did not happen."""
+        """Answer all pending requests: they did not happen."""
         for void in self.voids:
             self.refuse_void(void, reason)
         self._fail_change(reason)
 
     def refuse_void(self, void: Voided, reason: str) -> None:
-        """Answer who wants a run to be void, if it was asked here: it is as it was."""
+        """Answer the request to void a run, if it was made here: nothing changed."""
         self._end_void(void, TellChange(ticket=0, epoch=None, text=reason))
 
     def _end_void(self, void: Voided, told: TellChange) -> None:
@@ -119,7 +119,7 @@ class Changes:
 
 
 def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
-    """Return why a roster and a quorum (empty = as it is) must not follow a view, empty = may."""
+    """Return why a roster and a quorum (empty = unchanged) must not follow a view; empty = may."""
     names = [seat.node_id for seat in roster]
     if len(set(names)) != len(names):
         return "a node id stands twice in the roster"
@@ -147,7 +147,7 @@ def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
 
 
 def _shape(view: View) -> tuple[object, str]:
-    """Return what changes may be about."""
+    """Return the parts of a view that operators may change."""
     return _places(view.roster), view.quorum_rule
 
 

@@ -1,7 +1,7 @@
-"""A node that is behind asks the members for their queue, and to be admitted (P9, P21).
+"""A lagging node asks the members for their queue, and to be admitted (P9, P21).
 
-It asks one node at a time for the tail, goes on at once when a part of it was appended, and turns
-to another node when nothing comes.  While nothing changes it asks ever more seldom.
+It asks one node at a time for the tail, continues at once when a part of it was appended, and asks
+another node if nothing arrives.  While nothing changes it asks at growing intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEATLESS_US = 30_000_000
 
 
 class Following:
-    """When to ask whom.
+    """Decides when to ask which node.
 
     Args:
         current: Epoch that this node is in.
@@ -50,9 +50,9 @@ class Following:
         self._patience_us = patience_us
         #: When to ask again, shell's time.
         self.request_at = now
-        #: Who sent the last tail; it is asked for the next one.
+        #: Node that sent the last tail; it is asked for the next one.
         self.source = NodeId("")
-        #: Who has the queue up to the base of the flush, empty = not known.
+        #: Node that has the queue up to the base of the flush, empty = unknown.
         self.holder = NodeId("")
         self._turn = 0
         #: Position asked for last.
@@ -61,7 +61,7 @@ class Following:
         #: When it asked to be admitted last, and the end of its queue then.
         self._joined_at = now
         self._joined_base = -1
-        #: What was known when it asked last: news shorten the pause again.
+        #: What was known at the last request: news shorten the pause again.
         self._known: tuple[View, View | None, int] | None = None
 
     def work(self, wanted: View | None, counter: int, now: int) -> None:
@@ -76,7 +76,7 @@ class Following:
         ahead = self._queue.ahead
         known, urgent = (view, wanted, base.position), False
         if known != self._known:
-            # The members stand still until this node has it.
+            # The members wait until this node has it.
             urgent = wanted is not None and (self._known is None or self._known[1] != wanted)
             self._known = known
             self._pause_us = self._config.retry_us

@@ -1,4 +1,4 @@
-"""`force`: one node goes on alone because an operator says that the others are dead (P23)."""
+"""`force`: one node goes on alone, because an operator says that the others are dead (P23)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def forced_view(
 ) -> View:
     """Return the view that a survivor forces: sole member, sole voter, a new lineage.
 
-    Its final queue is that of the value the survivor accepted, if any: the others may have decided
-    it, and be in the epoch behind already, in which they can add nothing without the survivor.
-    Else it is everything the survivor acquired.  The other places stay, without a vote.
+    Its final queue is that of the value that the survivor accepted, if any: the others may have
+    decided it and be in the next epoch, where they can add nothing without the survivor.  Otherwise
+    it is everything that the survivor acquired.  The other places stay, without a vote.
     """
     roster = tuple(replace(seat, weight=1 if seat.node_id == node else 0) for seat in view.roster)
     ancestors = (*view.ancestors, (view.lineage, view.epoch))

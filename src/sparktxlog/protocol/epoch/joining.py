@@ -1,4 +1,4 @@
-"""Nodes that ask to be admitted (protocol P21): who is close enough to the end of the queue."""
+"""Nodes that ask to be admitted (protocol P21): which are close enough to the queue's end."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _MAX_BAR = 6
 
 @dataclass(slots=True)
 class _Asking:
-    """What is known of a node that asks."""
+    """What is known of a node that asks to join."""
 
     request: JoinRequest
-    #: When the newest request came, and the first one of an unbroken row.
+    #: When the newest request came, and the first one of an unbroken series.
     at: int
     since: int
     #: When its queue was last seen to have grown.
     moved_at: int
-    #: Everything stamped behind this is pushed to it; None = it lacks too much for that.
+    #: Everything stamped after this is pushed to it; None = it lacks too much for that.
     pushed_from: int | None = None
     #: Whether it lacked little when it asked.
     near: bool = False
 
 
 class Admission:
-    """Requests to join that were heard a short while ago.
+    """Recent requests to join.
 
     Args:
         patience_us: A request counts for twice so long.
@@ -89,13 +89,13 @@ class Admission:
         return now > asking.at + 2 * self._patience_us
 
     def greeted(self, node: str, incarnation: int) -> None:
-        """Forget a wish to join of a node that is, again, what it was before it."""
+        """Forget the request of a node that is again what it was before the request."""
         asking = self._asking.get(NodeId(node))
         if asking is not None and incarnation < asking.request.incarnation:
             del self._asking[NodeId(node)]
 
     def entered(self, view: View) -> None:
-        """Forget who is a member now."""
+        """Forget the requests of new members."""
         for node in view.members:
             self._asking.pop(node, None)
             self._barred.pop(node, None)
@@ -108,7 +108,7 @@ class Admission:
             self._barred[node] = (now + pause, failures)
 
     def pushed(self, view: View, now: int) -> tuple[NodeId, ...]:
-        """Return who is so near that members push to it what they push to each other."""
+        """Return the nodes that are so near that members push their runs to them too."""
         if not self._asking:
             return ()
         return tuple(
@@ -121,7 +121,7 @@ class Admission:
         )
 
     def ready(self, view: View, now: int) -> dict[NodeId, int]:
-        """Return who may be admitted: node → incarnation.
+        """Return the nodes that may be admitted: node → incarnation.
 
         A node has a place in the roster, and never returns under an incarnation before that.
         """

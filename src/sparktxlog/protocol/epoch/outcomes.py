@@ -1,4 +1,4 @@
-"""What a succession sees of its node's epoch, and the outcomes by which the master changes it.
+"""The current epoch as the succession sees it, and the outcomes that the master applies to it.
 
 Methods of the succession yield outcomes.  The master applies each one before the method goes on:
 after `yield Wedge(...)` the node is wedged, after `yield Learn(...)` it may be in a later epoch.
@@ -32,14 +32,14 @@ class SuspectNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartFlush:
-    """Get hold of a candidate's final queue; `tell_flushed` is told how far this node is (P16)."""
+    """Fetch a candidate's final queue; `tell_flushed` reports the progress of this node (P16)."""
 
     flush: Flush
 
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Take in a decided view of a later epoch (P18, P19)."""
+    """Adopt a decided view of a later epoch (P18, P19)."""
 
     view: View
 
@@ -49,7 +49,7 @@ Outcomes = Iterator[Outcome]
 
 
 class CurrentEpoch:
-    """The epoch that this node is in, and its part in it; only the master changes it.
+    """The epoch that this node is in, and its role in it; only the master changes it.
 
     Args:
         view: View in force.
@@ -83,7 +83,7 @@ class CurrentEpoch:
 
     @property
     def head(self) -> EpochHead:
-        """What each message of this node begins with."""
+        """The head of each message of this node."""
         view, own = self.view, self._config
         return EpochHead(
             lineage=view.lineage,
@@ -98,7 +98,7 @@ class CurrentEpoch:
         return self.view.settled if self.is_member else self.view
 
     def state(self) -> MemberState | None:
-        """Return what the PROMISE of this node says that it holds (P14, P21).
+        """Return what this node holds, for its PROMISE (P14, P21).
 
         None: it is no member, and does not ask to be admitted.
         """

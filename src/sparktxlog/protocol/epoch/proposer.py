@@ -6,8 +6,8 @@
               they do need not be asked, so often there is nothing to wait for
     ACCEPT    until voters with more than half of the weight accepted: decided
 
-An attempt that gets no further is given up; the next one has a higher ballot and leaves out who
-was silent.
+An attempt without progress is given up; the next one has a higher ballot and leaves out silent
+nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided
 
 
 class Stage(Enum):
-    """How far an attempt has got."""
+    """The stage of an attempt."""
 
     PREPARE = "prepare"
     FLUSH = "flush"
@@ -35,19 +35,19 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What an attempt wants to change."""
+    """The changes that an attempt proposes."""
 
     #: Members that are not waited for.
     absent: frozenset[str] = frozenset()
-    #: Members that shall not belong to the next view although they answer.
+    #: Members that must not belong to the next view although they answer.
     excluded: frozenset[str] = frozenset()
     #: Nodes to admit: id → incarnation (P21).
     joiners: dict[NodeId, int] = field(default_factory=dict)
-    #: New roster, None = as it is.
+    #: New roster, None = unchanged.
     roster: tuple[Seat, ...] | None = None
-    #: New rule of the acquisition quorum, empty = as it is.
+    #: New rule of the acquisition quorum, empty = unchanged.
     quorum_rule: str = ""
-    #: Digests of runs that are not to be void, whatever is wished: a member holds them (P32).
+    #: Digests of runs that must not be void, because a member holds them (P32).
     vetoed: frozenset[bytes] = frozenset()
     #: The version in force can be raised, if all who vote promise in time (P31).
     raises: bool = False
@@ -57,8 +57,8 @@ class Proposer:
     """State of one ballot.
 
     Args:
-        view: Of the epoch to end.
-        ballot: Higher than all that were seen.
+        view: View of the epoch to end.
+        ballot: Higher than all known ones.
         patience_us: An answer that takes longer is not waited for.
         latest: Latest timestamp of a run that can be right (C3).
     """
@@ -86,20 +86,20 @@ class Proposer:
         #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
         self.holder = NodeId("")
         self.flushed: set[str] = set()
-        #: What the candidate makes void, and what else was wished, each with a reason (P32).
+        #: Runs that the candidate makes void, and refused requests with their reasons (P32).
         self.voids: list[Voided] = []
         self.objections: list[tuple[Voided, str]] = []
         self._promises: dict[NodeId, Promise] = {}
         self._latest = latest
         #: Members that hold runs stamped later than can be: they only vote (C3).
         self._late: set[str] = set()
-        #: Who voted for the candidate, in this ballot.
+        #: Nodes that voted for the candidate in this ballot.
         self.accepted: set[str] = set()
         self._patience_us = patience_us
         self._since = now
-        #: Member-to-be → when it last said that it is working on the flush.
+        #: Member-to-be → when it last reported progress of the flush.
         self._heard: dict[str, int] = {}
-        #: When to repeat what is not answered yet.
+        #: When to repeat unanswered questions.
         self.repeat_at = now + patience_us // 4
 
     # -- prepare -----------------------------------------------------------------------------------
@@ -112,18 +112,18 @@ class Proposer:
             self._late.add(promise.sender)
 
     def is_late(self, node: str) -> bool:
-        """Return whether a member only votes, since what it holds cannot be right (C3)."""
+        """Return whether a member only votes, because its runs cannot be right (C3)."""
         return node in self._late
 
     def _fits(self, headers: Iterable[RunHeader]) -> bool:
         return all_fit(headers, self._latest)
 
     def is_ripe(self, own: NodeId, now: int) -> bool:
-        """Return whether the own promise, of a member, is all that the choice waits for."""
+        """Return whether the choice waits only for the own promise, of a member."""
         return self._suffice({own}, now)
 
     def choose(self, now: int) -> bool:
-        """Choose the value once enough promised and nobody else is worth waiting for (P15)."""
+        """Choose the value once enough nodes promised and no other is waited for (P15)."""
         if not self._suffice(set(), now):
             return False
         vote = self._binding_vote()
@@ -144,7 +144,7 @@ class Proposer:
         return True
 
     def _voided(self, queue: FinalQueue) -> FinalQueue:
-        """Return the final queue with what is wished to be void, if nothing is against it (P32)."""
+        """Return the final queue with requested runs void, unless something is against it (P32)."""
         wishes = {void.header: void for p in self._promises.values() for void in p.voids}
         for void in wishes.values():
             if reason := self._objection(void, queue):
@@ -155,7 +155,7 @@ class Proposer:
         return queue
 
     def _objection(self, void: Voided, queue: FinalQueue) -> str:
-        """Return why a run must not be void, empty = nothing is known against it (P32)."""
+        """Return why a run must not be void, empty = no objection (P32)."""
         states, header = self._states(), void.header
         # Who asks to join comes back without its memory.
         gone = set(void.without) | self.intent.joiners.keys()
@@ -183,7 +183,7 @@ class Proposer:
         )
 
     def _awaited(self, now: int) -> set[NodeId]:
-        """Return whose promises are still waited for.
+        """Return the nodes whose promises are still waited for.
 
         Those who say what they hold: members, and for less long nodes to admit, since what these
         do not say now the flush asks for.  For as long the other voters, if the version in force
@@ -218,7 +218,7 @@ class Proposer:
         return max(votes, key=lambda vote: vote.ballot, default=None)
 
     def _states(self) -> dict[NodeId, MemberState]:
-        """Return what the answering members of the view hold."""
+        """Return the states of the answering members of the view."""
         members = set(self.view.members)
         return {
             promise.sender: promise.state
@@ -257,7 +257,7 @@ class Proposer:
         return replace(chosen, version=version)
 
     def is_to_be(self, message: Promise | Flushed) -> bool:
-        """Return whether a node speaks as what the candidate admits it as.
+        """Return whether a node has the incarnation that the candidate admits.
 
         One that asked to join may have found the disk again that it had, and be what it was.
         """
@@ -267,7 +267,7 @@ class Proposer:
     # -- flush -------------------------------------------------------------------------------------
 
     def take_flushed(self, node: str, missing: int, now: int) -> bool:
-        """Count that a member-to-be holds all but `missing` runs; True: everybody holds all."""
+        """Note that a member-to-be lacks `missing` runs; True: all of them hold all runs."""
         self._heard[node] = now
         if missing == 0:
             self.flushed.add(node)
@@ -290,7 +290,7 @@ class Proposer:
         self.repeat_at = now + self._patience_us // 4
 
     def unanswered(self) -> list[NodeId]:
-        """Return whom to ask again in this stage."""
+        """Return the nodes to ask again in this stage."""
         if self.stage is Stage.FLUSH:
             assert self.candidate is not None
             return [node for node in self.candidate.members if node not in self.flushed]
@@ -298,7 +298,7 @@ class Proposer:
         return [node for node in self.asked() if node not in answered]
 
     def asked(self) -> list[NodeId]:
-        """Return who takes part in this stage's question."""
+        """Return the nodes that this stage asks."""
         if self.stage is Stage.FLUSH:
             assert self.candidate is not None
             return list(self.candidate.members)
@@ -306,7 +306,7 @@ class Proposer:
         return [s.node_id for s in self.view.roster if s.weight > 0 or s.node_id in members]
 
     def silent(self, now: int) -> frozenset[str]:
-        """Return the members-to-be that said nothing for too long (P16).
+        """Return the members-to-be that were silent for too long (P16).
 
         Also those that are done: one of them may alone have had what the others lack.
         """
@@ -320,7 +320,7 @@ class Proposer:
         return frozenset(silent)
 
     def _awaited_in_flush(self) -> list[NodeId]:
-        """Return the members-to-be that have to speak: all but this one, once it is done."""
+        """Return the members-to-be that must answer: all, without this one once it is done."""
         done = self.ballot.node if self.ballot.node in self.flushed else ""
         return [node for node in self.asked() if node != done]
 

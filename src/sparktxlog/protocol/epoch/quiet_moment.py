@@ -1,15 +1,15 @@
-"""When a change begins that can wait, as nobody is missing: at a moment of rest (P13).
+"""Delays a change that is not urgent, because nobody is missing, to a quiet moment (P13).
 
-All members stand still for it.  What a client sent just before would have to be flushed while they
-do, and what waits for the disk in front of the question delays that.  So it is asked when all known
-transactions are ordered and the shell has nothing to write or to send.
+All members stop ordering during a change.  Transactions sent just before would have to be flushed
+meanwhile, and writes that wait for the disk would delay the question.  So the change begins when
+all known transactions are ordered and the node has nothing to write or to send.
 """
 
 from __future__ import annotations
 
 
 class Rest:
-    """Waits for a moment of rest, once an epoch and not for long: a busy log may never rest.
+    """Waits for a quiet moment, once an epoch and not for long: a busy log may have none.
 
     Args:
         most_us: Longest wait, microseconds.

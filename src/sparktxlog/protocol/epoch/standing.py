@@ -1,14 +1,14 @@
-"""What each node showed of itself, of which it must never show less again (protocol P30).
+"""The durable state that each node showed; it must never show less later (protocol P30).
 
-A node speaks of what is durable at it: the ballots it promised and accepted, its counter, its own
-runs, what it acquired.  If it starts with less, its disk is an older image: what it said since is
-not known to it, so it must not speak under that name any more.  It shows its *standing*, as it was
-loaded at this start, in its greeting; whoever heard more of it before tells it to come back under
-the next incarnation.  Nobody else stops for it.
+A node only reports durable state: ballots that it promised and accepted, its counter, its own runs,
+runs that it acquired.  If it starts with less, its disk is an older image.  It does not know what
+it said later, so it must not go on with its present incarnation.  A greeting shows the *standing*
+that was loaded at the start; a node that knows a greater one tells the sender to rejoin with the
+next incarnation.  No other node stops.
 
-The greatest that a node showed is kept durably when it grew enough to matter: first heard, another
-start, incarnation or epoch, a counter ten seconds further.  Ballots go along with the next write.
-What this node's own queue and streams rest on is compared as well, and is durable anyhow.
+The greatest standing of a node is written when it grew enough to matter: at its first message, a
+new start, incarnation or epoch, or a counter ten seconds later.  Ballots are written with the next
+write.  This node's own queue and streams are compared as well; they are durable anyway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PACE_US = 10_000_000
 
 
 def shortfall(shown: Standing, known: Standing) -> str:
-    """Return what a node shows less of than it did before this start, empty = nothing."""
+    """Return in what a node shows less than before this start, empty = nothing."""
     if not (shown.start or known.start) or shown.incarnation > known.incarnation:
         return ""  # who once said how often it was started always says it
     if shown.incarnation < known.incarnation:
@@ -65,7 +65,7 @@ def shortfall(shown: Standing, known: Standing) -> str:
 
 
 def check_incarnation(view: View, node: str, incarnation: int) -> None:
-    """Come back as another if the log has this node as a later one, admitted meanwhile.
+    """Refuse to go on if the log has a later incarnation of this node.
 
     Raises:
         OutdatedError: It has.
@@ -79,7 +79,7 @@ def check_incarnation(view: View, node: str, incarnation: int) -> None:
 
 
 class Standings:
-    """The greatest that each other node showed.
+    """The greatest standing of each other node.
 
     Args:
         known: What is durable here.
@@ -89,7 +89,7 @@ class Standings:
 
     def __init__(self, known: Mapping[str, Standing]) -> None:
         self._known: dict[str, Standing] = dict(known)
-        #: What nodes showed that only want to join: it counts once they are admitted.
+        #: Standings of nodes that want to join: they count after the admission.
         self._waiting: dict[str, Standing] = {}
         #: Node → counter in its latest write.
         self._counters = {node: standing.counter for node, standing in known.items()}
@@ -116,13 +116,13 @@ class Standings:
         return not has_log and known.epoch <= epoch
 
     def of(self, node: str) -> Standing | None:
-        """Return the greatest that a node showed."""
+        """Return the greatest standing of a node."""
         return self._known.get(node)
 
     def judge(
         self, peer: str, shown: Standing, view: View, key: tuple[int, int, str, int], held: int
     ) -> str:
-        """Return why a node that greets must come back as another, empty = it need not.
+        """Return why a greeting node must rejoin with another incarnation, empty = it need not.
 
         Args:
             view: This node's.
@@ -147,7 +147,7 @@ class Standings:
         return ""
 
     def greeted(self, node: str, shown: Standing, *, counts: bool = True) -> None:
-        """Take in the standing that an accepted greeting shows.
+        """Note the standing of an accepted greeting.
 
         Args:
             counts: False: the node is not admitted under that incarnation yet.
@@ -165,7 +165,7 @@ class Standings:
             self._known[node] = replace(known, start=shown.start, boot=shown.boot)
 
     def posted(self, post: Post, incarnation: int) -> None:
-        """Take in what a member's post shows."""
+        """Note what a member's post shows."""
         known = self._of(post.sender, incarnation)
         if known is None or post.epoch < known.epoch:
             return
@@ -221,7 +221,7 @@ class Standings:
         self._known[message.sender] = known
 
     def _of(self, node: str, incarnation: int) -> Standing | None:
-        """Return what is known of a node as it speaks, None of an older incarnation."""
+        """Return the standing of a node with its incarnation, None for an older one."""
         known = self._known.get(node)
         if known is None or incarnation > known.incarnation:
             self._due.add(node)
@@ -238,7 +238,7 @@ class Standings:
         return known
 
     def take(self, *, writes: bool) -> list[tuple[str, Standing]]:
-        """Return what is to be made durable now.
+        """Return the standings to make durable now.
 
         Args:
             writes: Something is made durable anyway.

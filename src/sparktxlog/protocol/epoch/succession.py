@@ -1,8 +1,8 @@
 """How one epoch follows another: suspicion, ballots, joining, changes (protocol P11–P22).
 
-Works the messages of `balloting`.  What changes the epoch itself, or its queue, it yields as an
-outcome, which the master applies before the method goes on: to freeze, to suspect nodes, to get
-hold of a final queue, to learn a decided view.
+It handles the messages of `balloting`.  It yields each change of the epoch or its queue as an
+outcome, which the master applies before the method goes on: to freeze, to suspect nodes, to fetch a
+final queue, to learn a decided view.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ from sparktxlog.protocol.words.view import Ballot, Phase, View, same_decision
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000
 _MAX_BACKOFF = 8
-#: Texts about refused messages that an operator gets in one epoch, at most.
+#: Most warnings about refused messages in one epoch.
 _MOST_REFUSED = 64
-#: Phases in which a node looks whether an epoch change is needed.
+#: Phases in which a node checks whether an epoch change is needed.
 _AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
 
 
 class Succession:
-    """This node's part in epoch decisions.
+    """This node's role in epoch decisions.
 
     Args:
         current: Epoch that this node is in.
         outbox: Takes the actions.
         queue: End of this node's queue.
         counter: What this node stamps and promises.
-        standings: Who was ever heard.
-        voter: What was durable of this node's votes.
+        standings: Durable state that other nodes showed.
+        voter: The durable state of this node's votes.
         now: Shell's time, microseconds.
     """
 
@@ -119,9 +119,9 @@ class Succession:
         self._attempts = 0
         #: When this node may start a ballot, after another one; a wedged node starts it then.
         self._retry_at = now + self.patience_us if voter.promised.number else now
-        #: Since when there is something to decide; None = there is nothing.
+        #: Since when a decision is needed; None = none is.
         self._need_at: int | None = None
-        #: When this node starts the ballot that is needed, at the latest.
+        #: When this node starts a needed ballot at the latest.
         self._begin_at = now
         self.rest = Rest(self.patience_us // 4)
         self.raising = Raising(
@@ -154,7 +154,7 @@ class Succession:
     # -- messages ----------------------------------------------------------------------------------
 
     def on_message(self, message: EpochMessage, now: int) -> Outcomes:
-        """Take in a message of any epoch."""
+        """Handle a message of any epoch."""
         view = self._current.view
         lineage, epoch = epoch_of(message)
         if wrong := self._misfit(message):
@@ -183,7 +183,7 @@ class Succession:
             yield from self._dispatch(message, now)
 
     def _misfit(self, message: EpochMessage) -> str:
-        """Return what in a message cannot be, empty = nothing (C3)."""
+        """Return what is impossible in a message, empty = nothing (C3)."""
         limit = self._counter.clock.limit if self._current.is_member else None
         accepted = self.voter.accepted
         if isinstance(message, (BallotQuestion, Decide)) and (
@@ -195,7 +195,7 @@ class Succession:
         return misfit(message, max(self._seen, self.voter.promised.number), limit)
 
     def _tell_refused(self, node: NodeId, wrong: str) -> None:
-        """Tell the operator once of what a node says that cannot be."""
+        """Warn the operator once about an impossible message of a node."""
         if (node, wrong) not in self._refused and len(self._refused) < _MOST_REFUSED:
             self._refused.add((node, wrong))
             text = f"{node} sent {wrong}: refused"
@@ -229,12 +229,12 @@ class Succession:
         return vote.view if vote is not None and same_decision(vote.view, view) else view
 
     def tell_view(self, node: NodeId, now: int) -> None:
-        """Tell a node that is behind which epoch it is."""
+        """Send this node's view to a node in an older epoch."""
         if self._may_answer(node, now):
             self._outbox.send(node, self._decide(self._current.told_view))
 
     def ask_view(self, node: NodeId, now: int) -> None:
-        """Let a node that is ahead tell its view: it answers what comes from an older epoch."""
+        """Ask a node in a later epoch for its view: it answers messages of older epochs."""
         if self._may_answer(node, now):
             self._probe(node, ())
 
@@ -284,7 +284,7 @@ class Succession:
                 assert_never(message)
 
     def _on_join(self, request: JoinRequest, now: int) -> None:
-        """Let a node in that asks, unless nobody could use what it would promise (C3)."""
+        """Accept a request to join, unless no node could use the joiner's promise (C3)."""
         current, counter, queue = self._current, self._counter, self._queue
         if not current.is_member:
             return None  # it admits nobody, and a witness keeps no time of its own
@@ -354,7 +354,7 @@ class Succession:
         self._outbox.send(node, refusal)
 
     def _note_ballot(self, ballot: Ballot, now: int) -> None:
-        """Leave a running ballot its time, and remember its number."""
+        """Give a running ballot time, and remember its number."""
         self._seen = max(self._seen, ballot.number)
         self._plan_retry(now)
         if self.proposer is not None and self.proposer.ballot < ballot:
@@ -393,7 +393,7 @@ class Succession:
     # -- proposing ---------------------------------------------------------------------------------
 
     def _propose(self, intent: Intent, now: int) -> Outcomes:
-        """Start a ballot: stop, so that nothing comes up behind the others' promises, and ask."""
+        """Start a ballot: stop ordering, so that nothing follows the others' promises, and ask."""
         view = self._current.view
         self._seen, self._attempts = self._seen + 1, self._attempts + 1
         ballot = Ballot(number=self._seen, node=self._config.node_id)
@@ -409,7 +409,7 @@ class Succession:
             self._give_up(now)
 
     def _ask(self, proposer: Proposer) -> None:
-        """Send this stage's question to all that have not answered."""
+        """Send this stage's question to all nodes that have not answered."""
         done_too = proposer.stage is Stage.FLUSH  # else they think that it got stuck
         self._ask_of(proposer, proposer.asked() if done_too else proposer.unanswered())
 
@@ -420,7 +420,7 @@ class Succession:
                 self._outbox.tell_first(SendEpochMessage(peer=node, message=question))
 
     def _question(self, proposer: Proposer) -> EpochMessage:
-        """Return what an own ballot asks in its present stage."""
+        """Return the question of an own ballot in its present stage."""
         own, view = self._config, self._current.told_view
         if proposer.stage is Stage.FLUSH:
             return self._flush(proposer)
@@ -473,7 +473,7 @@ class Succession:
             self._give_up(now)
 
     def _give_up(self, now: int) -> None:
-        """End the own attempt; the next one comes later, the others' first by their rank."""
+        """End the own attempt; the next one comes later, after those of nodes with precedence."""
         self.proposer = None
         rank = self._current.view.rank(self._config.node_id)
         pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
@@ -527,7 +527,7 @@ class Succession:
             yield from self._decided(proposer, now)
 
     def _decided(self, proposer: Proposer, now: int) -> Outcomes:
-        """Tell everybody, behind the votes, and take it into force."""
+        """Send the decision to all nodes, after the votes, and adopt it."""
         candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
@@ -540,7 +540,7 @@ class Succession:
         yield Learn(candidate)
 
     def _drive(self, proposer: Proposer, now: int) -> Outcomes:
-        """Do what the answers and the time allow."""
+        """Advance the own ballot as far as answers and time allow."""
         if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
             # What came beside its streams since it asked is in the own promise, too.
             promise = yield from self._promised(proposer.ballot)
@@ -562,12 +562,12 @@ class Succession:
                 yield StartFlush(self._flush(proposer))  # it looks at its files
 
     def asked(self, now: int) -> None:
-        """Begin anew for a run to be void: what goes on may wait for that very run (P32)."""
+        """Restart the ballot for a void run: the present one may wait for that run (P32)."""
         if self.changes.voids and self._current.phase is Phase.WEDGED:
             self.proposer, self._retry_at = None, now
 
     def _chosen(self, proposer: Proposer, now: int) -> Outcomes:
-        """Go on with the value: a vote's was flushed in its own ballot (P16)."""
+        """Continue with the value; that of a vote was flushed in its own ballot (P16)."""
         if proposer.stage is Stage.ACCEPT:
             yield from self._start_accept(proposer, now)
             return
@@ -580,7 +580,7 @@ class Succession:
     # -- once per batch ----------------------------------------------------------------------------
 
     def work(self, now: int) -> Outcomes:
-        """Do what is due: drive the own ballot, retry, or look whether one is needed."""
+        """Do what is due: advance the own ballot, retry, or check whether one is needed."""
         phase, self.rest.wanted = self._current.phase, False
         if self.proposer is not None:
             yield from self._drive(self.proposer, now)
@@ -598,7 +598,7 @@ class Succession:
         self.rest.over()
 
     def _consider(self, now: int) -> Outcomes:
-        """Start a ballot when one is needed, safe, and nobody with precedence does (P13)."""
+        """Start a ballot if it is needed and safe, and no node with precedence does (P13)."""
         view, suspicion = self._current.view, self.suspicion
         suspects = suspicion.suspects(view.members, now)
         if bool(suspects) is not (self._current.phase is Phase.SUSPECT):
@@ -668,7 +668,7 @@ class Succession:
         ]
 
     def _give_up_change(self, now: int, patience: int, reason: str) -> None:
-        """Answer a change that cannot be decided, once answers had their time to come."""
+        """Answer a change that cannot be decided, after answers had time to arrive."""
         if self._need_at is not None and now >= self._need_at + patience * self.patience_us:
             self.changes.fail(reason)
             self._need_at = None

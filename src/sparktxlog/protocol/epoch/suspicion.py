@@ -1,4 +1,4 @@
-"""Who is missing, and whether something may be done about it (protocol P13).
+"""Which members are missing, and whether an epoch change may start (protocol P13).
 
 A member is *suspected* as soon as its link broke, as soon as another node complains of it whom this
 node does not hear either, or when an answer that it owes is late; it is *overdue* once it was also
@@ -15,7 +15,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.events import earliest
 from sparktxlog.protocol.words.view import View
 
-#: A suspect that others still hear is a broken link, not a dead node: it gets this many timeouts.
+#: Timeouts of a suspect that others still hear: its link is broken, the node is alive.
 _HEARD_ELSEWHERE = 4
 #: A promise that grows without ever sufficing gets this many timeouts.
 _GROWING = 4
@@ -31,13 +31,13 @@ class _Watched:
 
     def __init__(self) -> None:
         self.heard_at: int | None = None
-        #: Since when an answer is owed; None = none is.
+        #: Since when an answer is due; None = none is.
         self.expected_at: int | None = None
         #: Since when its link is down.
         self.down_at: int | None = None
-        #: Since when it is missed, None = it is not; follows from the others.
+        #: Since when it is missing, None = it is not; computed from the others.
         self.missed_since: int | None = None
-        #: True: another node complained of it, and it gave no sign of life since.
+        #: True: another node complained of it, and it has not been heard since.
         self.accused = False
         #: Since when nothing of it is believed (P10); no sign of life changes that.
         self.doubted_at: int | None = None
@@ -66,7 +66,7 @@ class _Watched:
         return min(self.lacks_since + timeout_us, self.waited_since + _GROWING * timeout_us)
 
     def heard(self, now: int) -> None:
-        """Note a sign of life."""
+        """Note that the node was heard."""
         self.heard_at = now
         self.expected_at = self.down_at = None
         self.accused = False
@@ -78,7 +78,7 @@ class _Watched:
         self._update()
 
     def expect(self, now: int) -> None:
-        """Note that an answer is owed."""
+        """Note that an answer is due."""
         self.expected_at = now
         self._update()
 
@@ -146,11 +146,11 @@ class Suspicion:
     # -- what is seen ------------------------------------------------------------------------------
 
     def heard(self, node: str, now: int) -> None:
-        """Note any sign of life that came from the node itself."""
+        """Note any message from the node itself."""
         self._watched[node].heard(now)
 
     def expect(self, nodes: Iterable[str], now: int) -> None:
-        """Note that the nodes, but for this one, owe an answer from now on."""
+        """Note that answers of the nodes, except this one, are due from now on."""
         for node in nodes:
             if node != self._own:
                 watched = self._watched[node]
@@ -238,7 +238,7 @@ class Suspicion:
         return tuple(node for node in members if node in found)
 
     def overdue(self, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
-        """Return the suspects that were tried long enough, others' word considered."""
+        """Return the suspects that were tried long enough, by what other nodes say as well."""
         found = set()
         for node, watched, since in self._missed(members):
             suspected = now >= self._suspect_at(watched, since)
@@ -267,7 +267,7 @@ class Suspicion:
         return found
 
     def _missed(self, members: Iterable[NodeId]) -> list[tuple[NodeId, _Watched, int]]:
-        """Return the members that are missed, and since when."""
+        """Return the missing members, and since when."""
         found: list[tuple[NodeId, _Watched, int]] = []
         if not self._timeout_us:
             return found
@@ -293,7 +293,7 @@ class Suspicion:
         return since + factor * self._limit(watched)
 
     def heard_elsewhere(self, node: str) -> bool:
-        """Return whether another node hears this one: then the network is broken, not the node."""
+        """Return whether another node hears this one: then only the network is broken."""
         return node in self._heard
 
     def hears(self, now: int) -> tuple[NodeId, ...]:
@@ -340,14 +340,14 @@ class Suspicion:
     # -- time --------------------------------------------------------------------------------------
 
     def next_probe(self, now: int) -> int:
-        """Number a new probe and plan the one behind it, ever later while nothing changes."""
+        """Number a new probe and plan the next one, ever later while nothing changes."""
         self.number += 1
         self.probe_at = now + self._pause_us
         self._pause_us = min(2 * self._pause_us, 2 * self._patience_us)
         return self.number
 
     def calm(self, now: int) -> None:
-        """Nothing is to be probed: begin swiftly next time."""
+        """Note that nothing needs probing: the next series begins with short pauses."""
         self._pause_us = self._patience_us // 4
         if now < self.probe_at:
             self.probe_at = now
@@ -358,7 +358,7 @@ class Suspicion:
         return self._patience_us + self._pause_us
 
     def next_deadline(self, members: Iterable[NodeId], now: int) -> int | None:
-        """Return when a suspicion or a verdict may begin, None if nobody is missed."""
+        """Return when a suspicion or a verdict may begin, None if no node is missing."""
         times: list[int] = []
         for node, watched, since in self._missed(members):
             at = self._suspect_at(watched, since)

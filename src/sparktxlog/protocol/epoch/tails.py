@@ -1,4 +1,4 @@
-"""Requests for the queue behind a position, until there is something to send (P9)."""
+"""Requests for the queue after a position, kept until there is something to send (P9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparktxlog.protocol.words.outbox import Outbox
 
 
 class TailRequests:
-    """Who asked for the queue, and waits.
+    """Nodes that wait for a part of the queue.
 
     Args:
         outbox: Takes the actions.
@@ -25,11 +25,11 @@ class TailRequests:
         self._requests: dict[NodeId, tuple[int, TailRequest]] = {}
 
     def put(self, request: TailRequest, now: int) -> None:
-        """Take in a request; it replaces an earlier one of its sender."""
+        """Add a request; it replaces an earlier one of its sender."""
         self._requests[request.sender] = (now, request)
 
     def answer(self, position: int, now: int) -> None:
-        """Answer what can be answered with a queue that ends at `position`."""
+        """Answer the requests that a queue ending at `position` can answer."""
         for node, (at, request) in tuple(self._requests.items()):
             ahead = request.ahead
             if max(request.position, 0 if ahead is None else ahead.position) < position:

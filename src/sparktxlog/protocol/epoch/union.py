@@ -1,8 +1,8 @@
 """The final queue of an epoch: what any answering member acquired (protocol P15).
 
-A transaction that was added anywhere, or told as acquired, is held by q members; of those at least
-one is among the `|M| - q + 1` that answer.  So the longest answered queue, followed by the sorted
-union of everything acquired beyond it, contains all that was promised to anybody.
+A transaction that was added anywhere, or reported as acquired, is held by q members; at least one
+of them is among the `|M| - q + 1` that answer.  So the longest answered queue, followed by the
+sorted union of everything acquired after it, contains all that was promised to clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparktxlog.protocol.words.view import Voided
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalQueue:
-    """Base, the runs behind it, and the end."""
+    """Base, the runs after it, and the end."""
 
     #: Member whose queue reaches `base`.
     holder: NodeId
@@ -41,7 +41,7 @@ class FinalQueue:
         return all(named.get((run.origin, run.seq), run) == run for run in self.tail)
 
     def without(self, voided: Voided) -> FinalQueue:
-        """Return the queue with what is void in the place of a run; as it is if it lacks that."""
+        """Return the queue with a void run in the place of its original, if it has that."""
         tail = tuple(voided.header if voided.is_of(run) else run for run in self.tail)
         return replace(self, tail=tail, end=end_of(self.base, tail))
 
@@ -76,7 +76,7 @@ def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
 
 
 def end_of(base: MergeBase, tail: tuple[RunHeader, ...]) -> MergeBase:
-    """Return the merge base at the end of `tail` behind `base`."""
+    """Return the merge base at the end of `tail` after `base`."""
     if not tail:
         return base
     position, hashed = base.position, base.chain_hash

@@ -1,9 +1,9 @@
-"""Runs that nobody can deliver: whether what would be void is whole somewhere (protocol P32).
+"""Runs that no node can deliver: checks whether one is complete somewhere (protocol P32).
 
-A stamped run stands in the way of all that is stamped later.  If its files are lost everywhere, an
-operator has it voided: an epoch decision puts a run in its place that has its stamp, its number and
-its ids, and no content.  Each member that says it holds the run looks at its files first, in each
-ballot anew; one that finds them whole vetoes it.
+A stamped run blocks all runs that are stamped later.  If its files are lost everywhere, an operator
+voids it: an epoch decision replaces it by a run with the same stamp, number and ids, and without
+content.  In each ballot, every member that says it holds the run first checks its files; a member
+with complete files vetoes the change.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sparktxlog.protocol.words.view import Ballot
 
 
 class Inspection:
-    """What this node found out about its own files, for one ballot."""
+    """What this node knows about its own files, for one ballot."""
 
     __slots__ = ("_ballot", "_found", "_outbox")
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._ballot = Ballot()
-        #: Digest of the run → whether it is whole, None = not known yet.
+        #: Digest of the run → whether it is complete, None = unknown yet.
         self._found: dict[bytes, bool | None] = {}
 
     def look(
@@ -48,6 +48,6 @@ class Inspection:
         return missing + not_lost, tuple(digest for digest in digests if found[digest])
 
     def found(self, digest: bytes, *, whole: bool) -> None:
-        """Note what the shell found, if it was asked."""
+        """Note the result of a check, if it was requested."""
         if digest in self._found:
             self._found[digest] = whole

@@ -1,4 +1,4 @@
-"""A voter's durable part in the decision behind the current epoch (protocol P14, P17, Paxos)."""
+"""A voter's durable state in the decision after the current epoch (protocol P14, P17, Paxos)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Voter:
 
     @property
     def state(self) -> BallotState:
-        """What must be durable before an answer leaves."""
+        """The state that must be durable before an answer is sent."""
         return BallotState(epoch=self.epoch, promised=self.promised, accepted=self.accepted)
 
     def promise(self, ballot: Ballot) -> bool:
-        """Promise to take part in no lower ballot; False if a higher one was promised."""
+        """Promise to join no lower ballot; False if a higher one was promised."""
         if ballot < self.promised:
             return False
         self.promised = ballot
