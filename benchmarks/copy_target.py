@@ -220,7 +220,7 @@ def _wait_donor(url: str) -> None:
     while True:
         status = json.loads(_call(f"{url}/v1/status"))
         others = [r for r in status["replicas"] if r["node_id"] != status["node_id"]]
-        if any(replica["verdict"] == "KNOWN" for replica in others):
+        if any(replica["verdict"] == "IN_SYNC" for replica in others):
             return
         time.sleep(0.05)
 

@@ -78,7 +78,7 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     tail = {"position": 1, "lineage": "l", "epoch": 3, "segments": [segment]}
     node.answers["/v1/worker/segments"] = (200, msgspec.json.encode(tail))
     node.answers["/v1/worker/tables"] = (200, msgspec.json.encode(list(log.tables.values())))
-    answer = {"verdict": "KNOWN", "plan": "replay", "reason": "", "more": 1}
+    answer = {"verdict": "IN_SYNC", "plan": "replay", "reason": "", "more": 1}
     node.answers["/v1/worker/reports"] = (200, json.dumps(answer).encode())
     report = WorkerReport(
         worker_id="w",

@@ -174,7 +174,7 @@ def test_a_lease_ends_with_its_donor_and_a_new_one_goes_on(
         assert (answer.code, msgspec.json.decode(answer.read())["title"]) == (410, "lease-gone")
     # It saved what its worker had reported; the heartbeat tells the other node that it lives.
     wait_until(cluster.all_linked)
-    assert report(cluster, "A")["verdict"] == "KNOWN"
+    assert report(cluster, "A")["verdict"] == "IN_SYNC"
     (fresh,) = order(cluster).grants
     assert fresh.lease_id != old.lease_id
     fetch_all(fresh, tmp_path / "copy")

@@ -89,4 +89,4 @@ def test_the_quickstart_runs_twice_as_it_stands(
         assert len(re.findall(r"\|\s*1\|\s*ada\|\s*10\.0\|", answer.stdout)) == run
         status = NodeApi(url).get("/v1/status")
         assert status["position"] == status["published"] == 2 * run
-        assert [replica["verdict"] for replica in status["replicas"]] == ["KNOWN"]
+        assert [replica["verdict"] for replica in status["replicas"]] == ["IN_SYNC"]

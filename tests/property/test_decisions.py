@@ -16,7 +16,7 @@ from sparktxlog.model.copying import Decision
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 
 CAUSES = {
-    ReplicaVerdict.KNOWN: (Cause.NONE, Cause.EXPIRED, Cause.CONTESTED),
+    ReplicaVerdict.IN_SYNC: (Cause.NONE, Cause.EXPIRED, Cause.CONTESTED),
     ReplicaVerdict.EMPTY: (Cause.NONE, Cause.EXPIRED),
     ReplicaVerdict.AHEAD: (Cause.BEYOND,),
     ReplicaVerdict.FOREIGN: (Cause.LINEAGE,),

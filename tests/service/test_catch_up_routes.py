@@ -112,11 +112,11 @@ def test_plan_and_signatures_follow_the_reports(own: NodeProcess) -> None:
     assert (decision["plan"], decision["behind"], decision["copy"]) == ("replay", 2, None)
     assert decision["replay"]["kind"] == "replay"
     answer = tell(own, report_of(own))
-    assert (answer["plan"], answer["verdict"]) == ("up-to-date", "KNOWN")
+    assert (answer["plan"], answer["verdict"]) == ("up-to-date", "IN_SYNC")
     assert ask(own, "GET", "/v1/worker/plan?worker=w")[1]["plan"] == "up-to-date"
     found = ask(own, "GET", "/v1/signatures")[1]
     assert found["node_id"] == "A"
-    assert found["replicas"] == [{"worker_id": "w", "position": 2, "verdict": "KNOWN"}]
+    assert found["replicas"] == [{"worker_id": "w", "position": 2, "verdict": "IN_SYNC"}]
     (entry,) = found["signatures"]
     assert (entry["position"], entry["chain_hash"]) == (2, own.status()["chain_hash"])
     assert entry["tables"]["t"] == TableSignature(rows=2).to_text()
@@ -124,7 +124,7 @@ def test_plan_and_signatures_follow_the_reports(own: NodeProcess) -> None:
     assert ask(own, "GET", "/v1/signatures?limit=0")[0] == 400
     # A site of its own has nobody to copy from.
     answer = tell(own, report_of(own, irreparable="disk lost"))
-    assert answer["verdict"] == "KNOWN"
+    assert answer["verdict"] == "IN_SYNC"
     wait_until(lambda: tell(own, report_of(own, irreparable="disk lost"))["plan"] == "stop")
 
 

@@ -233,7 +233,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.fetched: ("peer_fetched_bytes", "peer_received_bytes"),
     Story.lose: ("undelivered_runs", "damaged_files"),
     Story.mend: ("undelivered_runs", "damaged_files", "position"),
-    Story.report: ("applied", "replica_position", "replica_alive", "replica_known"),
+    Story.report: ("applied", "replica_position", "replica_alive", "replica_in_sync"),
     Story.silence: ("replica_silent", "replica_error", "worker_silences"),
     Story.copy: ("donor_chunks", "donor_plain_bytes", "donor_sent_bytes"),
     Story.lease: ("donor_leases",),

@@ -334,10 +334,10 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             assert a.accept_report(base)["plan"] == "up-to-date"
             assert a.accept_report(replace(base, node_id="B"))["verdict"] == "FOREIGN"
             await until(lambda: b.status()["replicas"])
-            assert b.status()["replicas"][0]["verdict"] == "KNOWN"
+            assert b.status()["replicas"][0]["verdict"] == "IN_SYNC"
             assert not waiting.done()
             of_b = replace(base, worker_id="wb", node_id="B")
-            assert b.accept_report(of_b)["verdict"] == "KNOWN"
+            assert b.accept_report(of_b)["verdict"] == "IN_SYNC"
             receipt = await waiting
             assert (receipt.level, receipt.position) == (Level.APPLIED, 2)
             wrong = replace(

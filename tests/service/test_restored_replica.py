@@ -1,4 +1,4 @@
-"""What a real node makes of a restored replica: KNOWN at the image's position, then replay."""
+"""What a real node makes of a restored replica: IN_SYNC at the image's position, then replay."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_the_node_knows_the_image_and_has_the_rest_replayed(tmp_path: Path) -> N
             node.commit(append(2))
             wait_until(lambda: node.status()["published"] == 3)
             lake.append((2, "x"))
-            assert source.report(report_of(at_end(lake.path, node), "A")).verdict == "KNOWN"
+            assert source.report(report_of(at_end(lake.path, node), "A")).verdict == "IN_SYNC"
             shutil.rmtree(lake.path)
 
             restore_replica(store, image, lake.path)
             state = read_state(lake.path)
             assert state is not None and state.worker_id != first.worker_id
             answer = source.report(report_of(state, "A"))
-            assert (answer.verdict, answer.plan) == ("KNOWN", "replay")
+            assert (answer.verdict, answer.plan) == ("IN_SYNC", "replay")
             (rest,) = source.segments(state.position, wait_s=0.0).segments
             assert (rest.first, rest.from_hash) == (3, state.chain_hash)
     finally:

@@ -203,7 +203,7 @@ def applied(
     ):
         applier = Applier(spark, source, directory)
         outcome = applier.run_once(at_least=position, timeout_s=60)
-        assert outcome.position == position and outcome.verdict == "KNOWN"
+        assert outcome.position == position and outcome.verdict == "IN_SYNC"
         lake = source.info().lake_root
         tables = applier.state.tables
     for name, rows in (("kept", sorted(kept.items())), ("added", added)):

@@ -306,7 +306,7 @@ class MemoryLog:
         self.lake = lake
         self.reports: list[WorkerReport] = []
         self.recounts: list[Recount] = []
-        self.answer = Answer(verdict="KNOWN", plan="up-to-date")
+        self.answer = Answer(verdict="IN_SYNC", plan="up-to-date")
         self.others: list[ReplicaLine] = []
         self.reachable = True
         #: Ranges of which damaged files were asked for, and what is done about them.

@@ -27,7 +27,7 @@ MASTERS = _schema(
     "awaited: array<string>, acquired: map<string, bigint>, halted: string"
 )
 
-#: One row for each replica's worker.  `verdict`: KNOWN, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
+#: One row for each replica's worker.  `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
 #: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
 #: ended; empty = it does neither.
 WORKERS = _schema(

@@ -1,6 +1,6 @@
 """Judges a replica by the state that it reports (protocol S3); a pure function of its arguments.
 
-A replica is KNOWN if its chain hash is the log's at its position **and** no majority of sites has
+A replica is IN_SYNC if its chain hash is the log's at its position **and** no majority of sites has
 other signatures for its tables (`opinions`).  Otherwise it is
 
 - EMPTY: nothing was applied yet;
@@ -8,11 +8,8 @@ other signatures for its tables (`opinions`).  Otherwise it is
 - AHEAD: its position is after the end of this node's queue;
 - DIVERGED: same log, but other history (hash) or other content (signature, recount), or it says so.
 
-If replicas differ and no majority says which is right, all of them stay KNOWN, with the difference
-in `contest`: they go on, and none of them is a donor.
-
-This module decides only verdict and cause.  The planner decides what to do: `planner.decide`, or
-`planner.first_plan` while there are no estimates.
+If replicas differ and no majority says which is right, all of them stay IN_SYNC, with the
+difference in `contest`: they go on, and none of them is a donor.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ class Cause(str, Enum):
 
     #: Hash and signatures are the log's, or nothing was applied yet.
     NONE = "none"
-    #: KNOWN or EMPTY, but the log does not reach back to the position.
+    #: IN_SYNC or EMPTY, but the log does not reach back to the position.
     EXPIRED = "expired"
     LINEAGE = "lineage"
     BEYOND = "beyond"
@@ -44,7 +41,7 @@ class Cause(str, Enum):
     SIGNATURE = "signature"
     #: A recount found other rows than the worker reported (S2b).
     RECOUNT = "recount"
-    #: KNOWN, but other content than another replica, and no majority says who is right.
+    #: IN_SYNC, but other content than another replica, and no majority says who is right.
     CONTESTED = "contested"
 
 
@@ -76,7 +73,7 @@ class Comparison:
     reason: str
     #: Published transactions that the replica lacks, ≥ 0; 0 if its state is not one of the log.
     behind: int = 0
-    #: Of a KNOWN replica: where it differs from another one, and no majority says which is right.
+    #: Of an IN_SYNC replica: where another one differs, and no majority says which is right.
     contest: Dissent | None = None
 
 
@@ -109,7 +106,7 @@ def compare(report: WorkerReport, log: LogView) -> Comparison:
         if state.diverged:
             cause = Cause.RECOUNT if table in log.recounted else Cause.ADMITTED
             return _diverged(cause, f"table {table!r}: {state.diverged}")
-    return _behind(ReplicaVerdict.KNOWN, report, log)
+    return _behind(ReplicaVerdict.IN_SYNC, report, log)
 
 
 def judge(
@@ -118,11 +115,11 @@ def judge(
     """Add the opinions of other sites to a comparison with the log.
 
     Args:
-        comparison: Of `compare`; only a KNOWN one is changed.
+        comparison: Of `compare`; only an IN_SYNC one is changed.
         conviction: Where a majority says that the replica is wrong.
         contest: Where it differs from another one, and no majority says who is right.
     """
-    if comparison.verdict is not ReplicaVerdict.KNOWN:
+    if comparison.verdict is not ReplicaVerdict.IN_SYNC:
         return comparison
     if conviction is not None:
         return _diverged(Cause.SIGNATURE, conviction_text(conviction))

@@ -36,7 +36,7 @@ def choose_donors(
 ) -> list[str]:
     """Return the nodes to copy from, best first.
 
-    A donor is KNOWN and not contested, its node is reachable, and it is not the target itself.
+    A donor is IN_SYNC and not contested, its node is reachable, and it is not the target itself.
     Donors are sorted by position (highest first), live worker, round-trip time and node id.  The
     worker of a donor need not run: its node serves the files.
 
@@ -60,7 +60,7 @@ def choose_donors(
 
 def _is_donor(candidate: Candidate, least_position: int, named: str) -> bool:
     chosen = candidate.node_id == named if named else not candidate.contested
-    healthy = candidate.verdict is ReplicaVerdict.KNOWN and candidate.linked
+    healthy = candidate.verdict is ReplicaVerdict.IN_SYNC and candidate.linked
     return chosen and healthy and candidate.position >= least_position
 
 

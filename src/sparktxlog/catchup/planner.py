@@ -2,7 +2,7 @@
 
     verdict, cause  →  nothing to do | a copy is needed | replay and copy compete | stop
 
-- KNOWN and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
+- IN_SYNC and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
 - DIVERGED replicas, and those that their worker cannot repair, need a copy.
 - If replicas differ and no majority says which is right, none is a donor; replays go on.

@@ -112,7 +112,7 @@ class Recount:
 class ReplicaVerdict(str, Enum):
     """A node's verdict on a replica (protocol S3)."""
 
-    KNOWN = "KNOWN"
+    IN_SYNC = "IN_SYNC"
     AHEAD = "AHEAD"
     DIVERGED = "DIVERGED"
     FOREIGN = "FOREIGN"

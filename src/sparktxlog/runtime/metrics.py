@@ -56,7 +56,7 @@ _PEER_COUNTERS = (
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
     ("position", "Position the replica applied.", lambda r: r["position"]),
     ("alive", "1 while it reports.", lambda r: r["alive"]),
-    ("known", "1 while its verdict is KNOWN.", lambda r: r["verdict"] == "KNOWN"),
+    ("in_sync", "1 while its verdict is IN_SYNC.", lambda r: r["verdict"] == "IN_SYNC"),
     ("silent", "1 while its worker should report and does not.", lambda r: r["silent"]),
     ("error", "1 while its worker reports an error.", lambda r: bool(r["error"])),
 )

@@ -306,7 +306,7 @@ def test_views_show_the_log(spark: SparkSession, log: TxLog, orders: str) -> Non
     (master,) = log.masters().collect()
     assert (master["node_id"], master["position"], master["awaited"]) == ("A", log.position(), [])
     (worker,) = log.workers().collect()
-    assert (worker["position"], worker["verdict"]) == (log.position(), "KNOWN")
+    assert (worker["position"], worker["verdict"]) == (log.position(), "IN_SYNC")
     names = {row["table"] for row in log.signatures().collect()}
     assert orders in names
     assert names <= {row["table"] for row in log.tables().collect()}

@@ -156,7 +156,7 @@ class CopyLog(MemoryLog):
 
 
 def known(position: int) -> Answer:
-    return Answer(verdict="KNOWN", plan="up-to-date", reason=f"at {position}")
+    return Answer(verdict="IN_SYNC", plan="up-to-date", reason=f"at {position}")
 
 
 def apply_all(spark: SparkSession, log: LogBuilder, lake: Path) -> None:

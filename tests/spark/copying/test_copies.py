@@ -119,7 +119,7 @@ def test_a_replica_is_swapped_by_commits_and_replays_on(site: Site, tmp_path: Pa
     (copy,) = outcome.copies
     assert copy.tables == {"keyed": "commit", "parts": "commit"} and not copy.quarantined
     assert 0 < copy.reused_bytes < copy.size_bytes == copy.reused_bytes + copy.wire_bytes
-    assert outcome.verdict == "KNOWN" and site.fetcher.released == 1
+    assert outcome.verdict == "IN_SYNC" and site.fetcher.released == 1
     # The old state is history, and backed up before the first file came.
     state = read_state(site.lake)
     assert state is not None and state.copied_from.startswith("b@")
@@ -171,7 +171,7 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     with pytest.raises(ApplyError, match="nobody lends"):
         site.copy(forced=False)
     site.source.grants = None
-    site.source.answer = Answer(verdict="KNOWN", plan="up-to-date")
+    site.source.answer = Answer(verdict="IN_SYNC", plan="up-to-date")
     outcome = site.copy()
     site.check()
     assert damaged.read_bytes() == content

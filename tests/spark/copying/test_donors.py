@@ -61,7 +61,7 @@ def rows(spark: SparkSession, cluster: Cluster, name: str) -> list[Any]:
 def test_a_site_is_copied_from_another_by_threads_and_by_executors(
     spark: SparkSession, cluster: Cluster
 ) -> None:
-    assert work(spark, cluster, "A").verdict == "KNOWN"
+    assert work(spark, cluster, "A").verdict == "IN_SYNC"
     forced = CopyOptions(forced=True)
     # B's node learns of A's replica with the next posts.
     wait_until(
@@ -70,12 +70,12 @@ def test_a_site_is_copied_from_another_by_threads_and_by_executors(
     )
     outcome = work(spark, cluster, "B", copies=forced)
     (copy,) = outcome.copies
-    assert (outcome.verdict, copy.donor, copy.tables) == ("KNOWN", "A", {"t": "rename"})
+    assert (outcome.verdict, copy.donor, copy.tables) == ("IN_SYNC", "A", {"t": "rename"})
     assert rows(spark, cluster, "B") == rows(spark, cluster, "A") and copy.wire_bytes > 0
     # The storage is lost; executors fetch it anew.
     shutil.rmtree(lake_of(cluster, "B"))
     again = work(spark, cluster, "B", copies=forced, open_fetcher=executor_fetcher(spark, 2))
-    assert again.verdict == "KNOWN" and again.copies[0].wire_bytes > 0
+    assert again.verdict == "IN_SYNC" and again.copies[0].wire_bytes > 0
     assert rows(spark, cluster, "B") == rows(spark, cluster, "A")
     found = call(f"{cluster.nodes['B'].url}/v1/transfers")
     assert str(found).count("'done'") >= 2

@@ -1,4 +1,4 @@
-"""Faults in the middle of a copy between real nodes: each ends KNOWN or in a clear refusal."""
+"""Faults in the middle of a copy between real nodes: each ends IN_SYNC or in a clear refusal."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Sites:
             receipt = log.append(table, self.spark.range(ROWS).withColumn("x", F.concat(*noise)))
         self.cluster.agree(receipt.position)
         for name in "AB":
-            # What is ordered and not published yet is not asked for: the replica would be KNOWN.
+            # What is ordered and not published yet is not asked for: the replica would be IN_SYNC.
             call(f"{self.node(name).url}/v1/published?at_least={receipt.position}&timeout=30")
-            assert self.work(name).verdict == "KNOWN"
+            assert self.work(name).verdict == "IN_SYNC"
         wait_until(
             lambda: {r["node_id"] for r in self.node("C").status()["replicas"]} >= {"A", "B"},
             what="C's node to hear of the replicas",
@@ -134,7 +134,7 @@ class Sites:
         state = read_state(self.lake("C"))
         assert state is not None and state.copying is None
         own = self.node("C").replica()
-        assert (own["verdict"], own["position"]) == ("KNOWN", state.position)
+        assert (own["verdict"], own["position"]) == ("IN_SYNC", state.position)
 
     def stop(self) -> None:
         self.cluster.stop()
@@ -177,7 +177,7 @@ def test_a_killed_donor_is_replaced(sites: Sites) -> None:
         sites.node(donors[0]).kill()
 
     outcome = sites.copy(kill)
-    assert outcome.verdict == "KNOWN" and killed
+    assert outcome.verdict == "IN_SYNC" and killed
     sites.check()
 
 
@@ -189,11 +189,11 @@ def test_a_killed_node_of_the_target_costs_nothing(sites: Sites) -> None:
         node.start()
 
     try:
-        assert sites.copy(kill).verdict == "KNOWN"
+        assert sites.copy(kill).verdict == "IN_SYNC"
     except TransportError:
         # The node was not back in time for the report: a second run has nothing left to fetch.
         node.wait_ready()
-        assert sites.work("C", copies=CopyOptions()).verdict == "KNOWN"
+        assert sites.work("C", copies=CopyOptions()).verdict == "IN_SYNC"
     sites.check()
 
 
@@ -211,7 +211,7 @@ def test_a_cut_link_is_a_clear_refusal_and_healed_goes_on(sites: Sites) -> None:
     sites.loop.call_soon_threadsafe(sites.relays.heal)
     wait_until(sites.cluster.all_linked, what="the links are back")
     outcome = sites.copy()
-    assert outcome.verdict == "KNOWN"
+    assert outcome.verdict == "IN_SYNC"
     assert outcome.copies[0].reused_bytes >= (here - 8) * CHUNK_BYTES
     sites.check()
 
@@ -236,7 +236,7 @@ def test_a_killed_target_goes_on_where_it_stood(sites: Sites) -> None:
     here = sites.chunks()
     assert not (sites.lake("C") / "big").exists()
     outcome = sites.copy()
-    assert outcome.verdict == "KNOWN"
+    assert outcome.verdict == "IN_SYNC"
     # At most one chunk of each stream is fetched again.
     assert outcome.copies[0].reused_bytes >= (here - 8) * CHUNK_BYTES
     sites.check()
@@ -262,6 +262,6 @@ def test_a_full_disk_is_refused_before_the_first_chunk(
         if mounted:
             subprocess.run(["umount", str(lake)], check=True)
     monkeypatch.undo()
-    assert sites.copy().verdict == "KNOWN"
+    assert sites.copy().verdict == "IN_SYNC"
     sites.check()
     assert call(f"{sites.node('C').url}/v1/transfers")

@@ -32,8 +32,8 @@ def test_what_a_fork_applied_is_kept_and_its_replica_copied(sites: Sites) -> Non
     common = sites.commit()
     lost = [str(uuid.uuid4()) for _ in range(3)]
     fork(sites.cluster, lost)
-    assert sites.work(a, at_least=common + 3).verdict == "KNOWN"
-    assert sites.work(b, at_least=common + len(lost)).verdict == "KNOWN"
+    assert sites.work(a, at_least=common + 3).verdict == "IN_SYNC"
+    assert sites.work(b, at_least=common + len(lost)).verdict == "IN_SYNC"
     assert sites.rows(a.lake) == [1, 100, 101, 102]
     assert sites.rows(b.lake) == [1, 200, 201, 202]
 

@@ -65,7 +65,7 @@ class Sites(FaultySites):
     def bring(self, *names: str) -> None:
         """Bring replicas to the end of the log, and let C's node hear of it."""
         for name in names:
-            assert self.work(name).verdict == "KNOWN"
+            assert self.work(name).verdict == "IN_SYNC"
         position = self.node("C").status()["published"]
         wait_until(
             lambda: all(self.node("C").replica(name).get("position") == position for name in names),
@@ -181,7 +181,7 @@ def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
     # With room for both they come; how much from each donor depends on the machine.
     outcome = empty.copy()
     assert (outcome.verdict, outcome.copies[0].tables) == (
-        "KNOWN",
+        "IN_SYNC",
         {"big": "rename", "twin": "rename"},
     )
     empty.check()
@@ -213,7 +213,7 @@ def test_a_disk_that_fills_up_in_the_middle_ends_in_a_refusal_and_goes_on(
         assert here >= MIDDLE - 1
         ballast.unlink(missing_ok=True)
         outcome = empty.copy()
-        assert outcome.verdict == "KNOWN"
+        assert outcome.verdict == "IN_SYNC"
         assert outcome.copies[0].reused_bytes >= (here - 16) * CHUNK_BYTES
         empty.check()
 
@@ -242,7 +242,7 @@ def test_a_frozen_donor_is_given_up_for_another_one(
             outcome = None
     ((name, at),) = frozen
     if outcome is not None:
-        assert outcome.verdict == "KNOWN"
+        assert outcome.verdict == "IN_SYNC"
     # Either way its silence was noticed soon: by the others' help, or by an end of the attempt.
     silent = [r.created for r in caplog.records if "was silent for" in r.getMessage()]
     # Requests of several kinds may each wait for it once, and on a busy machine begin late.
@@ -252,7 +252,7 @@ def test_a_frozen_donor_is_given_up_for_another_one(
         assert not (empty.lake("C") / "big").exists()
         empty.node(name).send(signal.SIGCONT)
         empty.heal()
-        assert empty.copy().verdict == "KNOWN"
+        assert empty.copy().verdict == "IN_SYNC"
     empty.check()
 
 
@@ -327,14 +327,14 @@ def test_a_follower_without_a_donor_stands_still_and_comes_back(
         wait_until(
             lambda: (
                 (whole.node("C").replica()["verdict"], whole.node("C").replica()["position"])
-                == ("KNOWN", position)
+                == ("IN_SYNC", position)
             ),
             240.0,
             "C's replica is back",
         )
     (outcome,) = outcomes
     assert [copy.position for copy in outcome.copies] == [position]
-    assert (outcome.verdict, outcome.diverged, outcome.stopped) == ("KNOWN", {}, "")
+    assert (outcome.verdict, outcome.diverged, outcome.stopped) == ("IN_SYNC", {}, "")
     assert f"{OUT_OF_SYNC} " in whole.node("C").log_text()[told:]
     said = [r.getMessage() for r in caplog.records if "stands still" in r.getMessage()]
     assert len(said) == len(set(said))
@@ -360,7 +360,7 @@ def test_a_donor_behind_what_was_heard_of_is_followed_by_a_request(
     outcome = whole.work("C", copies=CopyOptions())
     assert [(copy.from_position, copy.position) for copy in outcome.copies] == [(position, behind)]
     assert requested == [(behind + 1, position)]
-    assert (outcome.verdict, outcome.position) == ("KNOWN", position)
+    assert (outcome.verdict, outcome.position) == ("IN_SYNC", position)
     rows = whole.spark.read.format("delta").load(str(whole.lake("C") / "twin"))
     assert rows.count() == ROWS + whole.number
 
@@ -376,7 +376,7 @@ def test_a_replay_of_a_lag_is_recorded_and_live_batches_are_not(
     before = len(told())
     with monkeypatch.context() as patched:
         patched.setattr(replays, "BEHIND_S", 0.0)
-        assert whole.work("C").verdict == "KNOWN"
+        assert whole.work("C").verdict == "IN_SYNC"
     (transfer,) = told()[before:]
     assert (transfer["from_position"], transfer["to_position"]) == (first - 1, first + 2)
     assert (transfer["transactions"], transfer["donors"], transfer["outcome"]) == (3, [], "done")
@@ -386,5 +386,5 @@ def test_a_replay_of_a_lag_is_recorded_and_live_batches_are_not(
     assert state is not None and transfer["worker_id"] == state.worker_id
     monkeypatch.setattr(replays, "BEHIND_S", 3_600.0)
     whole.commit()
-    assert whole.work("C").verdict == "KNOWN"
+    assert whole.work("C").verdict == "IN_SYNC"
     assert len(told()) == before + 1

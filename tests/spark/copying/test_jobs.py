@@ -64,7 +64,7 @@ class Sites:
         source = HttpLogSource(self.url("A"))
         with closing(source), closing(ReplicaDirectory(self.lake("A"))) as directory:
             outcome = Applier(self.spark, source, directory).run_once(ordered, 30.0)
-        assert (outcome.verdict, outcome.position) == ("KNOWN", ordered)
+        assert (outcome.verdict, outcome.position) == ("IN_SYNC", ordered)
         self.cluster.nodes["B"].hear("A", ordered)
         return ordered
 
@@ -165,7 +165,7 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
         def stands_at(position: int) -> bool:
             assert worker.poll() is None, err.read_text()[-3000:]
             replica = sites.cluster.nodes["B"].replica()
-            return (replica.get("position"), replica.get("verdict")) == (position, "KNOWN")
+            return (replica.get("position"), replica.get("verdict")) == (position, "IN_SYNC")
 
         wait_until(lambda: stands_at(before), 200, "B's worker has applied the log")
         DeltaTable(sites.lake("B") / "t").delete("id = 1")
@@ -184,7 +184,7 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
             worker.wait(10)
     found = json.loads(out.read_text().splitlines()[-1])
     (copy,) = found["copies"]
-    assert (found["exit_code"], found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+    assert (found["exit_code"], found["verdict"], copy["donor"]) == (0, "IN_SYNC", "A")
     assert found["position"] == position and found["diverged"] == {}
     log = sites.cluster.nodes["B"].log_text()
     assert re.search(r"Replicating \(out of sync\)(?!, forced)", log)
@@ -212,13 +212,13 @@ def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) 
     arguments = ("catch_up", "--url", sites.url("B"))
     code, found = run_job(*arguments, "--force", "copy")
     (copy,) = found["copies"]
-    assert (code, found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+    assert (code, found["verdict"], copy["donor"]) == (0, "IN_SYNC", "A")
     assert copy["size_bytes"] > 0 and copy["wire_bytes"] > 0
     assert sites.rows("B") == sites.rows("A")
     # A fresh lake is empty, not another log's.
     assert "verdict=FOREIGN" not in sites.cluster.nodes["B"].log_text()
     code, found = run_job(*arguments)
-    assert (code, found["verdict"], found["copies"], found["batches"]) == (0, "KNOWN", [], 0)
+    assert (code, found["verdict"], found["copies"], found["batches"]) == (0, "IN_SYNC", [], 0)
     with closing(ReplicaDirectory(sites.lake("B"))):
         code, found = run_job(*arguments, "--force", "copy")
     assert code == job.ERROR == 1
@@ -246,7 +246,7 @@ def test_writers_go_on_while_a_replica_is_copied_and_replays(
         code, found = run_command("catch-up", "--url", sites.url("B"), "--force", "copy")
         load.progress("AB", 2)
     (copy,) = found["copies"]
-    assert (code, found["verdict"], copy["donor"], copy["position"]) == (0, "KNOWN", "A", copied)
+    assert (code, found["verdict"], copy["donor"], copy["position"]) == (0, "IN_SYNC", "A", copied)
     # What they wrote meanwhile was replayed behind the copy.
     assert found["position"] >= copied + 16
     assert load.count("AB") == sum(len(made.tried) for made in load.promises.values())
@@ -260,7 +260,7 @@ def test_replicate_copies_by_executors(sites: Sites, run_job: RunJob) -> None:
     shutil.rmtree(sites.lake("B"), ignore_errors=True)
     code, found = run_job("replicate", "--url", sites.url("B"), "--parts", "2")
     (copy,) = found["copies"]
-    assert (code, found["verdict"], copy["tables"]) == (0, "KNOWN", {"t": "rename"})
+    assert (code, found["verdict"], copy["tables"]) == (0, "IN_SYNC", {"t": "rename"})
     assert copy["wire_bytes"] > 0 and sites.rows("B") == sites.rows("A")
 
 
@@ -272,12 +272,12 @@ def test_commands_do_what_the_jobs_do(
         shutil.rmtree(sites.lake("B"), ignore_errors=True)
         code, found = run_command(*command, "--url", sites.url("B"))
         (copy,) = found["copies"]
-        assert (code, found["verdict"], copy["donor"]) == (0, "KNOWN", "A")
+        assert (code, found["verdict"], copy["donor"]) == (0, "IN_SYNC", "A")
         assert sites.rows("B") == sites.rows("A")
     before = found["position"]
     sites.cluster.nodes["A"].commit(append(200))
     code, found = run_command("apply", "--url", sites.url("B"), "--at-least", str(before + 1))
-    assert (code, found["verdict"], found["transactions"]) == (0, "KNOWN", 1)
+    assert (code, found["verdict"], found["transactions"]) == (0, "IN_SYNC", 1)
     assert found["position"] == before + 1 and (200, "x") in sites.rows("B")
     # Long work says how far it is: a fetch by executors, a replay from where it begins.
     assert re.search(r"([\d,]+) of \1 bytes are here", caplog.text)
@@ -300,7 +300,7 @@ def test_a_table_that_somebody_wrote_to_is_repaired_by_command(
     assert "copy from A" in found["repair"]["found"]["copy"]
     assert (666, "eve") in sites.rows("B")
     code, found = run_command(*arguments, "--local")
-    assert (code, found["repair"]["done"], found["verdict"]) == (0, True, "KNOWN")
+    assert (code, found["repair"]["done"], found["verdict"]) == (0, True, "IN_SYNC")
     assert found["repair"]["quarantined"] == 1
     assert sites.rows("B") == sites.rows("A")
     code, found = run_command(*arguments)
@@ -351,7 +351,7 @@ def test_a_lost_lake_comes_back_by_the_page_on_backups(
     assert [code for code, _ in done] == [0, 0, 0]
     restored, applied, verified = (found for _, found in done)
     assert (restored["image"], restored["signatures"]) == (made["image"], "equal")
-    assert (applied["verdict"], applied["position"]) == ("KNOWN", made["position"] + 1)
+    assert (applied["verdict"], applied["position"]) == ("IN_SYNC", made["position"] + 1)
     assert (verified["sound"], verified["position"]) == (True, made["position"] + 1)
     assert (400, "x") in sites.rows("B")
     drill(tmp_path, places["store"], made)
@@ -414,11 +414,11 @@ def test_image_and_log_bring_a_site_to_one_position(
     code, found = run_command(*restore)
     assert (code, found["image"], found["signatures"]) == (0, "before", "equal")
     code, found = run_command(*apply)
-    assert (code, found["position"], found["verdict"]) == (0, wanted, "KNOWN")
+    assert (code, found["position"], found["verdict"]) == (0, wanted, "IN_SYNC")
     assert (300, "x") in sites.rows("B") and (301, "x") not in sites.rows("B")
     # The node compared the hash there, and the worker goes on when it may.
     code, found = run_command("apply", *at_b)
-    assert (code, found["position"], found["verdict"]) == (0, end, "KNOWN")
+    assert (code, found["position"], found["verdict"]) == (0, end, "IN_SYNC")
     assert (301, "x") in sites.rows("B")
 
 

@@ -1,7 +1,7 @@
 """Three sites, and one of them is wrong: the majority is never blamed, whoever was heard first.
 
 Real nodes, real Spark.  B loses an update and reports success.  Each test begins with
-all replicas KNOWN at the end of the log and equal, and leaves them so.
+all replicas IN_SYNC at the end of the log and equal, and leaves them so.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Sites:
         return sorted(table.column("id").to_pylist())
 
     def await_peace(self, position: int) -> None:
-        """Wait until every node finds every replica KNOWN, uncontested and equal."""
+        """Wait until every node finds every replica IN_SYNC, uncontested and equal."""
 
         def equal() -> bool:
             for node in self.cluster.nodes.values():
@@ -75,7 +75,8 @@ class Sites:
                     None in tables
                     or len(set(tables)) != 1
                     or any(
-                        (r["verdict"], r["contested"], r["position"]) != ("KNOWN", False, position)
+                        (r["verdict"], r["contested"], r["position"])
+                        != ("IN_SYNC", False, position)
                         for r in replicas
                     )
                 ):
@@ -120,10 +121,10 @@ def running(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
 
 @pytest.fixture
 def sites(running: Sites) -> Sites:
-    """All replicas are KNOWN at the end of the log."""
+    """All replicas are IN_SYNC at the end of the log."""
     position = running.cluster.publish()
     for node in running.cluster.nodes.values():
-        assert running.work(node, position).verdict == "KNOWN"
+        assert running.work(node, position).verdict == "IN_SYNC"
     running.await_peace(position)
     return running
 
@@ -149,15 +150,15 @@ def test_a_faulty_site_that_is_heard_first_comes_back_and_blames_nobody(
         position = sites.commit()
         for node in sites.cluster.nodes.values():
             # The fault is everywhere before anybody else has said a word.
-            assert node.hear("B", position)["verdict"] == "KNOWN"
+            assert node.hear("B", position)["verdict"] == "IN_SYNC"
         assert len(lost) == 1
-        assert sites.work(sites.a, position).verdict == "KNOWN"
+        assert sites.work(sites.a, position).verdict == "IN_SYNC"
         assert sites.a.replica("A")["contested"] or sites.a.replica("C")
-        assert sites.work(sites.c, position).verdict == "KNOWN"
+        assert sites.work(sites.c, position).verdict == "IN_SYNC"
         sites.await_peace(position)
     (outcome,) = outcomes
     (copy,) = outcome.copies
-    assert copy.donor in "AC" and outcome.verdict == "KNOWN"
+    assert copy.donor in "AC" and outcome.verdict == "IN_SYNC"
     assert sites.blamed("B") and OUT_OF_SYNC_FORCED in sites.b.log_text()
     sites.check_spared()
 
@@ -174,7 +175,7 @@ def test_a_faulty_site_comes_back_though_every_node_heard_its_own_worker_first(
         what="all links are cut",
     )
     for node in (sites.b, sites.a, sites.c):
-        assert sites.work(node, position).verdict == "KNOWN"
+        assert sites.work(node, position).verdict == "IN_SYNC"
     assert len(lost) == 1 and sites.rows(sites.b) != sites.rows(sites.a)
     sites.cluster.links.heal()
     wait_until(sites.cluster.all_linked, what="the links are back")
@@ -192,7 +193,7 @@ def test_two_sites_that_differ_wait_for_the_operator_who_names_the_donor(
     with follower(sites.spark, sites.b):
         sites.a.hear("B", position)
         assert len(lost) == 1
-        assert sites.work(sites.a, position).verdict == "KNOWN"
+        assert sites.work(sites.a, position).verdict == "IN_SYNC"
         for node in (sites.a, sites.b):
             wait_until(lambda node=node: node.replica("A").get("contested"), what="contested")
             assert node.replica("B")["contested"]
@@ -206,10 +207,10 @@ def test_two_sites_that_differ_wait_for_the_operator_who_names_the_donor(
             240.0,
             "B is recounted",
         )
-        assert sites.b.replica("B")["verdict"] == "KNOWN"
+        assert sites.b.replica("B")["verdict"] == "IN_SYNC"
     outcome = sites.work(sites.b, copies=CopyOptions(forced=True, donor="A"))
     assert [copy.donor for copy in outcome.copies] == ["A"]
-    assert sites.work(sites.c, position).verdict == "KNOWN"
+    assert sites.work(sites.c, position).verdict == "IN_SYNC"
     sites.await_peace(position)
     sites.check_spared()
 
@@ -229,13 +230,13 @@ def test_two_sites_that_differ_are_told_apart_by_a_recount(
     with follower(sites.spark, sites.b) as outcomes:
         position = sites.commit()
         sites.a.hear("B", position)
-        assert sites.work(sites.a, position).verdict == "KNOWN"
+        assert sites.work(sites.a, position).verdict == "IN_SYNC"
         wait_until(
             lambda: read_state(sites.b.lake).copied_from.startswith(f"A@{position}/"),
             240.0,
             "B has recounted itself and copied A",
         )
-        assert sites.work(sites.c, position).verdict == "KNOWN"
+        assert sites.work(sites.c, position).verdict == "IN_SYNC"
         sites.await_peace(position)
     assert len(outcomes[0].copies) == 1
     assert "a recount of version" in "".join(sites.blamed("B"))
@@ -262,7 +263,7 @@ def test_what_verify_finds_wrong_is_repaired(sites: Sites) -> None:
     sites.b.wait_ready()
     wait_until(sites.cluster.all_linked, what="B is back")
     outcome = sites.work(sites.b, position)
-    assert (outcome.verdict, len(outcome.copies)) == ("KNOWN", 1)
+    assert (outcome.verdict, len(outcome.copies)) == ("IN_SYNC", 1)
     sites.await_peace(position)
     with closing(HttpLogSource(sites.b.url)) as source:
         assert verify_replica(sites.spark, source, sites.b.lake).sound

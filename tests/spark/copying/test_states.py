@@ -1,7 +1,7 @@
 """Every state of a replica, every message and every answer of the planner: real nodes and Spark.
 
 Two nodes share a log, and B's replica is brought into one state after the other.  Each test begins
-with both replicas KNOWN at the end of the log, and leaves them so.
+with both replicas IN_SYNC at the end of the log, and leaves them so.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Sites:
     def apply_at_a(self) -> int:
         """Bring A's replica to the end of the log; return it once B's node has heard of that."""
         position = self.cluster.publish()
-        assert self.work(self.a, at_least=position).verdict == "KNOWN"
+        assert self.work(self.a, at_least=position).verdict == "IN_SYNC"
         self.b.hear("A", position)
         return position
 
@@ -114,8 +114,8 @@ class Sites:
 
     def check(self, outcome: ApplyOutcome, way: str = "") -> None:
         """B's replica is what A's is, and its node knows it; the table was replaced that way."""
-        assert (outcome.verdict, outcome.diverged, outcome.stopped) == ("KNOWN", {}, "")
-        assert self.b.replica("B")["verdict"] == "KNOWN"
+        assert (outcome.verdict, outcome.diverged, outcome.stopped) == ("IN_SYNC", {}, "")
+        assert self.b.replica("B")["verdict"] == "IN_SYNC"
         states = [read_state(node.lake) for node in (self.a, self.b)]
         assert states[0] is not None and states[1] is not None
         assert states[0].position == states[1].position == outcome.position
@@ -173,9 +173,9 @@ def running(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
 
 @pytest.fixture
 def sites(running: Sites) -> Sites:
-    """Both replicas are KNOWN at the end of the log."""
+    """Both replicas are IN_SYNC at the end of the log."""
     position = running.apply_at_a()
-    assert running.work(running.b, at_least=position).verdict == "KNOWN"
+    assert running.work(running.b, at_least=position).verdict == "IN_SYNC"
     running.a.hear("B", position)
     return running
 
@@ -227,7 +227,7 @@ def test_a_lost_update_of_two_sites_waits_for_whoever_knows_which_is_right(
     monkeypatch.setattr(TableSteps, "run_step", lose)
     # Found at the next signature; a third site would tell (test_replicas_majority), two cannot.
     outcome = sites.work(sites.b, copies=CopyOptions())
-    assert (len(lost), outcome.verdict, outcome.copies) == (1, "KNOWN", ())
+    assert (len(lost), outcome.verdict, outcome.copies) == (1, "IN_SYNC", ())
     for node in (sites.a, sites.b):
         node.hear("B", position)
         assert [node.replica(name)["contested"] for name in "AB"] == [True, True]
@@ -337,7 +337,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
         with sites.eager(other):
             # Nobody has anything: no copy and no message.
             outcome = sites.work(other, at_least=2)
-        assert (outcome.verdict, outcome.position) == ("KNOWN", 2)
+        assert (outcome.verdict, outcome.position) == ("IN_SYNC", 2)
         assert "Replicating" not in other.log_text()
     finally:
         other.stop()
@@ -349,7 +349,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
     said = Said(sites.b)
     outcome = sites.work(sites.b, lake, copies=CopyOptions(forced=True))
     (copy,) = outcome.copies
-    assert (outcome.verdict, copy.donor, copy.quarantined) == ("KNOWN", "A", {"t": 1})
+    assert (outcome.verdict, copy.donor, copy.quarantined) == ("IN_SYNC", "A", {"t": 1})
     assert sites.rows(lake) == sites.rows(sites.a.lake)
     said.lines("verdict=FOREIGN")
 
@@ -376,7 +376,7 @@ def test_ahead_of_a_restored_node_stops_until_the_node_has_caught_up(
     with sites.eager(b):
         sites.await_plan(b, "replay", NO_SIZE)
         replayed = sites.work(b, copies=CopyOptions())
-    assert (replayed.verdict, replayed.position, replayed.copies) == ("KNOWN", position, ())
+    assert (replayed.verdict, replayed.position, replayed.copies) == ("IN_SYNC", position, ())
 
     b.stop()
     _move(_node_state(b), tmp_path / "newer")

@@ -44,7 +44,7 @@ STATUS: dict[str, Any] = {
             "worker_id": "w1",
             "node_id": "A",
             "position": 5,
-            "verdict": "KNOWN",
+            "verdict": "IN_SYNC",
             "alive": True,
             "age_s": 1.0,
             "table_count": 1,
@@ -125,7 +125,7 @@ def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
     (row,) = view("signatures", answer_of).to_pylist()
     assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
     (worker,) = view("workers", answer_of).to_pylist()
-    assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "KNOWN")
+    assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "IN_SYNC")
 
 
 def test_transfers_keep_expected_and_measured_apart() -> None:

@@ -36,23 +36,23 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
 @pytest.mark.parametrize(
     ("report", "log", "verdict", "cause", "reason"),
     [
-        ({}, {}, "KNOWN", "none", "at position 100"),
-        ({}, {"position": 150, "published": 130}, "KNOWN", "none", "30 transactions"),
+        ({}, {}, "IN_SYNC", "none", "at position 100"),
+        ({}, {"position": 150, "published": 130}, "IN_SYNC", "none", "30 transactions"),
         (
             {},
             {"position": 150, "published": 130, "kept_after": 110, "chain_hash": None},
-            "KNOWN",
+            "IN_SYNC",
             "expired",
             "kept after 110",
         ),
         (
             {},
             {"position": 150, "published": 130, "chain_hash": None, "hash_known": False},
-            "KNOWN",
+            "IN_SYNC",
             "none",
             "30 transactions",
         ),
-        ({}, {"position": 150, "published": 130, "kept_after": 110}, "KNOWN", "expired", ""),
+        ({}, {"position": 150, "published": 130, "kept_after": 110}, "IN_SYNC", "expired", ""),
         ({"position": 0, "chain_hash": "0" * 64}, {"published": 7}, "EMPTY", "none", "7"),
         ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
         ({"position": 0, "chain_hash": ""}, {"kept_after": 5}, "EMPTY", "expired", "kept after"),
@@ -110,7 +110,7 @@ def test_a_majority_makes_a_known_replica_diverged_and_no_other_one() -> None:
 def test_a_contested_replica_is_known_and_told_what_resolves_it() -> None:
     missing = replace(DISSENT, tables=("t",), signature="", others={"B": "2:0:0"})
     judged = judge(compare(REPORT, LOG), None, missing)
-    assert (judged.verdict, judged.cause) == (ReplicaVerdict.KNOWN, Cause.CONTESTED)
+    assert (judged.verdict, judged.cause) == (ReplicaVerdict.IN_SYNC, Cause.CONTESTED)
     assert judged.contest == missing
     for said in (
         "position 90",

@@ -9,14 +9,19 @@ import pytest
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict
 
-KNOWN = Candidate(
-    node_id="A", worker_id="wA", verdict=ReplicaVerdict.KNOWN, position=100, alive=True, linked=True
+IN_SYNC = Candidate(
+    node_id="A",
+    worker_id="wA",
+    verdict=ReplicaVerdict.IN_SYNC,
+    position=100,
+    alive=True,
+    linked=True,
 )
 
 
 def candidate(node: str, position: int = 100, round_trip_s: float = 0.0) -> Candidate:
     return replace(
-        KNOWN, node_id=node, worker_id=f"w{node}", position=position, round_trip_s=round_trip_s
+        IN_SYNC, node_id=node, worker_id=f"w{node}", position=position, round_trip_s=round_trip_s
     )
 
 
@@ -41,11 +46,11 @@ def test_the_target_never_lends_to_itself_and_a_node_counts_once() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"linked": False}, {"position": 99}]
-    + [{"verdict": verdict} for verdict in ReplicaVerdict if verdict is not ReplicaVerdict.KNOWN],
+    + [{"verdict": verdict} for verdict in ReplicaVerdict if verdict is not ReplicaVerdict.IN_SYNC],
 )
 def test_who_is_not_up_to_date_and_reachable_does_not_lend(change: dict[str, object]) -> None:
-    assert choose_donors("T", 100, [replace(KNOWN, **change)], 3) == []  # type: ignore[arg-type]
-    assert choose_donors("T", 100, [KNOWN], 3) == ["A"]
+    assert choose_donors("T", 100, [replace(IN_SYNC, **change)], 3) == []  # type: ignore[arg-type]
+    assert choose_donors("T", 100, [IN_SYNC], 3) == ["A"]
 
 
 def test_a_contested_replica_lends_only_if_somebody_names_it() -> None:

@@ -56,7 +56,9 @@ def report(**changes: Any) -> WorkerReport:
     return replace(base, **changes)
 
 
-def known(verdict: str = "KNOWN", cause: str = "none", behind: int = 50, **more: Any) -> PlanInput:
+def known(
+    verdict: str = "IN_SYNC", cause: str = "none", behind: int = 50, **more: Any
+) -> PlanInput:
     """A replica 50 behind, with one donor: replay 1,000 s, copy 100 s."""
     comparison = Comparison(
         verdict=ReplicaVerdict(verdict), cause=Cause(cause), reason="so it is", behind=behind

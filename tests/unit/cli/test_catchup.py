@@ -67,7 +67,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
         "node_id": "A",
         "replicas": [
             {"worker_id": "w", "node_id": "B", "verdict": "DIVERGED"},
-            {"worker_id": "w", "node_id": "A", "verdict": "KNOWN"},
+            {"worker_id": "w", "node_id": "A", "verdict": "IN_SYNC"},
         ],
     }
     CannedNode.sent = []
@@ -90,8 +90,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("plan", "verdict", "code"),
     [
-        ("up-to-date", "KNOWN", 0),
-        ("replay", "KNOWN", 3),
+        ("up-to-date", "IN_SYNC", 0),
+        ("replay", "IN_SYNC", 3),
         ("copy", "EMPTY", 3),
         ("copy", "DIVERGED", 4),
         ("stop", "DIVERGED", 4),

@@ -43,7 +43,7 @@ STATUS: dict[str, Any] = {
         }
     ],
     "replicas": [
-        {"worker_id": "w", "node_id": "A", "position": 1000, "verdict": "KNOWN", "alive": True}
+        {"worker_id": "w", "node_id": "A", "position": 1000, "verdict": "IN_SYNC", "alive": True}
     ],
     "halted": None,
 }
@@ -317,7 +317,7 @@ def test_tables_and_peers_and_workers_print(
     out = capsys.readouterr().out
     assert "origin string" in out
     assert "http://b:1" in out
-    assert "KNOWN" in out
+    assert "IN_SYNC" in out
 
 
 def test_init_writes_a_file_that_passes_the_check(

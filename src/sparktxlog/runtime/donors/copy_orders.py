@@ -80,7 +80,7 @@ class Copies:
             raise LocalProtocolError(
                 f"no donor for worker {decision.worker_id!r}: "
                 f"{'; '.join(failures) or 'none is known'}",
-                hint="A donor is a site whose worker reports KNOWN and whose node is linked.",
+                hint="A donor is a site whose worker reports IN_SYNC and whose node is linked.",
                 worker_id=decision.worker_id,
                 donors=list(donors),
             )

@@ -1,6 +1,6 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
-A lease pins all files of the replica's tables at its newest KNOWN report, by hard links (see
+A lease pins all files of the replica's tables at its newest IN_SYNC report, by hard links (see
 `storage.copies.pins`).  So the replica stays online and writable while it is copied, and later
 changes do not reach the copy.  The lease's token gives access to these files only.  An unused lease
 expires, and its pins are removed.
@@ -109,7 +109,7 @@ class Donor:
             named: An operator says that this replica is right, although another one differs.
 
         Raises:
-            NotFoundError: There is no replica here, or not one that is KNOWN (definite).
+            NotFoundError: There is no replica here, or not one that is IN_SYNC (definite).
             BusyError: There are MAX_LEASES leases already; they expire (definite).
             StorageError: The files cannot be pinned; nothing stays pinned.
         """
@@ -177,7 +177,7 @@ class Donor:
                 f"node {node_id!r} has no applied replica", hint="Copy from another site."
             )
         report = newest.report
-        if newest.comparison.verdict is not ReplicaVerdict.KNOWN:
+        if newest.comparison.verdict is not ReplicaVerdict.IN_SYNC:
             raise NotFoundError(
                 f"the replica of {node_id!r} is {newest.comparison.verdict.value}: "
                 f"{newest.comparison.reason}",
@@ -278,7 +278,7 @@ class Donor:
         """Return the live files of the replica: what a copy of it costs.
 
         Raises:
-            NotFoundError: No replica that is KNOWN (definite).
+            NotFoundError: No replica that is IN_SYNC (definite).
             StorageError: Its tables cannot be read.
         """
         # Also for a contested replica: an operator may name it as the donor.

@@ -229,11 +229,11 @@ class Planning:
             full_replication_time_factor=settings.full_replication_time_factor,
             min_time_to_consider_full_replication_s=settings.min_time_to_consider_full_replication_s,
             others_not_empty=any(
-                s.comparison.verdict is ReplicaVerdict.KNOWN and s.report.position > 0
+                s.comparison.verdict is ReplicaVerdict.IN_SYNC and s.report.position > 0
                 for s in others
             ),
             last_healthy=forced
-            and comparison.verdict is ReplicaVerdict.KNOWN
+            and comparison.verdict is ReplicaVerdict.IN_SYNC
             and not any(self._is_healthy(s) for s in others),
             asked_for=forced,
         )
@@ -244,7 +244,7 @@ class Planning:
         return decision, [donor for donor in donors if donor not in silent] + silent
 
     def _is_healthy(self, state: JudgedReplica) -> bool:
-        return state.comparison.verdict is ReplicaVerdict.KNOWN
+        return state.comparison.verdict is ReplicaVerdict.IN_SYNC
 
     def _donors(
         self,
@@ -275,7 +275,7 @@ class Planning:
                 )
             )
         # The position of a diverged, foreign or irreparable replica does not count.
-        sound = comparison.verdict is ReplicaVerdict.KNOWN and not report.irreparable
+        sound = comparison.verdict is ReplicaVerdict.IN_SYNC and not report.irreparable
         least = report.position if sound and not forced else 0
         return choose_donors(self._node_id, least, candidates, self._max_donors, named)
 
@@ -288,7 +288,7 @@ class Planning:
         )
 
     async def _workload(self, report: WorkerReport, comparison: Comparison) -> Workload | None:
-        if comparison.verdict not in (ReplicaVerdict.KNOWN, ReplicaVerdict.EMPTY):
+        if comparison.verdict not in (ReplicaVerdict.IN_SYNC, ReplicaVerdict.EMPTY):
             return None
         published = self._base.published.value
         if report.position >= published:

@@ -150,7 +150,7 @@ class Replicas:
             )
         )
         base = self._compare(report)
-        if base.verdict is ReplicaVerdict.KNOWN:
+        if base.verdict is ReplicaVerdict.IN_SYNC:
             self._record(report)
         self._drop_former(report)
         state = self._states[report.worker_id] = JudgedReplica(
@@ -161,11 +161,11 @@ class Replicas:
             state.comparison, state.contested_at = known.comparison, known.contested_at
         self._judge_all(report.worker_id)
         comparison = state.comparison
-        # The same state may be judged again: a replica AHEAD of this node is KNOWN later.
+        # The same state may be judged again: a replica AHEAD of this node is IN_SYNC later.
         changed = changed or known is None or not _same_verdict(known.comparison, comparison)
         self._tell(state, known)
         writes: list[Write] = []
-        if changed and own and comparison.verdict is ReplicaVerdict.KNOWN:
+        if changed and own and comparison.verdict is ReplicaVerdict.IN_SYNC:
             writes = self._keep_batch(report)
         if own and report.follows != (known is not None and known.report.follows):
             value = report.worker_id.encode() if report.follows else b""
@@ -209,7 +209,7 @@ class Replicas:
         for state in self._states.values():
             site, until = state.report.node_id, state.report.position
             state.conviction = self._opinions.conviction(site, _replica(state.report), until)
-            usable = state.base.verdict in (ReplicaVerdict.KNOWN, ReplicaVerdict.AHEAD)
+            usable = state.base.verdict in (ReplicaVerdict.IN_SYNC, ReplicaVerdict.AHEAD)
             if usable and state.conviction is None and self._belongs(site):
                 sound[site] = _replica(state.report)
         for worker_id, state in self._states.items():
@@ -231,7 +231,7 @@ class Replicas:
         self._tell(state, replace(state, comparison=before))
         if state.report.node_id != self._node_id or before.verdict is state.comparison.verdict:
             return
-        if state.comparison.verdict is ReplicaVerdict.KNOWN:
+        if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
             self._turned.writes += self._keep_batch(state.report)
 
     def _keep_evidence(self, position: int) -> list[Write]:
@@ -345,7 +345,7 @@ class Replicas:
         """
         best: dict[str, int] = {}
         for state in self._states.values():
-            if state.comparison.verdict is ReplicaVerdict.KNOWN:
+            if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
                 site, contest = state.report.node_id, state.comparison.contest
                 position = state.report.position
                 if copies > 1 and contest is not None:

@@ -217,7 +217,7 @@ class Holders:
             node_id=report.node_id,
             worker_id=report.worker_id,
             position=report.position,
-            known=verdict is ReplicaVerdict.KNOWN,
+            known=verdict is ReplicaVerdict.IN_SYNC,
         )
         if holder == self._held[report.node_id]:
             return []

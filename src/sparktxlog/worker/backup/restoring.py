@@ -1,7 +1,7 @@
 """Restores a replica from an image; the log after the image then brings it to any position.
 
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
-both in its queue (KNOWN), and the worker replays the rest.  While files are written, the lake
+both in its queue (IN_SYNC), and the worker replays the rest.  While files are written, the lake
 contains the marker `_sparktxlog/restoring.json`: no worker starts there (`state.py` refuses it),
 and only `force_clean` removes the files.  Digests are verified while writing; only a recount by
 Spark shows whether the rows match their signatures.

@@ -1,7 +1,7 @@
-"""A replica brought back by copying a donor's files: from the grant to a KNOWN state.
+"""A replica brought back by copying a donor's files: from the grant to an IN_SYNC state.
 
     journal → back up → ticket → staging of all tables → quarantine → swap
-            → state → report (must be KNOWN) → transfer record
+            → state → report (must be IN_SYNC) → transfer record
 
 A table is swapped on exactly the version that was examined for rows of others, and exported if it
 had any: also by a process that goes on after a kill, which examines anew.
@@ -188,7 +188,7 @@ class ReplicaCopy:
 
         Raises:
             ApplyError: A table could not be replaced; the copy may be repeated.
-            DivergedError: The node takes the result for neither KNOWN nor AHEAD of itself.
+            DivergedError: The node takes the result for neither IN_SYNC nor AHEAD of itself.
             TransportError: The node is not reached; the copy itself is done (not definite).
         """
         tables: dict[str, ReplicaTable] = {}
@@ -212,7 +212,7 @@ class ReplicaCopy:
         answer = self._report_known()
         self._tell(outcome, "done")
         # A node that is still behind its donor says stop, and knows the replica once it is there.
-        if answer.verdict not in ("KNOWN", "AHEAD"):
+        if answer.verdict not in ("IN_SYNC", "AHEAD"):
             raise DivergedError(
                 f"the copy from {outcome.donor} is {answer.verdict} for the node: {answer.reason}",
                 hint="Compare the sites: sparktxlog status; jobs/verify.py.",

@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 #: Segments asked for at once.
 SEGMENTS_LIMIT = 500
 #: Verdicts on a replica that a replay brings back.
-_REPLAYABLE = ("KNOWN", "EMPTY")
+_REPLAYABLE = ("IN_SYNC", "EMPTY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,7 +487,7 @@ class Applier:
             self._copy(self._reporter.answer.reason)
 
     def _copy(self, reason: str) -> None:
-        """Copy a donor's replica, or go on with a copy that was begun, until it is KNOWN.
+        """Copy a donor's replica, or go on with a copy that was begun, until it is IN_SYNC.
 
         Raises:
             TxLogError: As `ReplicaDriver.copy`.

@@ -179,7 +179,7 @@ def test_a_long_backlog_is_copied_once_the_donors_have_said_their_size(tmp_path:
             link.gate.set()
             await site.settled()
             answer = site.tell(report(30))
-            assert (answer["plan"], answer["verdict"]) == ("copy", "KNOWN")
+            assert (answer["plan"], answer["verdict"]) == ("copy", "IN_SYNC")
             assert site.tell(report(30)) == answer
             await site.settled()
         why, what = messages(logs)
@@ -359,7 +359,7 @@ def test_contested_replicas_replay_and_lend_only_to_whom_names_them(tmp_path: Pa
         site = Site(tmp_path, {"B": Link("B"), "C": Link("C")})
         site.tell(report(20, "B"))
         answer = site.tell(report(20, rows=2))
-        assert (answer["verdict"], answer["plan"]) == ("KNOWN", "replay")
+        assert (answer["verdict"], answer["plan"]) == ("IN_SYNC", "replay")
         assert "site B has 1:" in answer["reason"] and "--donor" in answer["reason"]
         await site.settled()
         assert site.tell(report(20, rows=2))["plan"] == "replay"

@@ -18,8 +18,8 @@ def replicas(saved: dict[str, bytes] | None = None, position: int = 100_000) -> 
 
 def test_a_site_with_another_content_than_most_is_diverged() -> None:
     known = replicas()
-    assert known.accept(report(10, "B"), 1)[0].verdict is ReplicaVerdict.KNOWN
-    assert known.accept(report(10, "C"), 1)[0].verdict is ReplicaVerdict.KNOWN
+    assert known.accept(report(10, "B"), 1)[0].verdict is ReplicaVerdict.IN_SYNC
+    assert known.accept(report(10, "C"), 1)[0].verdict is ReplicaVerdict.IN_SYNC
     comparison, _, writes = known.accept(report(10, "A", rows=2), 1)
     assert comparison.verdict is ReplicaVerdict.DIVERGED
     assert "most sites (B, C) have" in comparison.reason
@@ -123,7 +123,7 @@ def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> N
     base.ordered.value = base.published.value = 10
     assert known.overtaken() == [(report(10, "B"), 7)]
     comparison, changed, _ = known.accept(report(10, "B"), 7)
-    assert (comparison.verdict, changed) == (ReplicaVerdict.KNOWN, True)
+    assert (comparison.verdict, changed) == (ReplicaVerdict.IN_SYNC, True)
     assert known.overtaken() == []
     # What it said while it was AHEAD counts from now on.
     known.accept(report(10, "D"), 8)

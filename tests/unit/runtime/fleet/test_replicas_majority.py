@@ -18,7 +18,7 @@ from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict, Wor
 from sparktxlog.runtime.fleet.replicas import HISTORY, RECOUNT_AFTER_US, Replicas
 from sparktxlog.storage.interfaces import PutValue, Write
 
-KNOWN, DIVERGED = ReplicaVerdict.KNOWN, ReplicaVerdict.DIVERGED
+IN_SYNC, DIVERGED = ReplicaVerdict.IN_SYNC, ReplicaVerdict.DIVERGED
 GOOD, LOST = 5, 4
 
 
@@ -52,7 +52,7 @@ class Node:
         return turned
 
     def verdicts(self) -> str:
-        """Return the sites by verdict: `AC known B diverged`, contested ones marked by `?`."""
+        """Return the sites by verdict: `AC in_sync B diverged`, contested ones marked by `?`."""
         found: dict[str, str] = {}
         for state in self.replicas.states():
             verdict = state.comparison.verdict.value.lower() + "?" * state.contested
@@ -89,7 +89,7 @@ def of_all(position: int, order: str) -> list[WorkerReport]:
     return [at(position, site) for site in order]
 
 
-SETTLED = "AC known B diverged"
+SETTLED = "AC in_sync B diverged"
 
 
 def test_each_node_heard_its_own_worker_first_and_all_agree_in_the_end() -> None:
@@ -100,9 +100,9 @@ def test_each_node_heard_its_own_worker_first_and_all_agree_in_the_end() -> None
     b = Node("B")
     # B's own node does not plan before a majority speaks, and then from those who are right.
     b.hear(at(10, "B"))
-    assert b.verdicts() == "B known"
+    assert b.verdicts() == "B in_sync"
     b.hear(at(10, "A"))
-    assert b.verdicts() == "AB known?" and b.donors() == []
+    assert b.verdicts() == "AB in_sync?" and b.donors() == []
     b.hear(at(10, "C"))
     assert b.donors() == ["A", "C"]
 
@@ -112,7 +112,7 @@ def test_a_fault_that_is_heard_first_does_not_spread() -> None:
     assert a.hear(at(10, "B")) == []
     # One other opinion: nobody can say who is right, nobody lends, and nobody is blamed.
     assert a.hear(at(10, "A")) == ["B"]
-    assert a.verdicts() == "AB known?" and a.donors() == []
+    assert a.verdicts() == "AB in_sync?" and a.donors() == []
     for said in ("at position 10 table 't'", "has signature 5:", "site B has 4:", "--donor"):
         assert said in a.reason("A")
     assert sorted(a.hear(at(10, "C"))) == ["A", "B"]
@@ -123,7 +123,7 @@ def test_a_fault_that_is_heard_first_does_not_spread() -> None:
 def test_a_fault_is_found_even_if_the_site_has_gone_on_meanwhile() -> None:
     a = Node("A")
     a.hear(at(10, "B"), at(20, "B"), at(30, "B"))
-    assert a.verdicts() == "B known"
+    assert a.verdicts() == "B in_sync"
     a.hear(at(10, "A"), at(10, "C"))
     assert a.verdicts() == SETTLED
     # It is still wrong where nobody else has reported, and where only one other has.
@@ -140,18 +140,18 @@ def test_a_copy_or_a_lost_lake_makes_another_replica_of_it() -> None:
         assert node.verdicts() == SETTLED
         repaired = replace(report(20, "B", rows=GOOD), copied_from="A@20/1")
         node.hear(repaired)
-        assert node.verdicts() == "ABC known"
+        assert node.verdicts() == "ABC in_sync"
         # Nothing that it said before counts against it or against anybody.
         node.hear(replace(report(30, "B", rows=GOOD), copied_from="A@20/1"))
         node.hear(at(30, "A"), at(30, "C"))
-        assert node.verdicts() == "ABC known"
+        assert node.verdicts() == "ABC in_sync"
 
     node = Node("B")
     node.hear(*of_all(10, "BAC"))
     node.hear(replace(report(0, "B"), worker_id="new", chain_hash="", tables={}))
-    assert node.verdicts() == "AC known B empty" and node.donors() == ["A", "C"]
+    assert node.verdicts() == "AC in_sync B empty" and node.donors() == ["A", "C"]
     node.hear(replace(report(10, "B", rows=GOOD), worker_id="new"))
-    assert node.verdicts() == "ABC known"
+    assert node.verdicts() == "ABC in_sync"
 
 
 def test_two_sites_contest_each_other_until_one_is_another() -> None:
@@ -160,7 +160,7 @@ def test_two_sites_contest_each_other_until_one_is_another() -> None:
         for site in "AB":
             b.hear(report(position, site, rows=position))
     b.hear(*of_all(30, "BA"), at(40, "B"))
-    assert b.verdicts() == "AB known?"
+    assert b.verdicts() == "AB in_sync?"
     assert (b.donors(), b.donors("A"), b.donors("C")) == ([], ["A"], [])
     # Each has applied what it has; equal they were up to 20 only.
     assert [b.replicas.applied(copies) for copies in (1, 2, 3)] == [40, 20, 0]
@@ -169,7 +169,7 @@ def test_two_sites_contest_each_other_until_one_is_another() -> None:
     c.hear(*of_all(30, "AB"), replace(report(0, "C"), chain_hash="", tables={}))
     assert c.donors() == []
     b.hear(replace(report(30, "B", rows=GOOD), copied_from="A@30/1"))
-    assert b.verdicts() == "AB known" and b.replicas.applied(2) == 30
+    assert b.verdicts() == "AB in_sync" and b.replicas.applied(2) == 30
 
 
 def test_a_late_majority_turns_the_verdict_whoever_was_first() -> None:
@@ -178,13 +178,13 @@ def test_a_late_majority_turns_the_verdict_whoever_was_first() -> None:
     assert a.replicas.snapshot(None) is not None
     # A is the one that is wrong here: two others say so.
     a.hear(report(10, "B", rows=7))
-    assert a.verdicts() == "AB known?"
+    assert a.verdicts() == "AB in_sync?"
     assert sorted(a.hear(report(10, "C", rows=7))) == ["A", "B"]
-    assert a.verdicts() == "BC known A diverged"
+    assert a.verdicts() == "BC in_sync A diverged"
     assert a.replicas.applied(1) == 0
     # C corrects itself: it had said what it had not.
     turned = a.hear(replace(report(10, "C", rows=GOOD), copied_from="D@10/1"))
-    assert a.verdicts() == "AC known B diverged" and sorted(turned) == ["A", "B"]
+    assert a.verdicts() == "AC in_sync B diverged" and sorted(turned) == ["A", "B"]
     assert a.replicas.applied(1) == 10
 
 
@@ -199,7 +199,7 @@ def test_a_majority_against_the_own_replica_outlives_a_restart() -> None:
     assert b.verdicts() == SETTLED and b.donors() == ["A", "C"]
     b.hear(replace(report(20, "B", rows=GOOD), copied_from="A@20/1"))
     b.restart()
-    assert b.verdicts() == "B known"
+    assert b.verdicts() == "B in_sync"
 
 
 def test_after_a_restart_the_own_reports_are_one_opinion_and_no_truth() -> None:
@@ -207,7 +207,7 @@ def test_after_a_restart_the_own_reports_are_one_opinion_and_no_truth() -> None:
         node = Node(faulty)
         node.hear(at(10, faulty), at(20, faulty))
         node.restart()
-        assert node.verdicts() == f"{faulty} known"
+        assert node.verdicts() == f"{faulty} in_sync"
         node.hear(*of_all(20, "BAC".replace(faulty, "")))
         assert node.verdicts() == SETTLED
 
@@ -225,26 +225,26 @@ def test_a_verdict_stays_when_its_position_is_long_past() -> None:
     for batch in range(1, HISTORY + 100):
         late.hear(at(10 * batch, "A"), at(10 * batch, "C"))
     late.hear(at(10, "B"))
-    assert late.verdicts() == "ABC known"
+    assert late.verdicts() == "ABC in_sync"
 
 
 def test_who_left_the_cluster_contests_nobody() -> None:
     members = dict.fromkeys("BC", SimpleNamespace(up=True))
     a = Node("A", links=members)
     a.hear(*of_all(10, "AB"))
-    assert a.verdicts() == "AB known?"
+    assert a.verdicts() == "AB in_sync?"
     del members["B"]
     a.hear(at(10, "A", reported_at=1))
-    assert a.verdicts() == "AB known"
+    assert a.verdicts() == "AB in_sync"
     assert a.replicas.applied(1) == 10
 
 
 def test_another_lineage_or_history_has_no_opinion() -> None:
     a = Node("A")
     a.hear(at(10, "A"), at(10, "B", lineage="forced"), at(10, "C", chain_hash="ff"))
-    assert a.verdicts() == "A known B foreign C diverged"
+    assert a.verdicts() == "A in_sync B foreign C diverged"
     a.hear(at(10, "C", irreparable="half a copy"))
-    assert a.verdicts().startswith("AC known")
+    assert a.verdicts().startswith("AC in_sync")
     assert len(a.replicas._opinions.at(10)) == 1
 
 
@@ -284,7 +284,7 @@ def test_replicas_that_differ_are_recounted_after_a_while_and_once() -> None:
     # It is right by itself: that settles nothing, and is not asked again.
     b.keep(b.replicas.take_recount(counted("B", 10, LOST)))
     assert b.replicas.recount_due("wB") == []
-    assert b.verdicts() == "AB known?"
+    assert b.verdicts() == "AB in_sync?"
     b.hear(at(20, "B"))
     assert b.replicas.recount_due("wB") == []
 
@@ -293,24 +293,24 @@ def test_a_recount_that_differs_convicts_and_clears_the_other_site() -> None:
     b, a = Node("B"), Node("A")
     for node in (a, b):
         node.hear(*of_all(10, "BA"))
-        assert node.verdicts() == "AB known?"
+        assert node.verdicts() == "AB in_sync?"
     b.keep(b.replicas.take_recount(counted("B", 10, GOOD)))
     b.hear(b.replicas.state("wB").told)
-    assert b.verdicts() == "A known B diverged" and b.donors() == ["A"]
+    assert b.verdicts() == "A in_sync B diverged" and b.donors() == ["A"]
     (state,) = (s for s in b.replicas.states() if s.report.node_id == "B")
     assert state.comparison.cause is Cause.RECOUNT
     assert "a recount of version 10 counts 5:" in state.comparison.reason
     # Its node passes it on like that, and A is free.
     a.hear(*b.replicas.latest_own(5))
-    assert a.verdicts() == "A known B diverged"
+    assert a.verdicts() == "A in_sync B diverged"
     # The next report of its worker does not know of it, nor does a restart make it forgotten.
     b.hear(at(20, "B"))
-    assert b.verdicts() == "A known B diverged"
+    assert b.verdicts() == "A in_sync B diverged"
     b.restart()
     assert b.verdicts() == "B diverged"
     b.hear(at(10, "A"))
     b.hear(replace(at(10, "B"), copied_from="A@10/2", tables=at(10, "A").tables))
-    assert b.verdicts() == "AB known"
+    assert b.verdicts() == "AB in_sync"
 
 
 def test_a_recount_of_another_replica_says_nothing_of_this_one() -> None:
@@ -318,18 +318,18 @@ def test_a_recount_of_another_replica_says_nothing_of_this_one() -> None:
     b.hear(at(10, "B", copied_from="A@10/1"))
     b.keep(b.replicas.take_recount(counted("B", 10, GOOD, copied_from="A@10/0")))
     b.hear(b.replicas.state("wB").told)
-    assert b.verdicts() == "B known"
+    assert b.verdicts() == "B in_sync"
 
 
 def test_a_later_recount_takes_an_earlier_one_back() -> None:
     b = Node("B")
     b.hear(at(10, "B"))
-    for rows, verdicts in ((GOOD, "B diverged"), (LOST, "B known")):
+    for rows, verdicts in ((GOOD, "B diverged"), (LOST, "B in_sync")):
         b.keep(b.replicas.take_recount(counted("B", 10, rows)))
         b.hear(b.replicas.state("wB").told)
         assert b.verdicts() == verdicts
     b.restart()
-    assert b.verdicts() == "B known"
+    assert b.verdicts() == "B in_sync"
 
 
 def test_files_that_are_missing_are_told_as_such() -> None:

@@ -204,9 +204,9 @@ def report(site: str, position: int) -> WorkerReport:
 
 def test_holders_survive_a_restart_and_strangers_are_none() -> None:
     holders = Holders("ab", {})
-    writes = holders.note(report("b", 40), ReplicaVerdict.KNOWN)
-    assert holders.note(report("b", 40), ReplicaVerdict.KNOWN) == []
-    assert holders.note(report("z", 70), ReplicaVerdict.KNOWN) == []
+    writes = holders.note(report("b", 40), ReplicaVerdict.IN_SYNC)
+    assert holders.note(report("b", 40), ReplicaVerdict.IN_SYNC) == []
+    assert holders.note(report("z", 70), ReplicaVerdict.IN_SYNC) == []
     assert holders.note(report("a", 70), ReplicaVerdict.FOREIGN) == []
     (kept,) = writes
     assert isinstance(kept, PutValue)

@@ -71,7 +71,7 @@ class Site:
 
     def report(self) -> Answer:
         self._at("report")
-        return Answer(verdict="KNOWN", plan="up-to-date")
+        return Answer(verdict="IN_SYNC", plan="up-to-date")
 
     def foreign(self) -> None:
         """Let somebody else commit."""

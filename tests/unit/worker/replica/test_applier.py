@@ -87,7 +87,7 @@ def worker(node: Node, directory: ReplicaDirectory, **options: Any) -> Applier:
 def test_a_run_reports_then_applies_batch_by_batch(node: Node, directory: ReplicaDirectory) -> None:
     outcome = worker(node, directory).run_once()
     assert (outcome.position, outcome.published, outcome.batches) == (END, END, END)
-    assert (outcome.verdict, outcome.stopped) == ("KNOWN", "")
+    assert (outcome.verdict, outcome.stopped) == ("IN_SYNC", "")
     assert [report.position for report in node.reports] == [0, 1, 2, END]
     assert not any(report.follows for report in node.reports)
 
@@ -105,7 +105,7 @@ def test_a_node_that_says_stop_or_copy_has_nothing_applied(
 def test_a_replay_that_was_asked_for_ignores_a_faster_copy(
     node: Node, directory: ReplicaDirectory
 ) -> None:
-    node.answer = Answer(verdict="KNOWN", plan="copy", reason="faster")
+    node.answer = Answer(verdict="IN_SYNC", plan="copy", reason="faster")
     assert worker(node, directory, replays_anyway=True).run_once().position == END
 
 
@@ -130,7 +130,7 @@ def test_tables_that_the_node_asks_for_are_recounted_once_for_a_position(
 
     asked: list[tuple[int, tuple[str, ...]]] = []
     monkeypatch.setattr(applier, "recount", recounted)
-    node.answer = Answer(verdict="KNOWN", plan="replay", recount=("t",))
+    node.answer = Answer(verdict="IN_SYNC", plan="replay", recount=("t",))
     if follows:
         node.away_at = {2}
         worker(node, directory).follow(node.stop)

@@ -104,7 +104,7 @@ def test_a_verification_compares_its_count_with_the_record_and_with_other_sites(
     assert found.compared_sites == ("b", "c", "e", "f") and not found.sound
     (finding,) = found.tables
     assert (finding.counted, finding.differing_sites) == (SIGNATURE.to_text(), {"c": other})
-    assert (found.verdict, found.plan, finding.causes) == ("KNOWN", "up-to-date", ())
+    assert (found.verdict, found.plan, finding.causes) == ("IN_SYNC", "up-to-date", ())
     (told,) = source.recounts
     assert told.tables["t"].sound and (told.worker_id, told.node_id, told.position) == ("w", "a", 7)
     # Its scan fails over whole files: that proves nothing, and people are told.
