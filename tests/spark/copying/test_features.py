@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +57,13 @@ class Donor:
         for statement in statements:
             self.spark.sql(statement.format(t=f"delta.`{self.root / 'donor' / name}`"))
 
-    def copy(self, position: int, target: str, **options: Any) -> ApplyOutcome:
-        """Copy all tables as they are now."""
+    def copy(
+        self, position: int, target: str, names: Iterable[str] = TABLES, **options: Any
+    ) -> ApplyOutcome:
+        """Copy tables as they are now."""
         offers = []
-        for name, definition in self.definitions.items():
+        for name in names:
+            definition = self.definitions[name]
             path = self.root / "donor" / name
             version = newest(path)
             frame = self.spark.read.format("delta").load(str(path))
@@ -127,7 +130,7 @@ def test_tables_with_features_are_copied_fresh_and_swapped(donor: Donor) -> None
     old = donor.spark.read.format("delta").option("versionAsOf", before)
     found = old.load(str(donor.root / "target" / "mapped")).collect()
     assert sorted(tuple(row) for row in found) == [(1, "a"), (2, "b")]
-    whole = donor.copy(6, "whole", history=True)
+    whole = donor.copy(6, "whole", ("vectors", "mapped"), history=True)
     assert set(whole.copies[0].tables.values()) == {"rename"}
     old = donor.spark.read.format("delta").option("versionAsOf", 1)
     assert old.load(str(donor.root / "whole" / "vectors")).count() == 10
