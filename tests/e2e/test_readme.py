@@ -65,7 +65,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_the_quickstart_runs_twice_as_it_stands(
+def test_the_quickstart_runs_three_times_as_it_stands(
     node: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     url, env = node
@@ -73,7 +73,7 @@ def test_the_quickstart_runs_twice_as_it_stands(
     assert block is not None
     script = tmp_path / "quickstart.py"
     script.write_text(block[1].replace("http://127.0.0.1:7070", url))
-    for run in (1, 2):
+    for run in (1, 2, 3):
         answer = subprocess.run(
             [sys.executable, str(script)],
             cwd=tmp_path,
