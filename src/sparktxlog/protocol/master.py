@@ -1,19 +1,19 @@
-"""The sans-I/O core of a master: events in, actions out (docs/protocol.md).
+"""The core of a master, without I/O: events in, actions out (docs/protocol.md).
 
     actions = master.handle_all(events, now)    # or handle(event, now) for one
     deadline = master.next_deadline()           # then a Tick, at that time or later
 
-Rules of this room: no clock, no chance, no I/O.  Time is an argument, in microseconds: the shell's
-time, which is steady and rules what is due, and the wall clock, which only timestamps follow.
-Whatever must be kept, sent or told is returned as an action.
+Rules: no clock, no random numbers, no I/O.  Time is an argument, in microseconds: the node's steady
+time, which decides what is due, and the wall clock, which only timestamps follow.  Everything to
+keep, send or report is returned as an action.
 
-The returned actions are one first-in-first-out stream.  All `Persist…` of a batch stand before
-everything else in it, so the executor can make a batch durable with one fsync, and the core counts
-a persist as done as soon as it is returned: what leaves the node is always behind it.
+The returned actions are one first-in-first-out stream.  All `Persist…` of a batch come before
+everything else in it, so the executor can make a batch durable with one fsync.  The core counts a
+persist as done as soon as it is returned, because messages are always sent after it.
 
 `Ordering` is the normal operation within one epoch, `Succession` the way from one epoch to the
-next.  The succession only reads the epoch.  It yields outcomes, and `Master._apply` carries them
-out in one `match`: to freeze, to suspect nodes, to flush, to learn a decided view.
+next.  The succession only reads the epoch.  It yields outcomes, and `Master._apply` applies them in
+one `match`: to freeze, to suspect nodes, to flush, to learn a decided view.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ from sparktxlog.protocol.words.view import TAKES_SUBMITS, TRANSITIONS, Ballot, P
 
 
 class Master:
-    """One node's part in the sync protocol.
+    """One node's role in the sync protocol.
 
     Args:
         config: Settings; those marked (*) must be equal on all members.
@@ -146,7 +146,7 @@ class Master:
             late = is_late(submit, config.inline_limit_bytes, view.quorum)
             self._staging.add(submit, now, late=late)
         self._standings = Standings(state.standings)
-        #: Node → incarnation of which nothing is believed any more, and why (P10).
+        #: Node → incarnation whose messages no longer count, and why (P10).
         self._doubted: dict[str, tuple[int, str]] = {}
         self._differing: set[str] = set()  # members with another queue than this node's (I1)
         self._succession = Succession(
@@ -167,18 +167,18 @@ class Master:
             self._succession.patience_us,
             now,
         )
-        #: A candidate to hold durably, and the decided view to take into force when it is held.
+        #: A candidate to hold durably, and the decided view to adopt when it is held.
         self._flush: Flush | None = None
         self._decided: View | None = None
         self._inspection = Inspection(self._outbox)
-        #: True: something came that a flush or a decided view may have waited for.
+        #: True: something arrived that a flush or a decided view may have waited for.
         self._progress = False
         self._current.ordering = self._new_ordering(self._restamp(list(state.incoming)), now)
         #: What this node loaded at its start (P30).
         self._standing = self._loaded(voter)
 
     def _is_former(self, header: RunHeader) -> bool:
-        """Return whether a run is of this node as it was: of that nobody knows a promise."""
+        """Return whether a run is of a former incarnation of this node, which has no promises."""
         own = self._config
         return header.origin == own.node_id and header.incarnation != own.incarnation
 
@@ -232,7 +232,7 @@ class Master:
 
     @property
     def phase(self) -> Phase:
-        """What part this node takes."""
+        """The phase of this node."""
         return self._current.phase
 
     @property
@@ -249,7 +249,7 @@ class Master:
         return self._staging.digest_of(transaction_id)
 
     def acceptance(self, ids: bytes) -> Acceptance | None:
-        """Return what a manifest can say of these ids, as far as memory reaches.
+        """Return what is known of these ids for a manifest, as far as memory reaches.
 
         None: not all members would read it (P31).
         """
@@ -293,7 +293,7 @@ class Master:
 
     @property
     def wants_rest(self) -> bool:
-        """Whether the core waits for `Rested`: it is about to let all stand still for a moment."""
+        """Whether the core waits for `Rested`, before all members stop ordering for a moment."""
         return self._succession.rest.wanted and not self._halted
 
     def next_deadline(self) -> int | None:
@@ -306,7 +306,7 @@ class Master:
         return earliest(times)
 
     def member_state(self) -> MemberState:
-        """Return what a member's PROMISE says (P14)."""
+        """Return what this member holds, for its PROMISE (P14)."""
         return self._ordering.member_state()
 
     def status(self) -> MasterStatus:
@@ -326,7 +326,7 @@ class Master:
         )
 
     def _awaited_admission(self) -> tuple[Awaited, ...]:
-        """Return whom a node waits for that is about to join: anyone of the members."""
+        """Return the nodes that a joining node waits for: any of the members."""
         if self.phase is not Phase.JOINING:
             return ()
         return tuple(
@@ -384,11 +384,11 @@ class Master:
     def _lineages(self) -> set[str]:
         return {self.view.lineage, *(lineage for lineage, _ in self.view.ancestors)}
 
-    # -- whom to believe ---------------------------------------------------------------------------
+    # -- which messages count ----------------------------------------------------------------------
 
     @property
     def standing(self) -> Standing:
-        """What this node shows of itself when it greets (P30)."""
+        """The durable state that this node's greeting shows (P30)."""
         seq, _ = self._ordering.loaded()
         return replace(self._standing, seq_now=seq, counter_now=self._counter.reserved)
 
@@ -397,20 +397,20 @@ class Master:
         return self._standings.heard(node, self.view.epoch, self._queue.position)
 
     def knows_process(self, node: str, boot: str) -> bool:
-        """Return whether a process is the one that spoke last as that node."""
+        """Return whether a process is the last known one of that node."""
         known = self._standings.of(node)
         return known is not None and known.boot == boot
 
     def is_blank(self, node: str) -> bool:
-        """Return whether a node showed nothing yet that anything could rest on."""
+        """Return whether a node has shown no state yet on which others could rely."""
         known = self._standings.of(node)
         return known is not None and known.binds_nothing
 
     def judge(self, peer: str, shown: Standing) -> str:
-        """Return why a node that greets must come back under the next incarnation (P30).
+        """Return why a greeting node must rejoin with the next incarnation (P30).
 
-        Empty: it shows all that it showed before, and all that this node's own queue and streams
-        rest on; what that is, this node keeps anyhow.
+        Empty: it shows everything that it showed before, and everything that this node's own queue
+        and streams depend on.
         """
         doubt = self._doubted.get(peer)
         if doubt is not None and shown.incarnation <= doubt[0]:
@@ -419,7 +419,7 @@ class Master:
         return self._standings.judge(peer, shown, self.view, self._queue.key, held)
 
     def _take_in(self, event: PostReceived | PayloadArrived, now: int) -> None:
-        """Take in what a peer says; one that contradicts itself is not believed any more (P10)."""
+        """Handle a peer's message; a peer that contradicts itself no longer counts (P10)."""
         try:
             if isinstance(event, PostReceived):
                 self._on_post(event.post, now)
@@ -435,7 +435,7 @@ class Master:
                 self._outbox.tell(TellDoubt(peer=NodeId(error.peer), text=str(error)))
 
     def _speaks(self, node: str, incarnation: int) -> bool:
-        """Return whether what a node says counts: of one that only wants to join nothing does.
+        """Return whether a node's messages count: not those of a node that only wants to join.
 
         It may come back as it was, if the disk that it had been looked for is found.
         """
@@ -443,7 +443,7 @@ class Master:
         return seat is None or incarnation <= seat.incarnation
 
     def _doubt(self, error: ContradictionError, now: int) -> bool:
-        """Believe nothing more of a node until it comes back as another; return if that is news."""
+        """Ignore a node until it rejoins with another incarnation; return whether that is news."""
         if error.peer in self._doubted:
             return False
         seat = self.view.seat(error.peer)
@@ -453,10 +453,10 @@ class Master:
         return True
 
     def _on_other_queue(self, error: OtherQueueError, now: int) -> None:
-        """Stop if at least half of the members have another queue; else it is the peer's (I1).
+        """Stop if at least half of the members have another queue; else the peer is wrong (I1).
 
         Raises:
-            OtherQueueError: This node's queue contradicts as many as can agree without it.
+            OtherQueueError: So many members contradict this node that they can agree without it.
         """
         members = self.view.members
         self._differing.add(error.peer)
@@ -479,7 +479,7 @@ class Master:
         doubt = self._doubted.get(message.sender)
         if doubt is not None and (isinstance(message, Decide) or message.incarnation <= doubt[0]):
             return
-        if doubt is not None:  # it speaks under a later incarnation
+        if doubt is not None:  # it has a later incarnation now
             self._succession.suspicion.trust(message.sender)
         if not isinstance(message, Decide) and self._speaks(message.sender, message.incarnation):
             self._standings.said(message, self.view.epoch)
@@ -516,7 +516,7 @@ class Master:
             changes.refuse(event.ticket, f"this node is {self.phase}: ask a member")
 
     def _on_force(self, event: ForceRequested, now: int) -> None:
-        """Go on alone, as an operator says who knows that the others are dead (P23)."""
+        """Go on alone: an operator says that the others are dead (P23)."""
         ordering = self._ordering
         if not self._current.is_member or event.lineage in self._lineages:
             reason = "only a member can go on alone, under a new lineage"
@@ -557,7 +557,7 @@ class Master:
             self._following.work(self._wanted, self.next_stamp, now)
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion
-            # Who is ahead of the time itself waits for what nobody can promise: its own fault.
+            # A node whose own clock is ahead waits for promises that no other node can give.
             deaf = suspicion.deaf(now)
             lacking = {} if self._counter.is_ahead else self._ordering.lacking(deaf)
             suspicion.promised(lacking, self._queue.position, now)
@@ -575,7 +575,7 @@ class Master:
 
     @property
     def _is_following(self) -> bool:
-        """Whether this node fetches the queue of others: to be admitted, or for a flush."""
+        """Whether this node fetches the queue of others, to be admitted or for a flush."""
         if self._current.is_member and self._wanted is None:
             return False
         if self.phase is Phase.FAULT:
@@ -587,7 +587,7 @@ class Master:
 
     @property
     def _wanted(self) -> View | None:
-        """View whose final queue this node shall hold."""
+        """The view whose final queue this node must hold."""
         if self._decided is not None:
             return self._decided
         return None if self._flush is None else self._flush.candidate
@@ -595,7 +595,7 @@ class Master:
     # ------------------------------------------------------------------ outcomes of the succession
 
     def _apply(self, outcomes: Outcomes, now: int) -> None:
-        """Apply what the succession yields, each outcome before it goes on."""
+        """Apply the outcomes of the succession, each one before it goes on."""
         for outcome in outcomes:
             match outcome:
                 case Wedge():
@@ -623,7 +623,7 @@ class Master:
             self._enter(Phase.NORMAL, "all members are there")
 
     def _continue_flush(self, now: int, *, asked: bool) -> None:
-        """Get on with a flush; say how far it is when asked, and when it is done."""
+        """Continue a flush; report its progress on request, and its end."""
         flush = self._flush
         if flush is None:
             return
@@ -637,10 +637,10 @@ class Master:
         self._apply(self._succession.tell_flushed(flush, missing, whole, now), now)
 
     def _learn(self, view: View, now: int) -> None:
-        """Take in a decided view of a later epoch: as a member, or as one that is none.
+        """Adopt a decided view of a later epoch, as a member or as another node.
 
         Raises:
-            InvariantViolation: This node's queue is no beginning of what it continues (I4, P28).
+            InvariantViolation: This node's queue is not a prefix of what it continues (I4, P28).
         """
         if self.phase is Phase.FAULT:
             return
@@ -666,7 +666,7 @@ class Master:
         check_incarnation(view, self._config.node_id, self.incarnation)
 
     def _take_into_force(self, now: int) -> None:
-        """Install a decided view once its final queue is durable here (P18)."""
+        """Install a decided view after its final queue is durable here (P18)."""
         view = self._decided
         if view is None or self._ordering.want(view, now) != 0:
             return
@@ -695,7 +695,7 @@ class Master:
                 self._differing.discard(node)
 
     def _restamp(self, runs: list[RecoveredRun]) -> list[RecoveredRun]:
-        """Give own runs of earlier epochs a new stamp; drop what others stamped then (P18, P20).
+        """Give own runs of earlier epochs a new stamp; drop those that others stamped (P18, P20).
 
         Only the origin restamps, and only as a member of the later epoch.
         """
@@ -746,7 +746,7 @@ class Master:
         self._outbox.tell(TellPhase(phase=phase, view=self.view, reason=reason))
 
     def _halt(self, code: str, text: str) -> None:
-        """Take no more part; what was persisted and told before stays valid."""
+        """Take no more part; everything persisted and sent before stays valid."""
         self._halted = text
         self._outbox.drop_posts()
         self._succession.changes.fail(f"this node halted: {text}")

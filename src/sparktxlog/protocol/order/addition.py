@@ -1,8 +1,8 @@
-"""ADD: which run comes next in the synchronized queue (protocol P7).
+"""ADD: decides which run is next in the synchronized queue (protocol P7).
 
 The longest common prefix of all masters' queues, cut at the least counter, is the longest prefix
-of the agreed order that everybody acquired.  So the heads of the per-origin streams are merged by
-order key, and the walk stops, never skips, at the first run that is not yet
+of the agreed order that all acquired.  So the heads of the per-origin streams are merged by order
+key, and the walk stops, and never skips, at the first run that is not yet
 
     covered     ts <= least usable promise of *all* members, and
     acquired    durable here and at `quorum` members in all, its origin included.
@@ -41,7 +41,7 @@ def least_promise(peers: Sequence[Peer], own: int) -> int:
 def holders(run: Run, peers: Sequence[Peer]) -> int:
     """Return how many members are known to hold the run durably.
 
-    Its origin made it durable before the header left (P4), and so counts at once.
+    Its origin made it durable before it sent the header (P4), so it counts at once.
     """
     origin, last = run.header.origin, run.last
     count = 0 if run.facts is None else 1

@@ -1,12 +1,11 @@
-"""Catalog and outcomes: a pure fold over the synchronized queue (protocol P25b, P25c).
+"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b, P25c).
 
-Every site folds the same runs in the same order, so every site rejects the same transactions.
-A transaction is REJECTED as a whole when its id stands within the id window already, when it is
-ordered later than that window after it was accepted or than it is valid, when it
-creates a table that exists with another definition, when it touches a table that does not exist,
-or with another schema version than the table has, or when its run is void (P32).  Creating an
-identical table again is a commit without effect.  A create counts for its own transaction and those
-behind it.
+Every site processes the same runs in the same order, so every site rejects the same transactions.
+A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
+than that window after it was accepted, or later than it is valid, if it creates a table that exists
+with another definition, if it touches a table that does not exist or has another schema version, or
+if its run is void (P32).  To create an identical table again is a commit without effect.  A create
+counts for its own transaction and later ones.
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
 only where they are rejected.
@@ -24,7 +23,7 @@ from sparktxlog.protocol.order.idwindow import IdWindow
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.protocol.words.recovery import NoOlderIds, OlderIds
 
-#: What a run brings into being: (position of the creating transaction, definition).
+#: Tables that a run creates: (position of the creating transaction, definition).
 Created = tuple[tuple[int, TableDefinition], ...]
 
 _NONE: Mapping[str, TableDefinition] = MappingProxyType({})
@@ -34,7 +33,7 @@ class Catalog:
     """Tables at the end of the synchronized queue, and the ids of its last positions.
 
     Args:
-        older_ids: What stands before those positions.
+        older_ids: Looks up ids before those positions.
         window_us: Log time, microseconds, for which an id is known at least.
     """
 
@@ -56,7 +55,7 @@ class Catalog:
         self.tables = Tables(self._tables)
 
     def locate(self, transaction_id: bytes) -> int | None:
-        """Return where a transaction id stands first, None if not among the last positions."""
+        """Return the first position of a transaction id, None if not among the last positions."""
         return self._window.locate(transaction_id)
 
     def locate_all(self, ids: bytes) -> list[tuple[int, int]]:
@@ -66,10 +65,10 @@ class Catalog:
     def fold(
         self, position: int, facts: RunFacts, ts: int = 0
     ) -> tuple[tuple[Rejection, ...], Created]:
-        """Take in the run that starts at `position` with timestamp `ts`.
+        """Process the run that starts at `position` with timestamp `ts`.
 
         Returns:
-            What it rejects and creates.
+            Its rejections and created tables.
         """
         assert position == self._window.end + 1, (position, self._window.end)
         rejected = self._reject_by_id(position, facts, ts)
@@ -83,7 +82,7 @@ class Catalog:
         return tuple(rejected[index] for index in sorted(rejected)), tuple(created)
 
     def _reject_by_id(self, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
-        """Reject repeats, and what comes too late to tell whether it is one (P25c).
+        """Reject repeats, and transactions too late to tell whether they are repeats (P25c).
 
         The accepting node looked among all ids up to `acceptance.position`; the window holds the
         last ones.  Only a run that was ordered long after it was accepted leaves a gap between.
@@ -125,7 +124,7 @@ class Catalog:
     def _create(
         self, position: int, facts: RunFacts, rejected: dict[int, Rejection]
     ) -> list[tuple[int, TableDefinition]]:
-        """Let the run's creates take effect, those of one transaction all or none."""
+        """Apply the run's creates, those of one transaction all or none."""
         created: list[tuple[int, TableDefinition]] = []
         by_index: dict[int, list[TableDefinition]] = {}
         for index, definition in facts.creates:
@@ -167,7 +166,7 @@ class Catalog:
         position: int,
         rejected: dict[int, Rejection],
     ) -> None:
-        """Reject the transactions of `touch` for which its table is not there."""
+        """Reject the transactions of `touch` whose table does not exist."""
         until = facts.n
         if self._fits(touch):
             until = next((at - position for at, d in created if d.name == touch.table), 0)

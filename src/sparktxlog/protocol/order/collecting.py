@@ -1,4 +1,4 @@
-"""COLLECT and MERGE: what peers' posts, pushes and tails add to the streams (protocol P5, P6, P10).
+"""COLLECT and MERGE: adds peers' posts, pushes and tails to the streams (protocol P5, P6, P10).
 
 Promises and acquired vectors only grow, headers only join at the end of their stream, and a
 promise counts only once its headers are held.  So loss, duplication and reordering are harmless,
@@ -20,17 +20,17 @@ from sparktxlog.protocol.words.bounds import fits, post_fits
 from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun
 
-#: Runs kept durable behind a gap, per origin; further ones are fetched later (P3b).
+#: Runs kept durable after a gap, per origin; further ones are fetched later (P3b).
 _MAX_EARLY = 1_024
 
 
 class Collecting:
-    """Streams of all members, and what the other members said.
+    """Streams of all members, and the state that other members reported.
 
     Args:
         watermarks: Per origin, the last sequence number in the synchronized queue; kept current
             by the queue.
-        incarnations: Under which incarnation each origin stamps in this epoch.
+        incarnations: The incarnation with which each origin stamps in this epoch.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Collecting:
         return self._config.epoch
 
     def recover(self, runs: list[RecoveredRun], now: int) -> None:
-        """Take in the durable runs beyond the queue.
+        """Add the durable runs after the queue's end.
 
         Raises:
             InvariantViolation: Own runs leave a gap.
@@ -95,7 +95,7 @@ class Collecting:
             )
 
     def take_post(self, post: Post, now: int) -> Peer | None:
-        """Take in a post; return its sender, None if the post was refused.
+        """Process a post; return its sender, None if the post was refused.
 
         Raises:
             ContradictionError: The sender broke a promise, or gave a number twice (P10).
@@ -186,7 +186,7 @@ class Collecting:
         return header.epoch == self._config.epoch and header.incarnation == incarnation
 
     def keep_early(self, stream: Stream, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a run beside its stream: its predecessors are on their way, or this node is frozen.
+        """Keep a run beside its stream: its predecessors are missing, or this node is frozen.
 
         Returns:
             Whether it is to be persisted.
@@ -208,12 +208,12 @@ class Collecting:
         fetched: bool = True,
         settled: bool = False,
     ) -> None:
-        """Register the header of a forerunner's queue entry, unless it is known (P9).
+        """Register the header of an entry of a longer queue, unless it is known (P9).
 
         Args:
             frozen: The node is no member, or wedged: entries of any epoch and origin may come.
             fetched: Its payload is wanted.
-            settled: It is in a queue, not only in a value that may be decided.
+            settled: It is in a queue, not only in a proposed value.
 
         Raises:
             InvariantViolation: It cannot continue its stream: the queues differ.
@@ -270,9 +270,9 @@ class Collecting:
         return run
 
     def learn_void(self, header: RunHeader, now: int) -> Run:
-        """Register what would stand in a run's place, and keep the run itself if it is here.
+        """Register the void form of a run, and keep the run itself if it is here.
 
-        As long as nothing is decided, this node goes on saying what it holds (P32).
+        Until the decision this node still reports that it holds the run (P32).
         """
         stream = self._stream_of(header.origin)
         held = stream.get(header.seq) or stream.early.get(header.seq)
@@ -292,7 +292,7 @@ class Collecting:
             stream.truncate(stream.acquired)
 
     def _stream_of(self, origin: str) -> Stream:
-        """Return the stream of any origin; one that is no member gets it when it is met."""
+        """Return the stream of any origin; that of a non-member is made at its first use."""
         stream = self.streams.get(origin)
         if stream is None:
             stream = Stream(origin, self._watermarks.get(origin, 0))
@@ -310,7 +310,7 @@ class Collecting:
         frozen: bool = False,
         fetched: bool = True,
     ) -> Run:
-        """Register a header, and want its payload.
+        """Register a header, and request its payload.
 
         Args:
             ordered: Others have it in their queues; else a small one may be on its way (P3a).
@@ -369,7 +369,7 @@ class Collecting:
         return True
 
     def holding(self, run: Run, *, anybody: bool = False) -> tuple[NodeId, ...]:
-        """Return who holds a payload: the origin, then members that said so; linked ones first.
+        """Return the holders of a payload: origin, then members that said so; linked ones first.
 
         Args:
             anybody: Name all peers: during an epoch change they hold what they do not say.
@@ -384,7 +384,7 @@ class Collecting:
         return tuple(peer.node_id for peer in holders)
 
     def acquired_mark(self) -> int:
-        """Return up to which own sequence number the acquisition quorum holds everything."""
+        """Return the last own sequence number up to which the acquisition quorum holds all runs."""
         marks = [self._own.known]
         marks.extend(peer.acquired.get(self._own.origin, 0) for peer in self.peer_list)
         marks.sort(reverse=True)
@@ -409,10 +409,10 @@ class Collecting:
 
 
 def _standing(held: Run, header: RunHeader) -> RunHeader:
-    """Return which of two runs of one number stands there, one of which is void (P32).
+    """Return which of two runs with one number counts, of which one is void (P32).
 
     Raises:
-        ContradictionError: None of them is.
+        ContradictionError: None of them is void.
     """
     if header.voids(held.header):
         return header

@@ -1,27 +1,27 @@
 """Timestamp counter, its durable reservation and the log clock (protocol P1, P2, C1, C3).
 
 Counter `c` = the largest timestamp stamped, promised to peers or used in an own ADD; new timestamps
-exceed it.  `H` is reserved ahead of `c` and made durable before `c` gets out; a restart begins at
-`H`, above all that was promised.
+exceed it.  `H` is reserved ahead of `c` and made durable before `c` is sent; a restart begins at
+`H`, which is above every promise.
 
-The log clock `L` gives the timestamps.  It is the node's wall clock, as far as that is believed; it
-is raised to the timestamps of peers (P6), so that a node whose clock is behind stamps after what it
-has seen.  Within an epoch it never falls: while it is ahead of the wall clock it runs at half its
+The log clock `L` gives the timestamps.  It is the node's wall clock, if that is trusted.  It is
+raised to the timestamps of peers (P6), so that a node with a slow clock stamps after the runs that
+it has seen.  Within an epoch it never falls: while it is ahead of the wall clock it runs at half
 speed, until the wall clock has caught up.
 """
 
 from __future__ import annotations
 
-#: A wall clock that moved so much more, or less, than the steady one was set, microseconds.
+#: If the wall clock moved so much more, or less, than the steady one, it was set; microseconds.
 _SET_US = 1_000_000
 
 
 class WallClock:
-    """The node's wall clock, and how much of it is believed (C3).
+    """The node's wall clock, and whether it is trusted (C3).
 
-    A clock that was set since the node knew it to be right is believed once the members' clocks
-    agree with it.  Until then time goes on from where it was by the steady clock.  So a node that
-    comes back with a wrong clock stamps and promises nothing that others would have to refuse.
+    A clock that was set is trusted once the members' clocks agree with it.  Until then time
+    continues by the steady clock.  So a node that returns with a wrong clock gives no timestamps
+    and promises that others would have to refuse.
 
     Args:
         floor: A time that passed before, as recovered; 0 at the very first start, when there is
@@ -51,16 +51,16 @@ class WallClock:
         return was_set
 
     def believe(self) -> None:
-        """Note that the members agree with it, or that there is nobody else."""
+        """Note that the members agree with it, or that there are no others."""
         self._known = max(self._known, self.wall)
 
     def begin_at(self, ts: int) -> None:
-        """Note the timestamp at which a log ends that this node joins: time is as late as that."""
+        """Note the timestamp at the end of a log that this node joins: time is at least that."""
         self._known = max(self._known, ts)
 
     @property
     def time(self) -> int:
-        """Return the time that is believed."""
+        """Return the trusted time."""
         return min(self.wall, self._known) if self._known else self.wall
 
     @property
@@ -129,13 +129,13 @@ class TimestampCounter:
         return self.value
 
     def use(self, ts: int) -> None:
-        """Note that an own ADD went up to `ts`: it counts like a promise (P2)."""
+        """Note that an own ADD used timestamps up to `ts`: it counts like a promise (P2)."""
         if ts > self.value:
             self.value = ts
             self.learn(ts)
 
     def reservation(self) -> int | None:
-        """Return the H to persist before c may get out, None if the present one suffices."""
+        """Return the H to persist before c may be sent, None if the present one suffices."""
         if self.value <= self.reserved:
             return None
         self.reserved = self.value + self._reserve_us

@@ -1,4 +1,4 @@
-"""Which payload to fetch when: a short grace for pushes, a bound, retries (protocol P3a, P3b)."""
+"""Decides when to fetch which payload: a short wait for pushes, a bound, retries (P3a, P3b)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_BACKOFF = 64
 
 
 class Fetching:
-    """Payloads that are known of and not held.
+    """Known payloads that are not held.
 
     Args:
         limit: Fetches in flight at once.
@@ -32,19 +32,19 @@ class Fetching:
         self.in_flight: dict[bytes, Run] = {}
 
     def clear(self) -> None:
-        """Want nothing more; what is in flight may still arrive."""
+        """Drop all requests; fetches in flight may still arrive."""
         self._due.clear()
         self._failures.clear()
         self.in_flight.clear()
 
     def want(self, run: Run, at: int) -> None:
-        """Fetch the run's payload from time `at` on, unless it comes by itself."""
+        """Fetch the run's payload from time `at` on, unless it is pushed before."""
         run.wanted = True
         self._count += 1
         heapq.heappush(self._due, (at, self._count, run))
 
     def forget(self, run: Run) -> None:
-        """Want a run no more: another one stands in its place."""
+        """Drop the request for a run, because another one replaced it."""
         self._due = [due for due in self._due if due[2] is not run]
         heapq.heapify(self._due)
         digest = run.header.digest
@@ -71,7 +71,7 @@ class Fetching:
         return started
 
     def arrived(self, header: RunHeader) -> None:
-        """Note that a run's payload came, by push or fetch.
+        """Note that a run's payload arrived, by push or fetch.
 
         One that came late, under an older stamp, or for another run with the same manifest, is
         refused, and ends no fetch: if that failed then, the run would never be asked for again.
@@ -93,7 +93,7 @@ class Fetching:
         return True
 
     def hurry(self, now: int) -> None:
-        """Try at once what failed: one that may have it is back."""
+        """Retry failed fetches at once: a node that may have the data is back."""
         if self._failures:
             failed, self._due = self._due, []
             for at, _, run in failed:

@@ -1,7 +1,7 @@
-"""The final queue of an epoch: what a node holds of it, lacks, and appends (protocol P14–P18).
+"""The final queue of an epoch: the runs that a node holds, lacks and appends (protocol P14–P18).
 
-A decided view names where the queue of the epoch before it ends.  Every member-to-be gets hold of
-that before the decision, and appends it when the view comes into force.
+A decided view names the end of the former epoch's queue.  Every member-to-be holds that queue
+before the decision, and appends it when it adopts the view.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparktxlog.protocol.words.view import View, Voided
 
 
 def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
-    """Return what a member's PROMISE says (P14)."""
+    """Return what a member holds, for its PROMISE (P14)."""
     return _state(queue, (run for stream in streams for run in stream.acquired_runs()))
 
 
@@ -40,13 +40,13 @@ def _state(queue: SynchronizedQueue, runs: Iterable[Run]) -> MemberState:
 
 
 def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> int:
-    """Append what is at hand up to the base, and ask for what the final queue holds beyond (P16).
+    """Append held runs up to the base, and request the final queue's runs after it (P16).
 
     Returns:
         Number of runs that are not durable here; -1 = the queue does not reach the base yet.
 
     Raises:
-        InvariantViolation: This node's queue is another one (P28).
+        InvariantViolation: This node's queue differs (P28).
     """
     if queue.position < view.base.position and not _append_held(queue, collecting, view, now):
         return -1
@@ -70,8 +70,8 @@ def claims(queue: SynchronizedQueue, collecting: Collecting, view: View) -> list
 def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int) -> bool:
     """Append durable runs of this node's epoch up to a view's base; False = they do not fit.
 
-    Every run whose key is not above the base's stands in front of it (P7): in the agreed order what
-    is held leads to the base or something is missing.  The chain hash tells.
+    Every run whose key is not above the base's comes before it (P7): in the agreed order held runs
+    lead to the base, or something is missing.  The chain hash shows which.
     """
     streams, base, epoch = collecting.streams, view.base, collecting.epoch
     most = sum(stream.held_to - stream.watermark for stream in streams.values())
@@ -98,13 +98,13 @@ def _append_held(queue: SynchronizedQueue, collecting: Collecting, view: View, n
 def append_final(
     queue: SynchronizedQueue, streams: Mapping[str, Stream], view: View, now: int
 ) -> list[Voided]:
-    """Append the final queue's tail, all of which is durable here (P18), or void (P32).
+    """Append the final queue's tail, whose runs are all durable here (P18), or void (P32).
 
     Returns:
-        What is void and not durable yet.
+        Void runs that are not durable yet.
 
     Raises:
-        InvariantViolation: The runs are others than the view's.
+        InvariantViolation: The runs differ from the view's.
     """
     queue.tail.clear()
     fresh: list[Voided] = []
@@ -124,7 +124,7 @@ def check_end(queue: SynchronizedQueue, view: View) -> None:
     """Compare the queue with the end that the view names.
 
     Raises:
-        InvariantViolation: This node's queue is no prefix of the final one (I4).
+        InvariantViolation: This node's queue is not a prefix of the final one (I4).
     """
     if (queue.position, queue.hash) != (view.end.position, view.end.chain_hash):
         raise InvariantViolation(

@@ -1,9 +1,9 @@
-"""Transaction ids of the last positions: is one a repeat, and where does it stand (P25c).
+"""Transaction ids of the last positions: finds repeats and their first positions (P25c).
 
-The window is counted in positions, so the answer is a function of the synchronized queue alone
-and the same at every site: the transaction at position `p` is a repeat if its id stands at one of
-the positions `p - size … p - 1`, whatever became of that transaction.  Of each repeat it is noted
-where its id stood first: that one's outcome is what a client was told.
+The window is counted in positions, so the answer depends only on the synchronized queue and is the
+same at every site: the transaction at position `p` is a repeat if its id is at one of the positions
+`p - size … p - 1`, whatever the outcome there.  For each repeat the first position of its id is
+kept, because clients get the outcome of that one.
 
 Form: a ring of the ids' two words indexed by position, and hash chains through it.  `head` holds
 per bucket the newest position, `older` per position the next older one of the same bucket.
@@ -115,7 +115,7 @@ class IdWindow:
         return self._repeats(first, a, b, links)
 
     def locate(self, transaction_id: bytes, before: int | None = None) -> int | None:
-        """Return where an id of the window stands first, None if it is not in the window.
+        """Return the first position of an id of the window, None if it is not in the window.
 
         Args:
             before: Look among the positions before this one, and in the window as it was there.
@@ -143,7 +143,7 @@ class IdWindow:
         return [(index, self.locate(ids[16 * index : 16 * index + 16]) or 0) for index in held]
 
     def note_repeat(self, position: int, first: int) -> None:
-        """Note where the id of the repeat at `position` stands first; positions ascend."""
+        """Note the first position of the id of the repeat at `position`; positions ascend."""
         self._firsts[position] = first
         while (eldest := next(iter(self._firsts))) <= self.end - self._capacity:
             del self._firsts[eldest]
@@ -243,7 +243,7 @@ class IdWindow:
         b: NDArray[np.uint64],
         links: NDArray[np.uint32],
     ) -> list[int]:
-        """Return the indices of the words that stand in the window before their position."""
+        """Return the indices of the words that are in the window before their position."""
         index: NDArray[np.int64] = np.arange(len(a), dtype=np.int64)
         floor = np.maximum(before - 1 - self.size, self.first - 1)
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""Who is awaited, and why: names behind an empty round (shown, never acted upon)."""
+"""Which nodes are missing in an empty round, and why; only for display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def awaited(
     quorum: int,
     last_added_at: int,
 ) -> tuple[Awaited, ...]:
-    """Return the members that hold up the next run, and announced runs behind it.
+    """Return the members that delay the next run, and announced runs after it.
 
     Args:
         head: First incoming run in the agreed order.

@@ -1,12 +1,11 @@
 """Normal operation within one epoch: rounds, streams, ADD (protocol P1–P10).
 
-Each event only changes state and takes notes of what is new; then, once per batch, `flush` stamps
-what may be stamped, adds what may be added, asks for what is missing and posts if there is news.
-So many events cost one round.
+Each event only changes state and notes what is new.  Then, once per batch, `flush` stamps and adds
+runs, requests missing ones and posts if there is news.  So many events cost one round.
 
-`freeze` stops all that for an epoch change (P14).  A frozen ordering still takes in what some
-other node has in its synchronized queue (P9), and what a flush asks for (P16); a node that is no
-member has an ordering that is frozen from the start.
+`freeze` stops all that for an epoch change (P14).  A frozen ordering still accepts runs of other
+nodes' synchronized queues (P9), and those that a flush requests (P16).  The ordering of a node that
+is not a member is frozen from the start.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ from sparktxlog.protocol.words.view import View
 
 _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000
-#: A peer that said nothing for so long was away: while transactions wait it posts each second.
+#: A peer that was silent for so long was away: while transactions wait it posts each second.
 _AWAY_US = 3_000_000
 
 
 class Ordering:
-    """This node's part in the agreed order during one epoch.
+    """This node's role in the agreed order during one epoch.
 
     Args:
         config: With members, quorum, epoch and lineage of the epoch's view.
         outbox: Takes the actions.
-        queue, counter, staging, prefetching: Live longer than an epoch.
-        incarnations: Of all nodes that may stamp in this epoch.
-        incoming: Durable runs beyond the queue.
+        queue, counter, staging, prefetching: These survive an epoch.
+        incarnations: Incarnations of all nodes that may stamp in this epoch.
+        incoming: Durable runs after the queue's end.
         start: Orders this node's posts across its restarts.
         frozen: Begin as `freeze` leaves it.
         now: Shell's time, microseconds.
@@ -122,14 +121,14 @@ class Ordering:
         self._rounds = Rounds(config, now)
         #: True: an unstamped run may have become ready.
         self._stamp_check = bool(staging.runs)
-        #: Own transactions told as acquired up to this sequence number.
+        #: Own transactions up to this sequence number were reported as acquired.
         self._told_acquired = self._own.watermark
         self._added_at = now
         #: Position at the last round, and rounds since that added nothing.
         self._round_position = queue.position
         self._empty_rounds = 0
         self._clock_warned = False
-        #: No members, and so near the end that they are pushed what members are (P21).
+        #: Non-members so near the end that runs are pushed to them as to members (P21).
         self.joiners: tuple[NodeId, ...] = ()
         #: True: nothing is stamped, posted or added (P14).
         self.frozen = False
@@ -167,8 +166,8 @@ class Ordering:
     def on_files(self, event: FilesHeld | FilesLost, now: int) -> None:
         """Note that the files of an announced run are durable here, or lost (P1a).
 
-        An own run whose files are lost, and that has no stamp, is rejected: nobody could ever
-        fetch it, and it would hold up all others.
+        An own unstamped run whose files are lost is rejected: no node could fetch it, and it would
+        block all others.
         """
         if isinstance(event, FilesHeld):
             if self._prefetching.holds(event.digest, now):
@@ -215,7 +214,7 @@ class Ordering:
         return None
 
     def reject(self, submit: RunSubmitted, code: str, text: str) -> None:
-        """Tell that a submit changed nothing."""
+        """Report that a submit changed nothing."""
         self._outbox.tell(TellRejected(ticket=submit.ticket, code=code, text=text))
 
     def _stamp(self, submit: RunSubmitted, now: int) -> None:
@@ -281,7 +280,7 @@ class Ordering:
             )
 
     def on_payload(self, header: RunHeader, facts: RunFacts, now: int) -> None:
-        """Keep a pushed or fetched run (P4); what is unwanted is not persisted."""
+        """Keep a pushed or fetched run (P4); an unwanted one is not persisted."""
         self._fetching.arrived(header)
         acquired = self._acquire_frozen if self.frozen else self._acquire
         if acquired(header, facts, now):
@@ -304,7 +303,7 @@ class Ordering:
             return False
         stream.acquire(run, facts)
         tail = self._queue.tail
-        # What a forerunner has in its queue already, nobody waits to hear of.
+        # No node waits for a report about a run that is already in another queue.
         if not tail or run.key > tail[-1].header.key:
             collecting.news = True
         return True
@@ -312,8 +311,8 @@ class Ordering:
     def _acquire_frozen(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
         """Acquire a run that a tail or a flush named; keep others beside their streams (P14, P16).
 
-        What is kept so is durable and not counted as acquired: it need not be fetched when a tail
-        or a flush names it.
+        Runs beside a stream are durable but do not count as acquired; they need not be fetched
+        when a tail or a flush names them.
         """
         stream = self._collecting.streams.get(header.origin)
         if stream is None:
@@ -327,11 +326,11 @@ class Ordering:
         return True
 
     def on_tail(self, tail: Tail, now: int) -> None:
-        """Take in part of a forerunner's queue (P9); its entries are final in any epoch."""
+        """Process a part of a longer queue (P9); its entries are final in any epoch."""
         collecting = self._collecting
         if tail.sender not in collecting.peers and not self.frozen:
             return
-        # Who is no member, or stopped, has no time of its own to compare with that of the queue.
+        # A non-member, or a stopped node, has no time to compare with that of the queue.
         limit = LARGEST if self.frozen else self._counter.clock.limit
         if not all_fit((entry.header for entry in tail.entries), limit):
             text = f"{tail.sender} sent a tail with a timestamp that cannot be: refused"
@@ -343,7 +342,7 @@ class Ordering:
             self._queue.tail.append(entry)
 
     def on_announcement(self, announcement: Announcement, now: int) -> None:
-        """Note that a late-stamped run is coming (P1a)."""
+        """Note the announcement of a run that is stamped later (P1a)."""
         config = self._config
         if (
             announcement.origin in self._collecting.peers
@@ -379,7 +378,7 @@ class Ordering:
         self._add(now)
 
     def _follow(self, now: int) -> None:
-        """Append what others have in their queues, once it is durable here (P9)."""
+        """Append runs of other queues once they are durable here (P9)."""
         if self._queue.tail:
             self._queue.append_tail(self._collecting.streams)
             self._drain(now)
@@ -415,7 +414,7 @@ class Ordering:
             )
 
     def _tell_acquired(self) -> None:
-        """Tell own runs that the acquisition quorum holds (commit level `acquired`)."""
+        """Report own runs that the acquisition quorum holds (commit level `acquired`)."""
         own = self._own
         if self._told_acquired >= own.known:
             return
@@ -430,19 +429,19 @@ class Ordering:
         queue, streams = self._queue, self._collecting.streams
         if queue.tail:
             queue.append_tail(streams)
-            # The forerunner sends the next part when it learns the new base.
+            # The peer with the longer queue sends the next part when it learns the new base.
             self._collecting.news = self._collecting.news or not queue.tail
         if self.busy and not queue.tail:
             own = max(self._counter.value, self._counter.log_time)
             least = least_promise(self._peers, own)
             quorum = self._config.quorum
-            # The next run of the agreed order, if it may be added now: stop, never skip.
+            # The next run of the agreed order, if it may be added now; stop, never skip.
             while (run := head_of(self._streams)) and may_add(run, self._peers, least, quorum):
                 queue.append(run, streams[run.header.origin])
         self._drain(now)
 
     def _drain(self, now: int) -> None:
-        """Make durable and tell what was appended."""
+        """Persist and report appended runs."""
         entries, tables = self._queue.drain()
         if entries:
             self._added_at = now
@@ -487,7 +486,7 @@ class Ordering:
         return head_of(self._collecting.stream_list) is not None
 
     def _post(self, now: int) -> None:
-        """Post to all if there is news or the heartbeat is due, to single peers if owed (P8)."""
+        """Post to all if there is news or the heartbeat is due, to single peers if needed (P8)."""
         news = self._collecting.news
         due = now >= self._rounds.heartbeat_at
         if not (news or due):
@@ -541,7 +540,7 @@ class Ordering:
     # ------------------------------------------------------------------ faults
 
     def _check_clock(self, now: int) -> None:
-        """Believe a clock that the members agree with; warn once when it leaves them (C3)."""
+        """Trust a clock that the members agree with; warn once when it differs (C3)."""
         collecting = self._collecting
         distance = collecting.clock_distance(now)
         if distance <= _REFUSE_CLOCK_US and collecting.clocks_suffice(now):
@@ -555,7 +554,7 @@ class Ordering:
     # ------------------------------------------------------------------ epoch changes
 
     def freeze(self, now: int) -> None:
-        """Stop for an epoch change (P14): what is not acquired by now is not acquired at all."""
+        """Stop for an epoch change (P14): runs not acquired by now are not acquired."""
         self.frozen = True
         self._collecting.truncate()
         self._queue.tail.clear()
@@ -571,7 +570,7 @@ class Ordering:
         return joiner_state(self._queue, self._streams)
 
     def want(self, view: View, now: int) -> int:
-        """Ask for what the final queue holds beyond this node's; errors and result as `want`."""
+        """Request the final queue's runs that this node lacks; errors and result as `want`."""
         missing = want(self._queue, self._collecting, view, now)
         self._drain(now)
         return missing
@@ -593,7 +592,7 @@ class Ordering:
         return self.own_incoming()
 
     def own_incoming(self) -> list[RecoveredRun]:
-        """Return the own durable runs beyond the queue, in order."""
+        """Return the own durable runs after the queue's end, in order."""
         durable = (run if run.facts is not None else run.replaced for run in self._own.runs)
         return [
             RecoveredRun(header=run.header, facts=run.facts)

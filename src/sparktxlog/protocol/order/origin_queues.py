@@ -1,14 +1,14 @@
-"""Per-origin incoming streams: the stream form of the incoming queue (protocol P1b, P4, P5).
+"""The incoming queue as one stream per origin (protocol P1b, P4, P5).
 
-A stream holds the runs of one origin beyond its watermark in the synchronized queue, whole and
-gapless by sequence number.  Three numbers describe it, and only ever grow:
+A stream holds the runs of one origin after its watermark in the synchronized queue, without gaps in
+sequence numbers.  Three numbers describe it; they only grow:
 
     watermark <= acquired <= known
 
 Headers up to `known` are held, headers and payloads up to `acquired` are durable, transactions up
-to `watermark` stand in the synchronized queue.  A pushed run that arrives before its predecessors,
-or while the node is frozen, is kept durably beside the stream (`early`) and joins it when the gap
-closes, or when a tail or a flush names it.
+to `watermark` are in the synchronized queue.  A pushed run that arrives before its predecessors, or
+while the node is frozen, is kept durably beside the stream (`early`).  It joins the stream when the
+gap closes, or when a tail or a flush names it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Run:
         self.last = header.last
         #: Shell's time when the header came, microseconds.
         self.seen_at = seen_at
-        #: None until header and payload are durable here; then what the catalog fold needs.
+        #: None until header and payload are durable here; then the facts for the catalog.
         self.facts: RunFacts | None = None
-        #: The durable run whose place it takes; it stays on disk until this one is durable (P32).
+        #: The durable run that it replaces, which stays on disk until this one is durable (P32).
         self.replaced: Run | None = None
-        #: True: a forerunner has it in its queue.
+        #: True: a peer with a longer queue has it there.
         self.settled = False
         #: True: its payload is fetched, or will be.
         self.wanted = False
@@ -47,7 +47,7 @@ class Run:
 
 
 class Stream:
-    """Runs of one origin beyond its watermark."""
+    """Runs of one origin after its watermark."""
 
     __slots__ = (
         "_by_seq", "_last_ts", "acquired", "early", "known", "origin", "payload_bytes", "runs",
@@ -108,20 +108,20 @@ class Stream:
 
     @property
     def held_to(self) -> int:
-        """Up to where all is durable, what is kept beside the stream included."""
+        """End of the durable runs, including those beside the stream."""
         beside = self._beside()
         return beside[-1].last if beside else self.acquired
 
     def held(self) -> list[Run]:
-        """Return the runs beyond the watermark up to `held_to`, ascending."""
+        """Return the runs after the watermark up to `held_to`, ascending."""
         return self.acquired_runs() + self._beside()
 
     def acquired_runs(self) -> list[Run]:
-        """Return the runs beyond the watermark up to `acquired`, ascending."""
+        """Return the runs after the watermark up to `acquired`, ascending."""
         return [run for run in self.runs if run.last <= self.acquired]
 
     def _beside(self) -> list[Run]:
-        """Return the runs beside the stream that continue what is acquired."""
+        """Return the runs beside the stream that continue the acquired ones."""
         found: list[Run] = []
         seq = self.acquired
         while seq >= self.known and (run := self.early.get(seq + 1)) is not None:
@@ -146,7 +146,7 @@ class Stream:
         self._advance()
 
     def replace(self, header: RunHeader, now: int) -> Run:
-        """Let another run stand under a number of the stream: one of both is void (P32)."""
+        """Replace the run of a number of the stream; one of both is void (P32)."""
         old, run = self._by_seq[header.seq], Run(header, now)
         run.replaced = old.replaced if old.facts is None else old
         self.runs[self.runs.index(old)] = self._by_seq[header.seq] = run
@@ -167,7 +167,7 @@ class Stream:
         return run
 
     def truncate(self, seq: int) -> None:
-        """Forget the runs behind `seq`; those behind a gap as well."""
+        """Forget the runs after `seq`, including those after a gap."""
         while self.runs and self.runs[-1].last > seq:
             run = self.runs.pop()
             del self._by_seq[run.header.seq]
@@ -178,7 +178,7 @@ class Stream:
         self._last_ts = self.runs[-1].header.ts if self.runs else 0
 
     def breaks_promise(self, counter: int, last_seq: int) -> RunHeader | None:
-        """Return a held header that the promise (counter, last_seq) says cannot exist (P10)."""
+        """Return a held header that contradicts the promise (counter, last_seq) (P10)."""
         for run in reversed(self.runs):
             if run.header.seq <= last_seq:
                 break

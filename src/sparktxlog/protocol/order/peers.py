@@ -42,7 +42,7 @@ class Peer:
         self.held: frozenset[bytes] = frozenset()
         self.base = MergeBase()
         self.base_since = 0
-        #: What it has got of a tail behind that.
+        #: What it has of a tail after that.
         self.ahead: Ahead | None = None
         self.busy = False
         #: (start, round) of the newest post.
@@ -69,7 +69,7 @@ class Peer:
         return (post.start, post.round) > self.newest
 
     def note_newest(self, post: Post, reader: NodeId, now: int) -> bool:
-        """Take what the peer says of itself at the moment; return whether `held` changed."""
+        """Take the peer's present state from its newest post; return whether `held` changed."""
         if post.start != self.newest[0]:
             self.owed = True
         known_of_me = post.known.get(reader, 0)
@@ -93,7 +93,7 @@ class Peer:
         """Note how far its wall clock was ahead of this node's when a post came."""
         self._offsets = (*self._offsets[1 - _CLOCK_SAMPLES :], offset_us)
         self.clock_at = now
-        # Of several measured offsets the largest one was delayed least on its way.
+        # Of several measured offsets the largest one had the least delay.
         self.clock_offset_us = max(self._offsets) if len(self._offsets) > 1 else None
 
     def forget_clock(self) -> None:
@@ -122,7 +122,7 @@ class Peer:
             self.counter, self.last_seq = self.pending.pop(0)
 
     def record_acquired(self, vector: dict[str, int]) -> None:
-        """Take in an acquired vector: elementwise maximum (P5)."""
+        """Merge an acquired vector: elementwise maximum (P5)."""
         mine = self.acquired
         for origin, seq in vector.items():
             if seq > mine.get(origin, 0):

@@ -15,7 +15,7 @@ from sparktxlog.protocol.words.recovery import MasterConfig
 
 
 class Rounds:
-    """Post counter and heartbeat (P8): at once when there is news, else ever more seldom."""
+    """Post counter and heartbeat (P8): at once with news, else at growing intervals."""
 
     __slots__ = ("_idle_max_us", "_idle_min_us", "_pause_us", "_retry_us", "heartbeat_at", "number")
 
@@ -26,7 +26,7 @@ class Rounds:
         self.heartbeat_at = now
         self._idle_min_us = config.idle_round_min_us
         self._idle_max_us = config.idle_round_max_us
-        # Work that waits is repeated sooner: the post that would finish it may be lost.
+        # While transactions wait, posts are repeated sooner: an important one may be lost.
         self._retry_us = min(config.retry_us, config.idle_round_min_us)
         self._pause_us = 0
 
@@ -38,13 +38,13 @@ class Rounds:
         self.heartbeat_at = now + self._pause_us
 
     def wake(self, now: int) -> None:
-        """Leave the idle rhythm: a peer has transactions that wait."""
+        """Leave the idle rhythm: a peer has waiting transactions."""
         self._pause_us = 0
         self.heartbeat_at = min(self.heartbeat_at, now + self._retry_us)
 
 
 class OwnHeaders:
-    """Own headers that peers may still need: all incoming ones and a bounded number behind."""
+    """Own headers that peers may still need: all incoming ones and a bounded number before."""
 
     __slots__ = ("_headers", "_keep", "floor")
 
@@ -59,7 +59,7 @@ class OwnHeaders:
         self._headers.append(header)
 
     def trim(self, watermark: int, reported: int) -> None:
-        """Drop what is synchronized and either reported by all peers or beyond the bound."""
+        """Drop headers that are synchronized, and reported by all peers or over the bound."""
         headers = self._headers
         while headers and headers[0].last <= watermark:
             if headers[0].last > reported and len(headers) <= self._keep:
@@ -67,7 +67,7 @@ class OwnHeaders:
             self.floor = headers.popleft().last
 
     def after(self, seq: int, limit: int) -> tuple[tuple[RunHeader, ...], RunHeader | None]:
-        """Return up to `limit` headers behind `seq`, and the first one left out."""
+        """Return up to `limit` headers after `seq`, and the first one left out."""
         headers = self._headers
         if not headers or seq >= headers[-1].last:
             return (), None
@@ -84,7 +84,7 @@ class OwnHeaders:
 
 
 class RoundPosts:
-    """What all posts of one round have in common."""
+    """The common part of all posts of one round."""
 
     __slots__ = (
         "_bare", "acquired", "ahead", "base", "busy", "counter", "held", "known", "last_seq",

@@ -11,23 +11,23 @@ from sparktxlog.protocol.words.view import Phase, Seat
 
 
 class AwaitReason(str, Enum):
-    """Why a member holds up the next position."""
+    """Why a member delays the next position."""
 
-    #: No usable promise up to the run's timestamp: it is silent, or headers of it are missing.
+    #: No usable promise up to the run's timestamp: it is silent, or its headers are missing.
     PROMISE = "promise"
-    #: It has not said that it acquired the run, and the quorum needs it.
+    #: It has not reported that it acquired the run, and the quorum needs it.
     ACQUIRED = "acquired"
     #: It does not hold the files of an announced run yet (late stamping, P1a).
     PAYLOAD = "payload"
-    #: This node itself has not got the run's payload yet.
+    #: This node itself does not have the run's payload yet.
     SELF_PAYLOAD = "self-payload"
-    #: It has not let this node in, which asks to be admitted (P21).
+    #: It has not admitted this node yet, which asks for it (P21).
     ADMISSION = "admission"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A member that is waited for, and why."""
+    """A member that this node waits for, and why."""
 
     peer: NodeId
     why: AwaitReason
@@ -54,7 +54,7 @@ class PeerStatus:
     last_seq: int
     position: int
     busy: bool
-    #: Own transactions whose headers it holds; None = not told yet.
+    #: Own transactions whose headers it holds; None = unknown yet.
     known_of_me: int | None
     acquired: dict[str, int] = field(default_factory=dict)
     #: Its clock minus this node's, microseconds; None = not measured.
@@ -97,12 +97,12 @@ class MasterStatus:
     roster: tuple[Seat, ...] = ()
     #: Acquisition quorum of the epoch.
     quorum: int = 0
-    #: Members that are missed at the moment.
+    #: Members that are missing at the moment.
     suspects: tuple[NodeId, ...] = ()
 
 
 def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:
-    """Return what is shown of a peer; idle peers post seldom and are not silent."""
+    """Return the displayed state of a peer; idle peers post seldom and are not silent."""
     silent = now - (peer.last_post_at or 0) > silent_after_us
     return PeerStatus(
         peer=peer.node_id,

@@ -1,8 +1,8 @@
-"""The synchronized queue's end, and a forerunner's tail behind it (protocol P7, P9, S1, I2).
+"""The synchronized queue's end, and the tail of a longer queue after it (protocol P7, P9, S1, I2).
 
-The whole queue lies in storage; ordering needs only its end: position, chain hash, the order key
-of the last run, the catalog folded so far, and the hashes of the last run ends to recognise a
-peer that has another queue.
+The whole queue is in storage; ordering needs only its end: position, chain hash, the order key of
+the last run, the catalog there, and the hashes of the last run ends, to recognise a peer with
+another queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparktxlog.protocol.words.view import View
 _RECENT_HASHES = 1_024
 #: Entries of tails that wait for their payload; further ones are sent again (P3b).
 _MAX_TAIL = 4_096
-#: A node that has room for fewer wants none: they would come again and again while it fetches.
+#: A node with room for fewer requests none: they would be sent again and again while it fetches.
 _LEAST_ROOM = _MAX_TAIL // 2
 
 
@@ -40,7 +40,7 @@ class SynchronizedQueue:
         self.hash = state.base.chain_hash
         #: Order key of the last run.
         self.key = state.base_key
-        #: Merge base: the same as of the last `drain`, as posts show it.
+        #: Merge base: the end at the last `drain`, as in posts.
         self.base = state.base
         #: Per origin: last sequence number in the queue.
         self.watermarks: dict[str, int] = dict(state.watermarks)
@@ -55,7 +55,7 @@ class SynchronizedQueue:
         for at, first in state.repeats:
             window.note_repeat(at, first)
         self.catalog = Catalog(state.tables, window, state.older_ids, config.id_window_us)
-        #: Entries of forerunners behind the end, in order, not yet appended.
+        #: Entries of longer queues after the end, in order, not yet appended.
         self.tail: deque[QueueEntry] = deque()
         self._recent: dict[int, bytes] = {self.position: self.hash}
         self._fresh: list[QueueEntry] = []
@@ -63,7 +63,7 @@ class SynchronizedQueue:
 
     @property
     def ahead(self) -> Ahead | None:
-        """How far the tail reaches behind the end; None = there is none."""
+        """How far the tail reaches after the end; None = there is none."""
         if not self.tail or self.tail[-1].end <= self.position:
             return None
         last = self.tail[-1]
@@ -75,7 +75,7 @@ class SynchronizedQueue:
         )
 
     def append(self, run: Run, stream: Stream) -> QueueEntry:
-        """Put the first run of a stream at the end.
+        """Append the first run of a stream.
 
         Raises:
             InvariantViolation: It does not follow in the agreed order, or leaves a gap (I2).
@@ -110,7 +110,7 @@ class SynchronizedQueue:
         """Append the entries of the tail whose payload is here; promises are not needed (P9).
 
         Raises:
-            InvariantViolation: An outcome differs from the forerunner's (I7).
+            InvariantViolation: An outcome differs from that of the longer queue (I7).
         """
         tail = self.tail
         while tail:
@@ -131,7 +131,7 @@ class SynchronizedQueue:
                 )
 
     def drain(self) -> tuple[tuple[QueueEntry, ...], tuple[tuple[int, TableDefinition], ...]]:
-        """Return what was appended since the last call, and move the merge base behind it."""
+        """Return the entries appended since the last call, and move the merge base to the end."""
         if not self._fresh:
             return (), ()
         entries, tables = tuple(self._fresh), tuple(self._created)
@@ -143,7 +143,7 @@ class SynchronizedQueue:
         return entries, tables
 
     def check_base(self, sender: str, base: MergeBase) -> None:
-        """Compare a peer's merge base with this queue, where the hash there is remembered.
+        """Compare a peer's merge base with this queue, if the hash there is remembered.
 
         Raises:
             OtherQueueError: The queues differ (I1).
@@ -158,10 +158,10 @@ class SynchronizedQueue:
             )
 
     def check_final(self, view: View) -> None:
-        """Compare this queue with what a decided view says of the final one before it.
+        """Compare this queue with the former epoch's final queue in a decided view.
 
         Raises:
-            InvariantViolation: Runs of earlier epochs stand here behind its end (I4, P28).
+            InvariantViolation: This queue has runs of earlier epochs after its end (I4, P28).
         """
         if self.position > view.end.position and self.key[0] < view.epoch:
             raise InvariantViolation(
@@ -172,12 +172,12 @@ class SynchronizedQueue:
             )
 
     def continue_tail(self, tail: Tail) -> list[QueueEntry]:
-        """Return the entries of a tail that continue what is known, their hash links verified.
+        """Return the entries of a tail that continue the known ones, their hash links verified.
 
         The caller registers each one's header, then puts it into `tail`.
 
         Raises:
-            InvariantViolation: The forerunner has another queue (P9, P28).
+            InvariantViolation: The sender has another queue (P9, P28).
         """
         end, previous = self.position, self.hash
         if self.tail and self.tail[-1].end > end:
@@ -202,5 +202,5 @@ class SynchronizedQueue:
 
 
 def _outcomes(entry: QueueEntry) -> list[tuple[int, str]]:
-    # Where a repeated id stands first is not known to a node that took over a snapshot.
+    # A node that took over a snapshot may not know the first position of a repeated id.
     return [(rejection.index, rejection.code) for rejection in entry.rejections]

@@ -1,9 +1,9 @@
-"""Late stamping (protocol P1a): own runs that wait for their stamp, and peers' that are coming.
+"""Late stamping (protocol P1a): own runs that wait for their stamp, and announced ones of peers.
 
 A run with many staged bytes is announced unstamped; it has no timestamp and no sequence number,
-so it holds up nobody.  Its origin stamps it when the acquisition quorum holds the files, or, after
-the stage timeout, when it has looked at its own files and found them whole.  Runs of one session
-are stamped in submit order, so a small run behind a bulk one of its session waits here too.
+so it delays no other run.  Its origin stamps it when the acquisition quorum holds the files, or,
+after the stage timeout, when it has checked that its own files are complete.  Runs of one session
+are stamped in submit order, so a small run after a bulk run of its session waits here too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparktxlog.protocol.words.events import RunSubmitted
 from sparktxlog.protocol.words.messages import Announcement
 from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
 
-#: Announcements of peers that are remembered; the oldest are forgotten beyond (P3b).
+#: Most announcements of peers that are remembered; then the oldest are forgotten (P3b).
 _MAX_FOREIGN = 1_024
 
 
@@ -27,12 +27,12 @@ class Unstamped:
     def __init__(self, submit: RunSubmitted, now: int, timeout_us: int, *, late: bool) -> None:
         self.submit = submit
         self.submitted_at = now
-        #: False: the quorum does not hold its files yet, and they were not found whole here.
+        #: False: the quorum does not hold its files yet, and they were not found complete here.
         self.ready = not late
-        #: When to have the shell look at its files (again), and whether it was asked to.
+        #: When to have its files checked (again), and whether a check was requested.
         self.check_at = now + timeout_us
         self.checked = False
-        #: When to repeat the announcement, and the pause behind it (doubles).
+        #: When to repeat the announcement, and the pause after that (doubles).
         self.next_at = now
         self.pause_us = 0
 
@@ -55,7 +55,7 @@ class Staging:
         return session is not None and session in self._lines
 
     def add(self, submit: RunSubmitted, now: int, *, late: bool) -> None:
-        """Take in an own run that cannot be stamped at once."""
+        """Add an own run that cannot be stamped at once."""
         run = Unstamped(submit, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
         self.payload_bytes += submit.size_bytes
@@ -89,14 +89,14 @@ class Staging:
         return [run.submit.digest for run in overdue]
 
     def found_whole(self, digest: bytes) -> bool:
-        """Let runs be stamped that have waited long enough; return whether there are any."""
+        """Allow runs that waited long enough to be stamped; return whether there are any."""
         found = [run for run in self.awaited() if run.checked and run.submit.digest == digest]
         for run in found:
             run.ready = True
         return bool(found)
 
     def take_ready(self) -> list[RunSubmitted]:
-        """Remove and return what may be stamped now, in the order to stamp it."""
+        """Remove and return the runs that may be stamped now, in order."""
         taken: list[RunSubmitted] = []
         for run in list(self.runs.values()):
             self._take(run, taken)
@@ -156,7 +156,7 @@ class Prefetching:
 
     def __init__(self, *, limit: int, retry_us: int, keep_us: int) -> None:
         self._limit = limit
-        #: Held files are shown for so long; if their run still waits, it is announced again.
+        #: Held files are reported for so long; if their run still waits, it is announced again.
         self._keep_us = keep_us
         self._retry_us = retry_us
         self._coming: OrderedDict[bytes, _Coming] = OrderedDict()
@@ -169,14 +169,14 @@ class Prefetching:
         return tuple(sorted(d for d, coming in self._coming.items() if coming.held_at is not None))
 
     def announce(self, announcement: Announcement, now: int) -> None:
-        """Take in a peer's announcement; repetitions change nothing."""
+        """Add a peer's announcement; repetitions change nothing."""
         if announcement.digest not in self._coming:
             self._coming[announcement.digest] = _Coming(announcement, now)
             if len(self._coming) > _MAX_FOREIGN:
                 self._coming.popitem(last=False)
 
     def holds(self, digest: bytes, now: int) -> bool:
-        """Note that the files are durable here; return whether that is news to tell."""
+        """Note that the files are durable here; return whether that is news."""
         coming = self._coming.get(digest)
         if coming is None or coming.held_at is not None:
             return False
@@ -199,7 +199,7 @@ class Prefetching:
         """Return the runs whose files to fetch now."""
         if not self._coming:
             return []
-        # Its origin may have stamped it before the announcement came: nothing else removes those.
+        # Its origin may have stamped it before the announcement came; only this removes those.
         for digest, old in list(self._coming.items()):
             if old.held_at is not None and now >= old.held_at + self._keep_us:
                 del self._coming[digest]
@@ -229,7 +229,7 @@ def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
 
 
 def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:
-    """Return the submit event a recovered announcement began with."""
+    """Return the submit event of a recovered announcement."""
     return RunSubmitted(
         ticket=waiting.ticket,
         digest=waiting.digest,

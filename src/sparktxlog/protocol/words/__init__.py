@@ -1,1 +1,1 @@
-"""What masters, their shells and their disks say to each other: values only."""
+"""Values that masters, their nodes and their disks exchange: messages, events, actions."""

@@ -1,18 +1,18 @@
-"""The order in which actions are carried out: nothing is said before it is durable (P1b, P18).
+"""The order in which actions are carried out: nothing is sent before it is durable (P1b, P18).
 
-One first-in-first-out stream.  What stands before the first action that must be durable is carried
-out at once; from there on everything that has gathered becomes one batch: all of it that must be
-durable goes to the disk together, and only then is the rest carried out, in its order.
+There is one first-in-first-out stream.  Actions before the first one that must be durable are
+carried out at once.  All waiting actions after that become one batch: those that must be durable
+are written together, and only then the others are carried out, in their order.
 
-    actions ──put──► ···· say │ persist say persist say ····
-                  leading() ──┘ └── take(): one write, then the says
+    actions ──put──► ···· send │ persist send persist send ····
+                  leading() ───┘ └── take(): one write, then the sends
 
 A batch is bounded, so it may end between any two persists of the core.  A kill there is harmless
-because they stand in this order (P18): the final queue's entries first, as part of the old epoch,
-then the view, then the new stamps; a start with the view and old stamps stamps anew.  What `force`
-appends is final only with the forced view: no batch ends between these two (P23).
+because of their order (P18): the final queue's entries first, as part of the old epoch, then the
+view, then the new stamps; a start with the view and old stamps stamps again.  Entries that `force`
+appends are final only with the forced view: no batch ends between these two (P23).
 
-The node's executor and the simulation work by the same stream.
+The node's executor and the simulation use the same stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from sparktxlog.protocol.words.actions import PERSISTS, PersistView
 
-#: Most items of one batch: bounds the time until the first of them is told.
+#: Most items of one batch; it bounds the time until the first of them is sent.
 MAX_BATCH = 4_096
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ class ActionStream(Generic[_T]):
     """Actions that wait to be carried out.
 
     Args:
-        durable: Types, beside the core's `Persist…`, whose items are written before what follows.
+        durable: Types, beside the core's `Persist…`, whose items are written before later items.
         max_batch: Most items of one batch.
     """
 
@@ -51,11 +51,11 @@ class ActionStream(Generic[_T]):
         return iter(self._queue)
 
     def put(self, items: Iterable[_T]) -> None:
-        """Add items behind all earlier ones."""
+        """Add items after all earlier ones."""
         self._queue.extend(items)
 
     def leading(self) -> Iterator[_T]:
-        """Give the items before the first one that must be durable, those added meanwhile too."""
+        """Yield the items before the first one that must be durable, also those added meanwhile."""
         queue, durable = self._queue, self._durable
         while queue and type(queue[0]) not in durable:
             yield queue.popleft()
@@ -64,7 +64,7 @@ class ActionStream(Generic[_T]):
         """Return the next batch; empty if nothing waits.
 
         **After calling**: write the items that `must_be_durable` together, then carry out the
-        others in their order, then ask again.  No two batches are on their way at once.
+        others in their order, then call it again.  Only one batch is carried out at a time.
         """
         queue = self._queue
         if len(queue) > self._max_batch:
@@ -80,9 +80,9 @@ class ActionStream(Generic[_T]):
         return max(forced, default=self._max_batch)
 
     def must_be_durable(self, item: _T) -> bool:
-        """Return whether an item is to be written before what stands behind it is carried out."""
+        """Return whether an item must be written before later items are carried out."""
         return type(item) in self._durable
 
     def clear(self) -> None:
-        """Forget what waits: the process ends here."""
+        """Drop all items: the process ends here."""
         self._queue.clear()

@@ -1,9 +1,9 @@
-"""What the core tells the shell to do, in execution order.
+"""Actions that the core returns to the node, in execution order.
 
-The executor works the actions off as one first-in-first-out stream: every `Persist…` is durable
-(fsynced) before any action behind it is carried out.  So whatever a message or an answer to a
-client says was made durable before it leaves ("persist before you speak"); the
-executor may make many `Persist…` actions durable with one fsync.
+The executor carries out the actions as one first-in-first-out stream: every `Persist…` is durable
+(fsynced) before any later action.  So the content of a message or an answer is durable before it is
+sent ("persist before you speak").  The executor may make many `Persist…` actions durable with one
+fsync.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PersistWithdrawal:
 
     ticket: int
     digest: bytes
-    #: Why, as its clients are told.
+    #: Why, for its clients.
     code: str
     text: str
 
@@ -64,34 +64,34 @@ class PersistQueue:
     """Append entries to the synchronized queue."""
 
     entries: tuple[QueueEntry, ...]
-    #: Tables that come into being with them (P25b): (position, definition), ascending.
+    #: Tables created by them (P25b): (position, definition), ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistBallot:
-    """Keep what this voter promised and accepted (P14, P17)."""
+    """Keep this voter's promise and accepted value (P14, P17)."""
 
     state: BallotState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistView:
-    """Keep a decided view; runs beyond the queue are dropped with it (P18).
+    """Keep a decided view, and drop runs after the queue's end (P18).
 
-    All but those that this node itself stamped, under `incarnation`.
+    Runs that this node itself stamped with `incarnation` stay.
     """
 
     view: View
     #: This node's incarnation from now on.
     incarnation: int
-    #: The view of another lineage: entries in front of it are final only together with it (P23).
+    #: Whether it has another lineage: then entries before it are final only with it (P23).
     forced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistVoid:
-    """Keep what stands in a void run's place, instead of the run (P32)."""
+    """Keep the void form of a run, instead of the run (P32)."""
 
     voided: Voided
 
@@ -105,7 +105,7 @@ class PersistRestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistStanding:
-    """Keep the greatest that another node showed of itself (P30)."""
+    """Keep the greatest standing of another node (P30)."""
 
     node: NodeId
     standing: Standing
@@ -137,7 +137,7 @@ class SendPush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAnnouncement:
-    """Tell one peer of an unstamped run."""
+    """Announce an unstamped run to one peer."""
 
     peer: NodeId
     announcement: Announcement
@@ -149,9 +149,9 @@ class SendTail:
 
     peer: NodeId
     position: int
-    #: Chain hash the peer reported at `position`; another one here means divergence (P28).
+    #: The peer's chain hash at `position`; another one here means divergence (P28).
     chain_hash: bytes
-    #: What it has behind that already: begin there, if this queue has the hash it names.
+    #: What it already has after that: begin there, if this queue has the same hash there.
     ahead: Ahead | None = None
 
 
@@ -172,14 +172,14 @@ class PrefetchFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFiles:
-    """Look whether a run's payload is whole here: `FilesHeld` or `FilesLost` answers (P32)."""
+    """Check whether a run's payload is complete here: `FilesHeld` or `FilesLost` answers (P32)."""
 
     header: RunHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckUnstamped:
-    """Look whether an own run without a stamp is whole here, before it gets one (P1a).
+    """Check whether an own unstamped run is complete here, before it gets a stamp (P1a).
 
     `FilesHeld` or `FilesLost` answers.
     """
@@ -189,7 +189,7 @@ class CheckUnstamped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellAccepted:
-    """The submit is durable here; told again with its header once a late run is stamped."""
+    """The submit is durable here; repeated with its header once a late run is stamped."""
 
     ticket: int
     #: None while unstamped (P1a).
@@ -205,7 +205,7 @@ class TellAcquired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellOrdered:
-    """Entries stand durably in the synchronized queue: receipts, publishing."""
+    """Entries are durable in the synchronized queue: receipts, publishing."""
 
     entries: tuple[QueueEntry, ...]
 
@@ -221,7 +221,7 @@ class TellRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellPhase:
-    """This node's part changed; in IDLE, JOINING and FAULT waiting clients get UNKNOWN (P19)."""
+    """This node's phase changed; in IDLE, JOINING and FAULT waiting clients get UNKNOWN (P19)."""
 
     phase: Phase
     view: View
@@ -241,7 +241,7 @@ class TellChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellDoubt:
-    """A node contradicts itself: it must be greeted anew, and come back as another (P10, P30)."""
+    """A node contradicts itself: it must greet again, with a new incarnation (P10, P30)."""
 
     peer: NodeId
     text: str
@@ -249,14 +249,14 @@ class TellDoubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something an operator must see; with `fatal` the core takes no more part (P10)."""
+    """A message for operators; with `fatal` the core takes no more part (P10)."""
 
     code: str
     text: str
     fatal: bool = False
 
 
-#: What must be durable before anything behind it is carried out.
+#: Actions that must be durable before later ones are carried out.
 Persist = (
     PersistOwnRun
     | PersistForeignRun

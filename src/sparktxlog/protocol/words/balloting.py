@@ -1,7 +1,7 @@
-"""What nodes say to each other to decide the next epoch (protocol P11–P21).
+"""Messages between nodes to decide the next epoch (protocol P11–P21).
 
 Every message names the epoch that its sender is in.  `Prepare`, `Flush` and `Accept` carry that
-epoch's view, so a receiver that is behind catches up; one that is ahead answers `Decide`.
+epoch's view, so a receiver in an older epoch catches up; one in a later epoch answers `Decide`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BallotState:
-    """Durable part of a voter, for the decision that follows `epoch` (P14, P17)."""
+    """Durable state of a voter, for the decision after `epoch` (P14, P17)."""
 
     epoch: int
     promised: Ballot = field(default_factory=Ballot)
@@ -33,28 +33,28 @@ class BallotState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """What a wedged member holds (P14): the end of its queue, and all it acquired beyond."""
+    """What a wedged member holds (P14): the end of its queue, and all later acquired runs."""
 
     base: MergeBase
     #: Order key of the queue's last run.
     key: tuple[int, int, str, int]
     #: Per origin: last sequence number in the queue.
     watermarks: dict[str, int]
-    #: Acquired runs beyond the watermarks, ascending per origin and without gap.
+    #: Acquired runs after the watermarks, ascending per origin and without gap.
     acquired: tuple[RunHeader, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How far a node has come (P30); all of it was durable there when it was shown."""
+    """The state that a node shows (P30); all of it was durable there."""
 
     incarnation: int = 1
-    #: How often the node was started with this data directory, 0 = it does not say.
+    #: How often the node was started with this data directory, 0 = unknown.
     start: int = 0
     #: Names the process.
     boot: str = ""
     epoch: int = 0
-    #: Ballots of the decision behind `epoch`.
+    #: Ballots of the decision after `epoch`.
     promised: Ballot = field(default_factory=Ballot)
     accepted: Ballot = field(default_factory=Ballot)
     #: Counter, never below one that was posted.
@@ -65,18 +65,18 @@ class Standing:
     position: int = 0
     #: Sum of the acquired vector, comparable within an epoch.
     held: int = 0
-    #: Own sequence number and counter as they are by now: others may have heard of it from others.
+    #: Present own sequence number and counter, which other nodes may already know.
     seq_now: int = 0
     counter_now: int = 0
 
     @property
     def is_blank(self) -> bool:
-        """Whether a node showed that it keeps nothing of any log, and never voted."""
+        """Whether a node showed that it has nothing of any log, and never voted."""
         return self._keeps_nothing and self.epoch <= 1
 
     @property
     def binds_nothing(self) -> bool:
-        """Whether nothing can rest on what a node showed: at most others told it of an epoch."""
+        """Whether others cannot rely on this state: at most the node was told of an epoch."""
         return self._keeps_nothing and (self.epoch <= 1 or not self.counter)
 
     @property
@@ -86,7 +86,7 @@ class Standing:
 
 
 class EpochHead(TypedDict):
-    """First fields of what a node says: the epoch that it is in, and who it is there."""
+    """First fields of a message: the sender's epoch, and its incarnation there."""
 
     lineage: str
     epoch: int
@@ -96,7 +96,7 @@ class EpochHead(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidInEpoch:
-    """What most messages begin with: an `EpochHead`."""
+    """Base of most messages: the fields of an `EpochHead`."""
 
     lineage: str
     epoch: int
@@ -106,18 +106,18 @@ class SaidInEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BallotQuestion:
-    """What the questions of a ballot begin with."""
+    """Base of the questions of a ballot."""
 
     sender: NodeId
     incarnation: int
-    #: Of the epoch that the ballot ends.
+    #: View of the epoch that the ballot ends.
     view: View
     ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(SaidInEpoch):
-    """Asks whether the receiver is there, and tells whom the sender suspects (P13)."""
+    """Asks whether the receiver is alive, and names the sender's suspects (P13)."""
 
     number: int
     suspects: tuple[NodeId, ...] = ()
@@ -128,23 +128,23 @@ class ProbeAnswer(SaidInEpoch):
     """Answer to a probe."""
 
     number: int
-    #: Nodes that the sender heard itself a short while ago.
+    #: Nodes that the sender itself heard recently.
     hears: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare(BallotQuestion):
-    """Starts a ballot for the epoch behind `view` (P14)."""
+    """Starts a ballot for the epoch after `view` (P14)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise(SaidInEpoch):
-    """Durable promise to take part in no lower ballot (P14)."""
+    """Durable promise to join no lower ballot (P14)."""
 
     ballot: Ballot
     accepted: Vote | None = None
-    #: What the sender holds; of one that is no member it goes into no final queue, and only saves
-    #: it the flush (P16).  None: the sender is a witness.
+    #: What the sender holds.  Runs of a non-member do not enter the final queue; they only save it
+    #: the flush (P16).  None: the sender is a witness.
     state: MemberState | None = None
     #: Newest wire version that the sender speaks (P31).
     newest: int = FIRST_VERSION
@@ -171,12 +171,12 @@ class Flush(BallotQuestion):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(SaidInEpoch):
-    """How far the sender is with the candidate's final queue (P16)."""
+    """The sender's progress with the candidate's final queue (P16)."""
 
     ballot: Ballot
-    #: Runs it does not hold yet; 0 = all is durable here.
+    #: Number of runs that it lacks; 0 = all are durable there.
     missing: int = 0
-    #: Digests of runs that the candidate voids, and that are whole here (P32).
+    #: Digests of runs that the candidate voids, and that are complete there (P32).
     whole: tuple[bytes, ...] = ()
 
 
@@ -196,7 +196,7 @@ class Accepted(SaidInEpoch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """A decided view; answers everything that comes from an older epoch (P17, P18)."""
+    """A decided view; the answer to all messages of older epochs (P17, P18)."""
 
     sender: NodeId
     view: View
@@ -204,23 +204,23 @@ class Decide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest(SaidInEpoch):
-    """A node that is no member wants to become one; repeated until it is (P21)."""
+    """A non-member asks to become a member; repeated until it is (P21)."""
 
     #: End of its queue.
     base: MergeBase
     #: Stamp of the last run there.
     ts: int
-    #: What it would promise as a member (C3); 0 = not said.
+    #: What it would promise as a member (C3); 0 = unknown.
     counter: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRequest(SaidInEpoch):
-    """Asks for the queue behind the sender's end (P9, P21)."""
+    """Asks for the queue after the sender's end (P9, P21)."""
 
     position: int
     chain_hash: bytes
-    #: What of a tail came and waits behind that; None = nothing, or an older release.
+    #: The part of a tail that it has after that; None = nothing, or an older release.
     ahead: Ahead | None = None
 
 

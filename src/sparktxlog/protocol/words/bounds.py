@@ -1,6 +1,6 @@
-"""What a message may say at most; what says more is refused, and its sender is to blame (C3, P3b).
+"""Bounds of messages; a message over a bound is refused, and its sender is wrong (C3, P3b).
 
-Nothing that was durable or told before depends on a message that is refused: it counts as lost.
+No durable state and no report depends on a refused message: it counts as lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparktxlog.protocol.words.balloting import (
 from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.view import Ballot, View
 
-#: Greatest number of any kind: nodes keep 63 bits, and count on from what they are told.
+#: Greatest number of any kind: nodes keep 63 bits, and count on from received numbers.
 LARGEST = (1 << 62) - 1
 #: A ballot's number follows those that were seen, one an attempt.  A voter that was away learns of
 #: many at once, but one number takes no more than this of those that are left.
@@ -29,29 +29,29 @@ _MOST_BALLOTS = 1 << 32
 
 
 def fits(header: RunHeader, limit: int = LARGEST) -> bool:
-    """Return whether a header can be one, and its timestamp is no later than a limit."""
+    """Return whether a header is possible, and its timestamp not later than a limit."""
     numbers = (header.epoch, header.seq, header.incarnation, header.size_bytes, header.staged_bytes)
     return 0 <= header.ts <= limit and min(numbers) >= 0 and max(numbers) + header.n <= LARGEST
 
 
 def all_fit(headers: Iterable[RunHeader], limit: int = LARGEST) -> bool:
-    """Return whether all headers can be some, and no timestamp is later than a limit."""
+    """Return whether all headers are possible, and no timestamp later than a limit."""
     return all(fits(header, limit) for header in headers)
 
 
 def post_fits(post: Post) -> bool:
-    """Return whether a post's numbers can be some."""
+    """Return whether a post's numbers are possible."""
     positions = (post.counter, post.last_seq, post.base.position, post.epoch)
     return max(positions) <= LARGEST and all_fit(post.headers)
 
 
 def misfit(message: EpochMessage, seen: int, limit: int | None) -> str:
-    """Return what in a message cannot be, empty = nothing.
+    """Return what is impossible in a message, empty = nothing.
 
     Args:
         seen: Greatest ballot number that is known for this decision.
-        limit: Latest timestamp of a run that is to enter the queue; None = this node has no queue
-            of its own to compare with, and trusts the members.
+        limit: Latest timestamp of a run that may enter the queue; None = this node has no queue to
+            compare with, and trusts the members.
     """
     latest = LARGEST if limit is None else limit
     headers: tuple[RunHeader, ...] = ()
@@ -93,6 +93,6 @@ def misfit(message: EpochMessage, seen: int, limit: int | None) -> str:
 
 
 def _decided_fits(view: View) -> bool:
-    """Return whether a view's numbers can be some; how late its runs are, others decided."""
+    """Return whether a view's numbers are possible; others decided how late its runs are."""
     numbers = (view.epoch, view.base.position, view.end.position)
     return max(numbers) <= LARGEST and min(numbers) >= 0 and all_fit(view.tail)

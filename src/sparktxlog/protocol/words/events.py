@@ -1,4 +1,4 @@
-"""What the shell tells the core.  `now` is passed beside every event (microseconds, steady)."""
+"""Events that the node passes to the core, each with `now` (microseconds, steady)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparktxlog.protocol.words.view import Seat, Voided
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSubmitted:
-    """Validated transactions of this node's clients, to be one run."""
+    """Validated transactions of this node's clients, for one run."""
 
     #: Names the submit in the core's answers.
     ticket: int
@@ -34,10 +34,10 @@ class PostReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadArrived:
-    """The verified payload of a run (pushed or fetched, staged files included) is at hand.
+    """The verified payload of a run (pushed or fetched, with staged files) has arrived.
 
     Not yet durable in the journal; staged files are fsynced.  The core answers with
-    `PersistForeignRun` when it wants it.
+    `PersistForeignRun` if it wants the run.
     """
 
     header: RunHeader
@@ -54,7 +54,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailReceived:
-    """A forerunner's tail (P9)."""
+    """The tail of a peer with a longer queue (P9)."""
 
     tail: Tail
 
@@ -119,7 +119,7 @@ class EpochMessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRequested:
-    """An operator wants another roster, another quorum, or a run to be void (P32).
+    """An operator requests another roster, another quorum, or a void run (P32).
 
     Places are added, removed, reweighted, reordered.
     """
@@ -127,9 +127,9 @@ class ChangeRequested:
     #: Names the request in the core's answer.
     ticket: int
     roster: tuple[Seat, ...]
-    #: See `View.quorum_rule`; empty = as it is.
+    #: See `View.quorum_rule`; empty = unchanged.
     quorum_rule: str = ""
-    #: A run that nobody can deliver; then all else stays as it is.
+    #: A run that no node can deliver; then everything else stays unchanged.
     void: Voided | None = None
 
 
@@ -138,13 +138,13 @@ class ForceRequested:
     """An operator declares all other nodes dead: this one goes on alone (P23)."""
 
     ticket: int
-    #: Name of the log from here on; new, so that the others' is a fork.
+    #: New log id from here on, so that the others' log is a fork.
     lineage: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rested:
-    """The shell has nothing to write or to send; told while `Master.wants_rest`, if it is so."""
+    """The node has nothing to write or to send; passed while `Master.wants_rest`, if so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What masters say to each other.  Headers and counters only: payloads travel separately."""
+"""Messages between masters: headers and counters only; payloads are sent separately."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class RunHeader:
         return (self.key, self.incarnation, self.n)
 
     def voids(self, other: RunHeader) -> bool:
-        """Return whether this run stands where another one was, whose files are lost (P32).
+        """Return whether this run replaces another one, whose files are lost (P32).
 
-        Only what is void has no files any more.
+        Only void runs have no files.
         """
         return self.place == other.place and self.staged_bytes == 0 < other.staged_bytes
 
@@ -67,12 +67,12 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """How far the tail reaches that a node has got and not appended yet (P9)."""
+    """End of the received tail that a node has not appended yet (P9)."""
 
     position: int
     #: Chain hash at `position`.
     chain_hash: bytes
-    #: Entries it has room for beside those.
+    #: Further entries that it has room for.
     room: int
 
 
@@ -89,9 +89,9 @@ class Post:
     #: Promise (c, n): own transactions of this epoch with ts <= c are exactly seq <= n (P2).
     counter: int
     last_seq: int
-    #: Own headers beyond what the receiver reported, ascending by seq, bounded (P3b).
+    #: Own headers after those that the receiver reported, ascending by seq, bounded (P3b).
     headers: tuple[RunHeader, ...] = ()
-    #: Where the bound cut the headers: the promise (c, n) that those sent fulfil.
+    #: If the bound cut the headers: the promise (c, n) that the sent ones fulfil.
     cut: tuple[int, int] | None = None
     #: Per origin: headers held up to this seq, without gap.
     known: dict[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Post:
     busy: bool = False
     #: Counter the sender started with; (start, round) orders its posts across its restarts.
     start: int = 0
-    #: What of a tail came and waits behind `base`; None = nothing, or an older release.
+    #: The part of a tail that it has after `base`; None = nothing, or an older release.
     ahead: Ahead | None = None
 
 
@@ -152,7 +152,7 @@ class Rejection:
     #: `expired-id`, `expired-transaction`, `voided`.
     code: str
     text: str
-    #: Of a repeated id: the position where it stands first.
+    #: Of a repeated id: its first position.
     first: int | None = None
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of the core put their actions; `Master.handle_all` hands them over once."""
+"""Collects the actions of the core; `Master.handle_all` returns them once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sparktxlog.protocol.words.balloting import EpochMessage
 
 
 class Outbox:
-    """Actions of one batch: all that is to be made durable stands before everything else.
+    """Actions of one batch: those that must be durable come before all others.
 
-    Only what was so before anything of this batch had to be durable may stand in front of that.
+    Only a message that depends on nothing durable of this batch may come before them.
     """
 
     __slots__ = ("_firsts", "_others", "_persists")
@@ -23,22 +23,22 @@ class Outbox:
         self._others: list[Action] = []
 
     def persist(self, action: Action) -> None:
-        """Make something durable, behind what was asked for before."""
+        """Make something durable, after earlier actions."""
         self._persists.append(action)
 
     def persist_first(self, action: Action) -> None:
-        """Make something durable in front of all others of the batch."""
+        """Make something durable before all others of the batch."""
         self._persists.insert(0, action)
 
     def tell_first(self, action: Action) -> None:
-        """Send at once what rests on nothing that is asked for from here on.
+        """Send at once what does not depend on later actions.
 
-        If anything of this batch is to be durable already, that stands before it.
+        Earlier actions of this batch that must be durable still come before it.
         """
         (self._others if self._persists else self._firsts).append(action)
 
     def tell(self, action: Action) -> None:
-        """Send or tell something once everything persisted so far is durable."""
+        """Send or report something once everything persisted so far is durable."""
         self._others.append(action)
 
     def send(self, peer: NodeId, message: EpochMessage) -> None:
@@ -46,7 +46,7 @@ class Outbox:
         self._others.append(SendEpochMessage(peer=peer, message=message))
 
     def tell_all(self, actions: Iterable[Action]) -> None:
-        """Send or tell several things."""
+        """Send or report several things."""
         self._others.extend(actions)
 
     @property
@@ -55,11 +55,11 @@ class Outbox:
         return bool(self._persists)
 
     def drop_posts(self) -> None:
-        """Send no posts of this batch: they state what is no longer so."""
+        """Send no posts of this batch: their content is outdated."""
         self._others = [a for a in self._others if not isinstance(a, SendPost)]
 
     def take(self) -> list[Action]:
-        """Return everything in execution order and begin anew."""
+        """Return everything in execution order and start a new batch."""
         actions = self._firsts + self._persists + self._others
         self._firsts, self._persists, self._others = [], [], []
         return actions

@@ -1,4 +1,4 @@
-"""What the journal gives the core at start, and the core's configuration."""
+"""The state that the core recovers at start, and its configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MasterConfig:
     idle_round_max_us: int = 60_000_000
     #: Unanswered work (posts, fetches, announcements) is repeated after this.
     retry_us: int = 500_000
-    #: A silent peer counts as awaited by name after this (shown, never acted upon).
+    #: A silent peer is shown as missing after this (display only).
     silent_after_us: int = 10_000_000
     #: Bounds (P3b).
     max_run: int = LONGEST_RUN
@@ -53,7 +53,7 @@ class MasterConfig:
     max_fetches: int = 512
     #: C3.
     max_counter_lead_us: int = 24 * 3_600 * 1_000_000
-    #: A member that owes an answer so long is missing (P13); 0 = nobody is ever suspected.
+    #: A member whose answer is due so long is missing (P13); 0 = no member is ever suspected.
     suspect_timeout_us: int = 0
     #: The same for members that were not heard since this node started.
     start_timeout_us: int = 30_000_000
@@ -74,7 +74,7 @@ class MasterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredRun:
-    """A durable run beyond the synchronized queue."""
+    """A durable run after the synchronized queue's end."""
 
     header: RunHeader
     facts: RunFacts
@@ -93,14 +93,14 @@ class RecoveredAnnouncement:
 
 
 class OlderIds(Protocol):
-    """Ids of the queue before the last `id_window` positions; they lie on disk, most of them."""
+    """Ids of the queue before the last `id_window` positions; most of them are on disk."""
 
     def appended(self, position: int, ids: bytes) -> None:
-        """Take note of a run that was put into the queue, and is not on disk yet."""
+        """Note a run that was appended to the queue and is not on disk yet."""
         ...
 
     def find(self, ids: bytes, after: int) -> Sequence[tuple[int, int]]:
-        """Return (index, first position after `after`) of the 16-byte ids that stand there.
+        """Return (index, first position after `after`) of the 16-byte ids found there.
 
         Ascending by index.  Only asked for runs that were ordered very late; may block.
         """
@@ -108,7 +108,7 @@ class OlderIds(Protocol):
 
 
 class NoOlderIds:
-    """A log that is not longer than the window, or of no use beyond it."""
+    """A log without ids before the window."""
 
     def appended(self, position: int, ids: bytes) -> None:
         """Keep nothing."""
@@ -129,18 +129,18 @@ class RecoveredState:
     reserved: int = 0
     #: Per origin: last seq in the synchronized queue.
     watermarks: dict[str, int] = field(default_factory=dict)
-    #: Runs beyond the watermarks, own and foreign, any order.
+    #: Runs after the watermarks, own and foreign, in any order.
     incoming: Sequence[RecoveredRun] = ()
     announcements: Sequence[RecoveredAnnouncement] = ()
     tables: Sequence[TableDefinition] = ()
     #: Newest view this node knows; None = the first epoch, as configured.
     view: View | None = None
-    #: What this voter promised and accepted.
+    #: This voter's promise and accepted value.
     ballot: BallotState | None = None
     #: Pieces of the ids of the last `id_window` positions, oldest first: (first position, ids).
     recent_ids: Sequence[tuple[int, bytes]] = ()
-    #: Repeats among them: (position, position where its id stands first), ascending.
+    #: Repeats among them: (position, first position of its id), ascending.
     repeats: Sequence[tuple[int, int]] = ()
     older_ids: OlderIds = field(default_factory=NoOlderIds)
-    #: The greatest that each other node showed; who is not in it was never heard (P30, P29).
+    #: The greatest standing of each other node; a missing node was never heard (P30, P29).
     standings: Mapping[str, Standing] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""Wire versions: what nodes of several releases say to each other, and decide alike (P31).
+"""Wire versions: how nodes of different releases work together (P31).
 
-Each node speaks a range of versions.  A link uses the newest that both ends speak.  What all
-members must decide alike follows the version *in force*, which stands in the view: it is raised by
-an epoch decision once everybody who votes or is a member speaks a later one, and never lowered.
+Each node speaks a range of versions.  A link uses the newest one that both ends speak.  Decisions
+that all members must make alike use the version *in force*, which is part of the view: an epoch
+decision raises it once all voters and members speak a later one; it is never lowered.
 
-Whoever adds a message, a field with a meaning, or a rule of the fold, names here the version that
-it needs, and asks for it: of the link, or of the view.
+A new message, field or rule of the catalog needs a version, which is declared here and checked at
+the link or in the view.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VOIDS = 3
 
 
 def deciders(view: View) -> set[NodeId]:
-    """Return who must speak a version before it may be in force: who votes, and the members."""
+    """Return the nodes that must speak a version before it may be in force: voters and members."""
     return {seat.node_id for seat in view.roster if seat.weight > 0}.union(view.members)
 
 
@@ -55,7 +55,7 @@ class Raising:
         self._deciders = deciders(view)
 
     def entered(self, view: View, now: int) -> None:
-        """Begin a new epoch; one that could have raised the version lets the next attempt wait."""
+        """Begin a new epoch; if it could have raised the version, the next attempt waits."""
         failed = self.wanted and view.version == self._in_force
         self._attempts = self._attempts + 1 if failed else 0
         self.at = now + (self._pause_us << min(self._attempts, 6) if failed else 0)
@@ -63,7 +63,7 @@ class Raising:
         self._deciders = deciders(view)
 
     def linked(self, node: str, newest: int) -> None:
-        """Note what a node speaks whose link came up; 0 = it broke."""
+        """Note the version of a node whose link came up; 0 = it broke."""
         self._newest[node] = newest
 
     @property

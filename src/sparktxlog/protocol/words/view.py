@@ -1,9 +1,9 @@
-"""Views: who belongs to the cluster in an epoch, and where the one before it ended (P11).
+"""Views: the members of an epoch, and the end of the epoch before (P11).
 
-A view is the one thing an epoch decision decides.  It lists the *roster* (all configured places in
-precedence order, with their votes), the *members* (those of the roster that hold the queue and
-whose promises count) and the final queue of the epoch before: everything up to `base`, which some
-answering member had synchronized, and the `tail` behind it.
+An epoch decision decides one view.  It has the *roster* (all configured places in precedence order,
+with their votes), the *members* (nodes of the roster that hold the queue and whose promises count)
+and the final queue of the epoch before: everything up to `base`, which an answering member had
+synchronized, and the `tail` after it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.messages import MergeBase, RunHeader
 
-#: Wire version of views, and of nodes, that name none.
+#: Wire version of views and nodes that name none.
 FIRST_VERSION = 2
 
 
@@ -40,7 +40,7 @@ class Seat:
     weight: int = 1
     #: True: votes only, holds no payload and no queue.
     witness: bool = False
-    #: A node that lost its disk returns under a higher one (P21).
+    #: A node that lost its disk returns with a higher one (P21).
     incarnation: int = 1
 
 
@@ -48,12 +48,12 @@ class Seat:
 class Voided:
     """A run that takes no effect, because nobody can deliver it (P32)."""
 
-    #: Stands in its place: same stamp and number, and of its content nothing but the ids.
+    #: Its replacement: same stamp and number; of its content only the ids.
     header: RunHeader
     facts: RunFacts
     #: SHA-256 of the lost run's manifest.
     digest: bytes
-    #: Members that may hold the run, and that the operator gives up.
+    #: Members that may hold the run, and that the operator does not wait for.
     without: tuple[NodeId, ...] = ()
 
     def is_of(self, header: RunHeader) -> bool:
@@ -77,22 +77,22 @@ class View:
     quorum_rule: str = "default"
     #: End of the longest synchronized queue among the answers of the decision.
     base: MergeBase = field(default_factory=MergeBase)
-    #: Runs of the final queue behind `base`, in agreed order.
+    #: Runs of the final queue after `base`, in agreed order.
     tail: tuple[RunHeader, ...] = ()
-    #: End of the final queue: position 0 of epoch `epoch` lies behind it.
+    #: End of the final queue; epoch `epoch` begins after it.
     end: MergeBase = field(default_factory=MergeBase)
     #: (lineage, last epoch) of the logs that this one continues by `force` (P23).
     ancestors: tuple[tuple[str, int], ...] = ()
     #: Wire version in force: all members decide by its rules (P31).
     version: int = FIRST_VERSION
-    #: Those of `tail` that need no payload; their headers tell one decision from another.
+    #: Runs of `tail` that need no payload; their headers are part of the decision.
     voided: tuple[Voided, ...] = ()
 
     @property
     def settled(self) -> View:
-        """The same view without the tail before it, for who has that or gets the queue from others.
+        """The same view without its tail, for nodes that have it or fetch the queue.
 
-        Only who holds the queue up to `end` may tell it so: there the others find what they lack.
+        Only a node that holds the queue up to `end` may send it: others fetch the rest from it.
         """
         return replace(self, base=self.end, tail=()) if self.tail else self
 
@@ -111,7 +111,7 @@ class View:
         return any(name == lineage and epoch <= last for name, last in self.ancestors)
 
     def void(self, header: RunHeader) -> Voided | None:
-        """Return what the view knows of a run in its tail that is void, None if it is not."""
+        """Return the void form of a run in the view's tail, None if it is not void."""
         return next((voided for voided in self.voided if voided.header == header), None)
 
     def seat(self, node_id: str) -> Seat | None:
@@ -124,7 +124,7 @@ class View:
         return 0 if seat is None else seat.weight
 
     def is_current(self, node_id: str, incarnation: int) -> bool:
-        """Return whether a node has a place under that incarnation."""
+        """Return whether a node has a place with that incarnation."""
         seat = self.seat(node_id)
         return seat is not None and seat.incarnation == incarnation
 
@@ -146,15 +146,15 @@ class View:
 
 
 def same_decision(one: View, other: View) -> bool:
-    """Return whether two views are one decision; where the tail begins is not part of it."""
+    """Return whether two views are one decision; the beginning of the tail is not part of it."""
     return replace(one.settled, base=MergeBase()) == replace(other.settled, base=MergeBase())
 
 
 def decision_digest(view: View) -> str:
-    """Return what tells one decision on an epoch from another, hexadecimal (I5).
+    """Return the digest of a decision on an epoch, hexadecimal (I5).
 
-    Of fixed parts, written in a fixed way, so that releases agree; where the tail begins is none
-    of them.
+    It covers fixed parts in a fixed form, so that releases agree; the beginning of the tail is not
+    one of them.
     """
     parts: list[object] = [
         view.lineage,
@@ -189,7 +189,7 @@ def quorum_of(rule: str, members: int) -> int:
 
 
 class Phase(StrEnum):
-    """What part a node takes at the moment."""
+    """The phase of a node: its present role."""
 
     #: Fetches what the members have, in order to be admitted; takes no transactions.
     JOINING = "JOINING"
@@ -218,5 +218,5 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.WITNESS: frozenset({Phase.FAULT}),
 }
 
-#: Phases in which transactions are taken.
+#: Phases in which a node takes transactions.
 TAKES_SUBMITS = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})
