@@ -1,9 +1,9 @@
-"""Which files of a donor's table a copy needs, and whether copying files carries it at all.
+"""Which files of a donor's table a copy needs, and whether a table can be copied by its files.
 
-A donor offers every file of a table's directory.  The log comes first: a new table takes all of it
-up to the version, another only the newest complete checkpoint and what follows.  Opened at that
-version it names the live data files and the files of deletion vectors; everything else in the
-directory belongs to older versions and comes along only for history.
+A donor offers every file of a table's directory.  The log is fetched first: all of it up to the
+version for a new table, else the newest complete checkpoint and later files.  At that version it
+names the live data files and the files of deletion vectors.  All other files belong to older
+versions and are copied only for history.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WAY_OUT = (
 
 
 class Way(str, Enum):
-    """How staged files become the table."""
+    """How staged files replace the table."""
 
     #: The staged directory, log included, becomes the table's.
     RENAME = "rename"
@@ -118,10 +118,10 @@ def data_files(
 
 
 def check_copyable(table: str, log: LogVersion) -> None:
-    """Refuse a table that a copy of its files would not carry.
+    """Refuse a table that cannot be copied by its files.
 
     Raises:
-        ApplyError: With table, feature and the way out (definite: nothing was changed).
+        ApplyError: With table, feature and what to do (definite: nothing was changed).
     """
     unknown = sorted(log.features - CARRIED_BY_COMMIT - CARRIED_BY_LOG)
     if unknown:
@@ -142,14 +142,14 @@ def check_copyable(table: str, log: LogVersion) -> None:
 
 
 def swap_way(target: LogVersion | None, donor: LogVersion) -> Way:
-    """Choose how a table is replaced; None = the target has none, or none that can be read."""
+    """Choose how a table is replaced; None = the target has no readable table."""
     if target is None or _needs_own_log(donor) or _needs_own_log(target):
         return Way.RENAME
     if not target.features <= donor.features or not _is_upgrade(target, donor):
         return Way.RENAME
     mapped = {"columnMapping", "typeWidening", "typeWidening-preview"} & donor.features
     if (mapped or _maps_columns(donor)) and not _same_columns(target, donor):
-        # Files name columns by the mapping of their own log.
+        # Column names in files follow the mapping of their own log.
         return Way.RENAME
     return Way.COMMIT
 

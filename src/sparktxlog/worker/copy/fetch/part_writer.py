@@ -1,7 +1,7 @@
-"""Writing chunks into a file that is not whole yet: past the page cache where the system lets us.
+"""Writes chunks into an incomplete file, past the page cache if the system allows it.
 
-A copy is read again much later if at all.  Through the cache it would push out what the machine's
-jobs read, and fresh pages for it cost more processor time than receiving and hashing together.
+A copy is read again much later, if at all.  In the cache it would displace files that the machine's
+jobs read, and new pages for it cost more processor time than receiving and hashing together.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 #: Smaller writes go through the cache: each direct one waits for the disk.
 _LEAST_DIRECT_BYTES = 1 << 20
-#: What a file system says that cannot do it for this file, or for these addresses.
+#: Errors of a file system that cannot do it for this file, or for these addresses.
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
 _PAST_CACHE = getattr(os, "O_DIRECT", 0)
 
 
 def chunk_buffer(size: int) -> memoryview:
-    """Return memory that can be written past the cache: it begins at a page."""
+    """Return memory that can be written past the cache, because it begins at a page."""
     return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
 
 
@@ -37,7 +37,7 @@ def write_chunk(part: Path, data: memoryview, offset: int) -> None:
 
 
 def _write_direct(part: Path, data: memoryview, offset: int) -> bool:
-    """Return False if the file system has no way past its cache; then nothing counts."""
+    """Return False if the file system cannot bypass its cache; then do not count any bytes."""
     try:
         _write(part, data, offset, _PAST_CACHE)
     except OSError as error:

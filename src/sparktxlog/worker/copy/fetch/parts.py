@@ -1,4 +1,4 @@
-"""A fetch in parts, for Spark executors: plans that are sent there, and what they do there.
+"""A fetch in parts, for Spark executors: the plans, and their execution.
 
 driver      plan_parts ──► plans
 executors   run_partition(plan): chunks into `.part` files of the lake, durably; journals
@@ -24,7 +24,7 @@ from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """A part of a fetch for another process: picklable, and all that this process needs."""
+    """A part of a fetch for another process: picklable, with everything that it needs."""
 
     workspace: CopyWorkspace
     #: Number of the part.
@@ -39,7 +39,7 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPart:
-    """What came of a part."""
+    """Result of a part."""
 
     fetched: Fetched
     #: With the chunks that are in place.
@@ -54,10 +54,10 @@ def plan_parts(
     parts: int,
     streams: int = 2,
 ) -> list[FetchPlan]:
-    """Spread the chunks that are not here over parts of about equal size, for `run_partition`.
+    """Distribute the missing chunks over parts of about equal size, for `run_partition`.
 
     **After calling**: run the parts where the lake is in reach, then `keep_parts` and
-    `fetch_files`: it fetches what a part could not, proves the files and names them.
+    `fetch_files`, which fetches the rest, verifies the files and names them.
 
     Args:
         workspace, grants, wanted: As of `fetch_files`.
@@ -75,7 +75,7 @@ def plan_parts(
         for future in [pool.submit(match) for match in threads.matchers(wanted.works)]:
             future.result()
     with storing(workspace.root):
-        # By it an executor sees that it has the lake of its driver.
+        # An executor sees by this file that it has the lake of its driver.
         workspace.root.mkdir(parents=True, exist_ok=True)
     bare = tuple(replace(grant, tables=()) for grant in grants)
     return [
@@ -109,8 +109,8 @@ def _spread(wanted: Wanted, parts: int) -> list[list[FileWork]]:
 def run_partition(plan: FetchPlan) -> FetchedPart:
     """Fetch the chunks of a part into the files of the workspace, durably; name no file.
 
-    For `mapPartitions`: the lake is where the plan says, for every process.  A part that is run
-    again goes on from its journals.
+    For `mapPartitions`: every process sees the lake under the plan's path.  A repeated part
+    continues from its journals.
 
     Raises:
         StorageError: This process does not see the workspace (definite).
@@ -143,10 +143,10 @@ def run_partition(plan: FetchPlan) -> FetchedPart:
 
 
 def keep_parts(workspace: CopyWorkspace, wanted: Wanted, done: Iterable[FetchedPart]) -> None:
-    """Note what parts have put in place: it is not hashed again."""
+    """Note the chunks that parts put in place, so that they are not hashed again."""
     works = {work.task.key: work for work in wanted.works}
     for part in done:
         for work in part.works:
-            # An executor may have another directory of this name.
+            # An executor may have another directory with this name.
             if workspace.part(*work.task.key).exists():
                 works[work.task.key].keep(work.digests)

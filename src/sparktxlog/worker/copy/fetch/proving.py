@@ -1,7 +1,7 @@
-"""Digests of whole files: which files donors have alike, and which are the first donor's here.
+"""Digests of whole files: which donors have equal files, and which fetched files are right.
 
-Other donors have a file alike if it is of the same table, path, size and tree digest as the first
-one's.  They are asked in batches while the first donor serves already.
+A file of another donor is equal if table, path, size and tree digest are those of the first donor.
+The other donors are asked in batches while the first one already serves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparktxlog.worker.copy.fetch.donor_link import MAX_DIGESTS, DonorLink, dige
 from sparktxlog.worker.copy.fetch.tasks import tree_digest
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord
 
-#: Files brought to the disk at once: the file system does it in one go.
+#: Files that are synced together, which the file system does in one step.
 _SYNCS = 8
 
 
@@ -30,9 +30,9 @@ def match_donor(
     grant: Grant,
     connect: Callable[[int], DonorLink],
 ) -> None:
-    """Tell the schedule which files a donor but the first may serve too.
+    """Find the files that another donor than the first may serve, for the schedule.
 
-    A donor that does not tell its digests is given up.
+    A donor that does not answer with its digests is given up.
 
     Args:
         donor: Index of the donor.
@@ -66,13 +66,13 @@ def match_donor(
 
 
 class Prover:
-    """Proves and names whole files; `run` in a thread of its own.
+    """Verifies and names whole files; `run` needs its own thread.
 
     It works in groups, so that digests are asked for together and the disk gets several files at
     once.
 
     Args:
-        link: To the first donor, for this thread only: its digests are the measure.
+        link: Link to the first donor, whose digests decide; for this thread only.
     """
 
     def __init__(self, workspace: CopyWorkspace, schedule: Schedule, link: DonorLink) -> None:
@@ -97,7 +97,7 @@ class Prover:
                     self._schedule.proved(file)
 
     def _prove(self, batch: list[FileWork]) -> list[FileWork]:
-        """Return those that are what the donor has; the others are dealt with."""
+        """Return the files that equal the donor's; the others are fetched again."""
         self._ask([file for file in batch if file.expected is None])
         proved = []
         for file in batch:
@@ -123,7 +123,7 @@ class Prover:
                 file.expected = theirs[file.task.key]
 
     def _sync(self, file: FileWork) -> None:
-        """Give a file its size and time, and bring it to the disk."""
+        """Set a file's size and time, and sync it."""
         task, part = file.task, self._workspace.part(*file.task.key)
         with storing(part):
             part.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Which of the wanted files are here already, after whatever broke off, and what has to travel.
+"""Finds which of the wanted files are already here, and which must be fetched.
 
 A whole file is either staged or in the replica's own table under the same path; equal tree digests
-prove that it is the donor's.  Own files are staged by a hard link, and no byte of them travels.  Of
-other files, the chunks that a journal names are hashed.
+prove that it equals the donor's.  Own files are staged by a hard link and not fetched.  Of other
+files, the chunks that a journal names are hashed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sparktxlog.worker.copy.fetch.donor_link import DonorLink, digest_batches
 from sparktxlog.worker.copy.fetch.tasks import FileTask, file_digest, hash_chunks
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, FileRecord
 
-#: Room that must be left on the disk of the lake.
+#: Bytes that must stay free on the disk of the lake.
 MARGIN_BYTES = 64 << 20
 _THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Files that are wanted, and what of them has to travel."""
+    """Wanted files, and which of them must be fetched."""
 
     tasks: tuple[FileTask, ...]
     #: Files that are not staged yet, ascending as the tasks.
@@ -53,9 +53,9 @@ class Wanted:
 
 
 def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTask]) -> Wanted:
-    """Look for files in the workspace and in the replica's tables; link these into the workspace.
+    """Find files in the workspace and in the replica's tables; link the latter into the workspace.
 
-    A staged file that is not the donor's is removed.
+    A staged file that differs from the donor's is removed.
 
     Args:
         grant: Of the first donor, whose digests decide.
@@ -94,7 +94,7 @@ def require_space(workspace: CopyWorkspace, works: Iterable[FileWork]) -> int:
     """Check before the first chunk that the files fit on the disk of the lake; nothing is written.
 
     Args:
-        works: Files to fetch; what the workspace has of them takes no room again.
+        works: Files to fetch; their parts in the workspace need no more space.
 
     Returns:
         Bytes that the files will take.
@@ -128,7 +128,7 @@ def missing_bytes(workspace: CopyWorkspace, works: Iterable[FileWork]) -> int:
 
 
 class Inspector:
-    """Looks at one file at a time, in any thread."""
+    """Checks one file at a time, in any thread."""
 
     def __init__(self, workspace: CopyWorkspace, chunk_bytes: int) -> None:
         self._workspace = workspace
@@ -143,7 +143,7 @@ class Inspector:
         return next((path for path in (staged, own) if _is_file(path, task.size_bytes)), None)
 
     def digest(self, task: FileTask, path: Path) -> str | None:
-        """Return the tree digest of a whole file, None if it is shorter by now, or gone."""
+        """Return the tree digest of a whole file, None if it is shorter now, or gone."""
         record = self._files.get(task.key)
         measure = task.size_bytes, self._chunk_bytes
         if (
@@ -152,7 +152,7 @@ class Inspector:
             and (record.size_bytes, record.chunk_bytes) == measure
         ):
             return record.digest
-        # An own file; or a power cut took the record; or other chunks were its measure.
+        # An own file; or a power cut lost the record; or it had another chunk size.
         with storing(path):
             try:
                 return file_digest(path, *measure)
@@ -181,7 +181,7 @@ def _is_file(path: Path, size_bytes: int) -> bool:
 
 
 def _stage(workspace: CopyWorkspace, task: FileTask, found: Path) -> bool:
-    """Give a whole file its staged name; False if it is gone."""
+    """Give a whole file its staged name; False if it no longer exists."""
     staged = workspace.staged(*task.key)
     with storing(staged):
         if found != staged:
@@ -192,6 +192,6 @@ def _stage(workspace: CopyWorkspace, task: FileTask, found: Path) -> bool:
                 os.link(found, staged, follow_symlinks=False)
             except FileNotFoundError:
                 return False
-        # Of an earlier attempt: the staged directory may become the table's.
+        # From an earlier attempt: the staged directory may become the table's.
         workspace.part(*task.key).unlink(missing_ok=True)
     return True

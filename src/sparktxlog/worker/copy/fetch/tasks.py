@@ -1,7 +1,7 @@
-"""Values of a fetch: files, chunks, their digests, and what came of it.
+"""Values of a fetch: files, chunks, their digests, and the result.
 
 The digest of a file is a tree, SHA-256 over the concatenated binary SHA-256 of the chunks, so that
-chunks that were hashed when they came need not be read again.
+chunks that were hashed when they arrived need not be read again.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What fetching some files took."""
+    """Result of fetching some files."""
 
-    #: Bytes of all files asked for.
+    #: Bytes of all requested files.
     size_bytes: int = 0
     #: Plain bytes that were fetched, and what of it came over the network, after compression.
     fetched_bytes: int = 0
     wire_bytes: int = 0
     #: Found in the replica or in the workspace.
     reused_bytes: int = 0
-    #: Seconds in which bytes came.
+    #: Seconds in which bytes arrived.
     fetch_s: float = 0.0
 
     def __add__(self, other: Fetched) -> Fetched:

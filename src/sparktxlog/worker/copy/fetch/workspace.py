@@ -1,14 +1,14 @@
-"""The directory of a copy below the lake: staged files, what is known of them, journals.
+"""The directory of a copy below the lake: staged files, their digests, journals.
 
     lake/_sparktxlog/copies/<copy_id>/<table>/<path>       a staged file, whole and verified
                                       <table>/<path>.part  one that is not whole yet
                                       chunks-<stream>.jsonl  chunks whose bytes were written
                                       files.jsonl          tree digests of the staged files
 
-A chunk's bytes are written before its line; a file and its line are brought to the disk before it
-gets its name.  Lines of chunks prove nothing by themselves: after a crash the bytes they name are
-hashed again, so neither kill -9 nor a power cut can make a wrong file of them; what does not fit is
-fetched again.  A line that cannot be read is as good as none.
+A chunk's bytes are written before its line; a file and its line are synced before the file gets its
+name.  Lines of chunks are no proof: after a crash the bytes that they name are hashed again, and
+fetched again if they do not match.  So neither kill -9 nor a power cut can produce a wrong file.
+Unreadable lines are ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineJournal:
-    """Appends lines to one file; each is written at once, so that only the last can be torn.
+    """Appends lines to one file; each is written at once, so only the last one can be torn.
 
     Used by one thread.
     """
@@ -76,7 +76,7 @@ class LineJournal:
         """Add a line.
 
         Raises:
-            DiskFullError, StorageError: It is not there; the bytes it names are, and unused.
+            DiskFullError, StorageError: It is not written; the bytes that it names are unused.
         """
         line = msgspec.json.encode(record) + b"\n"
         with storing(self._path):
@@ -91,9 +91,9 @@ class LineJournal:
 
 
 class CopyWorkspace:
-    """The directory of one copy; picklable, holds nothing open.
+    """The directory of one copy; picklable, without open files.
 
-    One process at a time fetches into it, besides the parts it handed out itself.
+    Only one process at a time fetches into it, beside its own parts.
 
     Args:
         lake: Root of the replica's tables.
@@ -107,7 +107,7 @@ class CopyWorkspace:
 
     @staticmethod
     def found(lake: str | Path) -> list[CopyWorkspace]:
-        """Return the workspaces below a lake, the one written to last first."""
+        """Return the workspaces below a lake, the last used one first."""
         try:
             entries = [entry for entry in os.scandir(Path(lake) / COPIES) if entry.is_dir()]
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class CopyWorkspace:
         return self.table_dir(table).joinpath(*parts)
 
     def part(self, table: str, path: str) -> Path:
-        """Return where a file is while it is not whole."""
+        """Return the path of an incomplete file."""
         staged = self.staged(table, path)
         return staged.with_name(staged.name + _PART)
 
@@ -152,10 +152,10 @@ class CopyWorkspace:
     def record_files(self, records: Iterable[FileRecord]) -> None:
         """Journal the digests of whole files, durably, **before** they get their names.
 
-        A name whose newest record is of an earlier file would be taken for that file.
+        Otherwise a name with the record of an earlier file would count as that file.
 
         Raises:
-            DiskFullError, StorageError: Not all are there; records without files are harmless.
+            DiskFullError, StorageError: Some are missing; records without files are harmless.
         """
         lines, path = [msgspec.json.encode(record) for record in records], self.root / _FILES
         if lines:
@@ -175,7 +175,7 @@ class CopyWorkspace:
         return known
 
     def file_records(self) -> dict[FileKey, FileRecord]:
-        """Return file → the newest record of it."""
+        """Return file → its newest record."""
         return {(r.table, r.path): r for r in _lines(self.root / _FILES, FileRecord)}
 
     # -- other copies ------------------------------------------------------------------------------
@@ -218,4 +218,4 @@ def _lines(journal: Path, kind: type[_R]) -> Iterator[_R]:
             try:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # torn by a crash: what it named is fetched or hashed again
+                continue  # torn by a crash: its file or chunk is fetched or hashed again
