@@ -47,20 +47,23 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mutant", "first", "seeds", "story"),
+    ("mutant", "first", "story"),
     [
-        ("hasty", 0, 1, "I7"),
-        ("careless", 4, 1, "its disk held"),
-        ("obliging", 1, 1, "no epoch has"),
-        ("credulous", 15, 1, "its copy was let in"),
+        ("hasty", 0, "I7"),
+        ("careless", 4, "its disk held"),
+        ("obliging", 1, "no epoch has"),
+        ("credulous", 15, "its copy was let in"),
     ],
 )
-def test_a_node_that_breaks_a_rule_is_found(
-    mutant: str, first: int, seeds: int, story: str
-) -> None:
-    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no."""
-    asked = ("--first", str(first), "--seeds", str(seeds), "--mutant", mutant)
-    code, said, totals = simulate(*asked)
+def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str) -> None:
+    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no.
+
+    The first seed finds it today.  A change of the node gives seeds other histories, hence five.
+    """
+    for seed in range(first, first + 5):
+        code, said, totals = simulate("--first", str(seed), "--seeds", "1", "--mutant", mutant)
+        if code:
+            break
     assert code == 1 and totals["violations"] >= 1, said
     assert story in said
     assert f"--mutant {mutant}" in said
