@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.support.epoch_views import QUICK, all_show
@@ -20,6 +21,15 @@ def misses(node: NodeProcess, name: str) -> bool:
     return bool(call(f"{node.url}/v1/epochs")["suspects"] == [name])
 
 
+def resting_rounds(*nodes: NodeProcess) -> list[int]:
+    """Return the numbers of the nodes' rounds, as soon as they stay the same for a second."""
+    found: list[int] = []
+    while (shown := [node.status()["round"] for node in nodes]) != found:
+        found = shown
+        Event().wait(1.0)
+    return found
+
+
 def test_a_broken_connection_is_noticed_in_an_idle_cluster(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "ABC", settings=QUICK)
     for node in cluster.nodes.values():
@@ -28,7 +38,7 @@ def test_a_broken_connection_is_noticed_in_an_idle_cluster(tmp_path: Path) -> No
         a, b, c = cluster.nodes.values()
         a.commit(append(1))
         cluster.settle()
-        posts = [node.status()["round"] for node in (a, b)]
+        posts = resting_rounds(a, b)
         c.kill()
         for node in (a, b):
             wait_until(partial(misses, node, "C"), 2.0, f"{node.name} misses C")

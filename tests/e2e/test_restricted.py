@@ -53,7 +53,7 @@ def test_a_node_without_a_quorum_refuses_what_it_cannot_order(tmp_path: Path) ->
         assert call(f"{a.url}/v1/info")["restricted"]["waits_for"] == ["B"]
         assert a.status()["restricted"]["levels"] == ["accepted"]
         code, text = told(a, "status")
-        assert code == 3 and "restricted: too few nodes answer, it waits for B" in text
+        assert code == 3 and "restricted: too few nodes answer; it has waited for B" in text
 
         with Client(a.url, timeout_s=2) as client, pytest.raises(NoQuorumError):
             client.append("t", ROW)
