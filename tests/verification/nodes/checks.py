@@ -265,9 +265,10 @@ class Checks:
             self.marks["refused as replayed"] += 1
         elif status == 409:
             self.marks["refused as stale"] += 1
-        elif status == 500 and target.startswith("/peer/v1/files/"):
-            if not self._world.find(receiver).disk.sync_error:
-                self.fail(f"{receiver} cannot read {target}, its disk works")
+        elif status in (500, 507) and target.startswith("/peer/v1/files/"):
+            disk = self._world.find(receiver).disk
+            if not disk.sync_error and not disk.full:
+                self.fail(f"{receiver} answers {status} to {target}, its disk works")
         elif status >= 500 and status != 503:
             self.fail(f"{receiver} answers {status} to {target}")
 

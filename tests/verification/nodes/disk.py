@@ -303,10 +303,8 @@ def die_inside(journal: Journal, writes: object) -> None:
     """Begin a write and be killed in it: all of it but the commit was done."""
     connection: Any = journal._db
     connection.dying = True
-    try:
+    with contextlib.suppress(KilledError, TxLogError):  # the disk may be full, or fail
         journal.write(writes)  # type: ignore[arg-type]
-    except KilledError:
-        return
 
 
 def tear(journal: Journal, writes: Sequence[Write]) -> None:
