@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -62,10 +63,10 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     return found
 
 
-def holds_most_votes(roster: Iterable[Seat], nodes: Iterable[str], *, without: str) -> bool:
-    """Return whether nodes have more than half of the votes that one node does not have."""
-    votes = {str(seat.node_id): seat.weight for seat in roster if seat.node_id != without}
-    return 2 * sum(votes.get(node, 0) for node in nodes) > sum(votes.values())
+def elected_without(view: View, own: str, nodes: Iterable[str]) -> bool:
+    """Return whether nodes have more than half of the votes that node `own` does not have."""
+    others = tuple(seat for seat in view.roster if seat.node_id != own)
+    return replace(view, roster=others).elects(nodes)
 
 
 class Membership(GreetingNode):
@@ -269,7 +270,7 @@ class Membership(GreetingNode):
         """
         base = self._base
         told = sorted(node_id for node_id, link in base.links.items() if link.replaced)
-        if holds_most_votes(base.master.view.roster, told, without=base.config.node_id):
+        if elected_without(base.master.view, base.config.node_id, told):
             text = f"{', '.join(told)} took another process for this node"
             if not base.failed.done():
                 _log.error("this start was replaced: the node starts anew", told_by=told)

@@ -7,8 +7,8 @@ import pytest
 
 from sparktxlog.errors import UnauthorizedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.view import Seat
-from sparktxlog.runtime.membership.membership import holds_most_votes
+from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.runtime.membership.membership import elected_without
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.signing import ReplacedStartError
 
@@ -29,8 +29,9 @@ from sparktxlog.transport.signing import ReplacedStartError
 def test_more_than_half_of_the_votes_of_the_others_must_say_it(
     weights: dict[str, int], told: str, most: bool
 ) -> None:
-    roster = [Seat(node_id=NodeId(node), weight=weight) for node, weight in weights.items()]
-    assert holds_most_votes(roster, told, without="A") is most
+    roster = tuple(Seat(node_id=NodeId(node), weight=weight) for node, weight in weights.items())
+    view = View(lineage="l", epoch=1, members=(), roster=roster)
+    assert elected_without(view, "A", told) is most
 
 
 @pytest.mark.parametrize("sealed", [True, False])
