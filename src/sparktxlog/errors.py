@@ -138,6 +138,16 @@ class ExpiredTransactionError(CommitRejectedError, code="expired-transaction", h
     """The transaction was submitted or ordered after its `valid_until`."""
 
 
+class ConflictError(CommitRejectedError, code="conflict", retryable=True, http_status=409):
+    """A condition of the transaction does not hold where it takes effect (P27).
+
+    Fields `table`, `winner` (position of the write that it lost to), `origin` (node where that was
+    committed); None = not known.  The same id gets the same answer: do it again under a new one.
+    """
+
+    way_out = "Read again, and commit as a new transaction: this one took no effect at any site."
+
+
 class OversizeError(CommitRejectedError, code="oversize", http_status=413):
     """A body, run or transaction is over its configured limit."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -134,6 +135,8 @@ class RunManifest:
     version: int = 1
     #: True: the run is void; its content is lost, and it takes no effect (P32).
     voided: bool = False
+    #: (transaction index, condition under which it takes effect), ascending (P27).
+    conditions: tuple[tuple[int, Condition], ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -167,6 +170,8 @@ class RunFacts:
     #: (transaction index, microseconds since 1970 UTC), ascending by index.
     valid_until: tuple[tuple[int, int], ...] = ()
     voided: bool = False
+    #: (transaction index, condition), ascending by index.
+    conditions: tuple[tuple[int, Condition], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -190,4 +195,5 @@ class RunFacts:
             acceptance=manifest.acceptance,
             valid_until=manifest.valid_until,
             voided=manifest.voided,
+            conditions=manifest.conditions,
         )

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     InvariantViolation,
     OtherQueueError,
 )
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance
 from sparktxlog.model.table import TableDefinition
@@ -90,7 +91,7 @@ from sparktxlog.protocol.words.events import (
 from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.words.versions import ACCEPTANCE
+from sparktxlog.protocol.words.versions import ACCEPTANCE, brought_into_force
 from sparktxlog.protocol.words.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
 
 
@@ -123,6 +124,7 @@ class Master:
         self._halted = ""  # or why this node has halted (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
+        self._queue.learned(view)
         floor = max(
             (r.header.ts for r in state.incoming if not self._is_former(r.header)), default=0
         )
@@ -208,6 +210,11 @@ class Master:
     def catalog(self) -> Mapping[str, TableDefinition]:
         """Tables at this node's position, by name; a snapshot."""
         return self._queue.catalog.tables
+
+    def writes(self, table: str) -> TableWrites | None:
+        """Return what was written to a table as of this node's position, None = nothing counts."""
+        writes = self._queue.writes
+        return writes.of(table) if writes.count_at(self._queue.position + 1) else None
 
     @property
     def base(self) -> MergeBase:
@@ -645,6 +652,7 @@ class Master:
         if self.phase is Phase.FAULT:
             return
         self._queue.check_final(view)
+        self._queue.learned(view)
         self._flush = None
         if self._current.has_me(view):
             self._decided = view
@@ -685,6 +693,7 @@ class Master:
         forced = view.lineage != self.view.lineage
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._current.view = view
+        self._queue.learned(view)
         self._counter.begin_epoch()
         self._current.is_member = self._current.has_me(view)
         for node, (incarnation, _) in list(self._doubted.items()):
@@ -757,11 +766,11 @@ class Master:
 def first_view(config: MasterConfig) -> View:
     """Return the view of the first epoch, which is configured, not decided."""
     roster = config.roster or tuple(Seat(node_id=member) for member in config.members)
-    return View(
+    view = View(
         lineage=config.lineage,
         epoch=config.epoch,
         roster=roster,
         members=config.members,
         quorum_rule=config.quorum_rule or str(config.quorum),
-        version=config.version,
     )
+    return brought_into_force(view, config.version)

@@ -21,7 +21,7 @@ from sparktxlog.protocol.epoch.union import FinalQueue, final_queue
 from sparktxlog.protocol.words.balloting import Flushed, MemberState, Promise, Vote
 from sparktxlog.protocol.words.bounds import LARGEST, all_fit
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import raised
+from sparktxlog.protocol.words.versions import brought_into_force, raised
 from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided
 
 
@@ -254,7 +254,7 @@ class Proposer:
         )
         spoken = {node: promise.newest for node, promise in self._promises.items()}
         version = raised(view, chosen, spoken, NodeId(self.ballot.node))
-        return replace(chosen, version=version)
+        return brought_into_force(chosen, version)
 
     def is_to_be(self, message: Promise | Flushed) -> bool:
         """Return whether a node has the incarnation that the candidate admits.

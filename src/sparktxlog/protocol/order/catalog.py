@@ -1,25 +1,26 @@
-"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b, P25c).
+"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b, P25c, P27).
 
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
-with another definition, if it touches a table that does not exist or has another schema version, or
-if its run is void (P32).  To create an identical table again is a commit without effect.  A create
-counts for its own transaction and later ones.
+with another definition, if it touches a table that does not exist or has another schema version, if
+its run is void (P32), or if its condition does not hold (P27).  To create an identical table again
+is a commit without effect.  A create counts for its own transaction and later ones.
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
-only where they are rejected.
+only in a run that creates tables, or does not fit.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.order.last_writes import LastWrites
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.protocol.words.recovery import NoOlderIds, OlderIds
 
@@ -35,9 +36,10 @@ class Catalog:
     Args:
         older_ids: Looks up ids before those positions.
         window_us: Log time, microseconds, for which an id is known at least.
+        writes: Who wrote to the tables last; None = nobody counts it.
     """
 
-    __slots__ = ("_older_ids", "_tables", "_window", "_window_us", "tables")
+    __slots__ = ("_older_ids", "_tables", "_window", "_window_us", "_writes", "tables")
 
     def __init__(
         self,
@@ -45,12 +47,14 @@ class Catalog:
         window: IdWindow,
         older_ids: OlderIds | None = None,
         window_us: int = 0,
+        writes: LastWrites | None = None,
     ) -> None:
         self._older_ids = older_ids or NoOlderIds()
         self._window_us = window_us
         #: By lower-case name: Spark and many file systems ignore case.
         self._tables: dict[str, TableDefinition] = {t.name.lower(): t for t in tables}
         self._window = window
+        self._writes = writes or LastWrites({}, 0)
         #: The same by name, as it grows.
         self.tables = Tables(self._tables)
 
@@ -74,11 +78,11 @@ class Catalog:
         rejected = self._reject_by_id(position, facts, ts)
         if facts.voided:
             rejected = {index: _voided(index) for index in range(facts.n)} | rejected
-        if not rejected and not facts.creates and all(map(self._fits, facts.touches)):
-            return (), ()
-        created = self._create(position, facts, rejected)
-        for touch in facts.touches:
-            self._reject_touches(touch, facts, created, position, rejected)
+        created: list[tuple[int, TableDefinition]] = []
+        if facts.creates or not all(map(self._fits, facts.touches)):
+            created = self._judge_each(position, facts, rejected)
+        elif facts.touches or facts.conditions:
+            self._writes.fold(position, facts, rejected, self._broken)
         return tuple(rejected[index] for index in sorted(rejected)), tuple(created)
 
     def _reject_by_id(self, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:
@@ -121,67 +125,70 @@ class Catalog:
             and table.schema_version == touch.schema_version
         )
 
-    def _create(
+    def _judge_each(
         self, position: int, facts: RunFacts, rejected: dict[int, Rejection]
     ) -> list[tuple[int, TableDefinition]]:
-        """Apply the run's creates, those of one transaction all or none."""
+        """Judge a run's transactions one by one: each sees the effects of those before it.
+
+        Returns:
+            What they create.
+        """
         created: list[tuple[int, TableDefinition]] = []
-        by_index: dict[int, list[TableDefinition]] = {}
+        written: set[str] = set()
+        creates: dict[int, list[TableDefinition]] = {}
         for index, definition in facts.creates:
-            by_index.setdefault(index, []).append(definition)
-        for index, definitions in sorted(by_index.items()):
+            creates.setdefault(index, []).append(definition)
+        conditions = dict(facts.conditions)
+        touches_of = _touches_by_index(facts)
+        counts = self._writes.count_at(position)
+        for index in range(facts.n):
             if index in rejected:
                 continue
-            fresh: dict[str, TableDefinition] = {}
-            for definition in definitions:
-                key = definition.name.lower()
-                present = fresh.get(key) or self._tables.get(key)
-                if present is None:
-                    fresh[key] = definition
-                elif present != definition:
-                    rejected[index] = Rejection(
-                        index=index,
-                        code="schema-mismatch",
-                        text=f"table {present.name!r} exists with another definition",
-                    )
-                    break
-            if index in rejected:
+            touches, fresh = touches_of(index), dict[str, TableDefinition]()
+            reason = self._misfit(index, creates.get(index, ()), touches, fresh)
+            condition = conditions.get(index)
+            if reason is None and condition is not None:
+                reason = self._broken(condition, position, index)
+            if reason is not None:
+                rejected[index] = reason
                 continue
-            misfit = next(
-                (t for t in facts.touches if _touches(t, index) and not self._fits(t, fresh)), None
-            )
-            if misfit is not None:
-                # The transaction fails as a whole, its creates with it.
-                rejected[index] = self._rejection(misfit, index, fresh)
-            else:
-                self._tables.update(fresh)
-                created.extend((position + index, definition) for definition in fresh.values())
+            self._tables.update(fresh)
+            names = [definition.name for definition in fresh.values()]
+            created.extend((position + index, definition) for definition in fresh.values())
+            if counts:
+                written |= self._writes.note(position + index, names, touches)
+        self._writes.keep(written)
         return created
 
-    def _reject_touches(
+    def _misfit(
         self,
-        touch: Touch,
-        facts: RunFacts,
-        created: list[tuple[int, TableDefinition]],
-        position: int,
-        rejected: dict[int, Rejection],
-    ) -> None:
-        """Reject the transactions of `touch` whose table does not exist."""
-        until = facts.n
-        if self._fits(touch):
-            until = next((at - position for at, d in created if d.name == touch.table), 0)
-            if until == 0:
-                return
-        if touch.txs is None:
-            concerned: Iterable[int] = range(until)
-        else:
-            concerned = touch.txs[: bisect_left(touch.txs, until)]
-        early = until < facts.n
-        for index in concerned:
-            if index not in rejected:
-                rejected[index] = (
-                    _unknown(touch.table, index) if early else self._rejection(touch, index)
+        index: int,
+        definitions: Sequence[TableDefinition],
+        touches: Sequence[Touch],
+        fresh: dict[str, TableDefinition],
+    ) -> Rejection | None:
+        """Return why a transaction does not fit the tables; put what it creates into `fresh`."""
+        for definition in definitions:
+            key = definition.name.lower()
+            present = fresh.get(key) or self._tables.get(key)
+            if present is None:
+                fresh[key] = definition
+            elif present != definition:
+                return Rejection(
+                    index=index,
+                    code="schema-mismatch",
+                    text=f"table {present.name!r} exists with another definition",
                 )
+        misfit = next((touch for touch in touches if not self._fits(touch, fresh)), None)
+        return None if misfit is None else self._rejection(misfit, index, fresh)
+
+    def _broken(self, condition: Condition, position: int, index: int) -> Rejection | None:
+        """Return why a transaction's condition does not hold; its own creates do not count."""
+        for name in condition.tables:
+            table = self._tables.get(name.lower())
+            if table is None or table.name != name:
+                return _unknown(name, index)
+        return self._writes.conflict(condition, position + index, index)
 
     def _rejection(
         self, touch: Touch, index: int, fresh: Mapping[str, TableDefinition] = _NONE
@@ -239,8 +246,17 @@ def _unknown(table: str, index: int) -> Rejection:
     )
 
 
-def _touches(touch: Touch, index: int) -> bool:
-    if touch.txs is None:
-        return True
-    at = bisect_left(touch.txs, index)
-    return at < len(touch.txs) and touch.txs[at] == index
+def _touches_by_index(facts: RunFacts) -> Callable[[int], Sequence[Touch]]:
+    """Return a function that says which touches concern a transaction, in the run's order."""
+    common = [(order, touch) for order, touch in enumerate(facts.touches) if touch.txs is None]
+    of_all = [touch for _, touch in common]
+    of_some: dict[int, list[tuple[int, Touch]]] = {}
+    for order, touch in enumerate(facts.touches):
+        for index in touch.txs or ():
+            of_some.setdefault(index, []).append((order, touch))
+
+    def touches_of(index: int) -> Sequence[Touch]:
+        own = of_some.get(index)
+        return of_all if own is None else [touch for _, touch in sorted(common + own)]
+
+    return touches_of

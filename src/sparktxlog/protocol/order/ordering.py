@@ -28,11 +28,10 @@ from sparktxlog.protocol.order.final_queue import (
     member_state,
     want,
 )
-from sparktxlog.protocol.order.missing_nodes import awaited
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, RoundPosts, Rounds
-from sparktxlog.protocol.order.status import MasterStatus, peer_status
+from sparktxlog.protocol.order.status import MasterStatus, awaited, peer_status
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late
 from sparktxlog.protocol.words.actions import (
@@ -42,7 +41,6 @@ from sparktxlog.protocol.words.actions import (
     PersistAnnouncement,
     PersistForeignRun,
     PersistOwnRun,
-    PersistQueue,
     PersistVoid,
     PersistWithdrawal,
     PrefetchFiles,
@@ -442,12 +440,12 @@ class Ordering:
 
     def _drain(self, now: int) -> None:
         """Persist and report appended runs."""
-        entries, tables = self._queue.drain()
-        if entries:
+        appended = self._queue.drain()
+        if appended is not None:
             self._added_at = now
             self._counter.use(self._queue.key[1])
-            self._outbox.persist(PersistQueue(entries=entries, tables=tables))
-            self._outbox.tell(TellOrdered(entries=entries))
+            self._outbox.persist(appended)
+            self._outbox.tell(TellOrdered(entries=appended.entries))
 
     # ------------------------------------------------------------------ rounds
 

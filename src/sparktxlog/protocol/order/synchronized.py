@@ -13,8 +13,17 @@ from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueErr
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.order.catalog import Catalog
 from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.order.last_writes import LastWrites
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
-from sparktxlog.protocol.words.messages import Ahead, MergeBase, QueueEntry, Tail, chain_hash
+from sparktxlog.protocol.words.actions import PersistQueue
+from sparktxlog.protocol.words.messages import (
+    Ahead,
+    MergeBase,
+    QueueEntry,
+    RunHeader,
+    Tail,
+    chain_hash,
+)
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import View
 
@@ -30,8 +39,8 @@ class SynchronizedQueue:
     """End of this node's synchronized queue; grows only at its end (I4)."""
 
     __slots__ = (
-        "_created", "_fresh", "_recent", "base", "catalog", "hash", "key", "position", "tail",
-        "watermarks",
+        "_created", "_fresh", "_known_epoch", "_recent", "_uncounted_to", "base", "catalog",
+        "hash", "key", "position", "tail", "watermarks", "writes",
     )  # fmt: skip
 
     def __init__(self, config: MasterConfig, state: RecoveredState) -> None:
@@ -54,12 +63,36 @@ class SynchronizedQueue:
             window.end = self.position
         for at, first in state.repeats:
             window.note_repeat(at, first)
-        self.catalog = Catalog(state.tables, window, state.older_ids, config.id_window_us)
+        self.writes = LastWrites(state.writes, config.condition_window)
+        self.catalog = Catalog(
+            state.tables, window, state.older_ids, config.id_window_us, self.writes
+        )
+        #: Runs of later epochs may be judged by other rules than those known here.
+        self._known_epoch = 0
+        self._uncounted_to = state.uncounted_to
         #: Entries of longer queues after the end, in order, not yet appended.
         self.tail: deque[QueueEntry] = deque()
         self._recent: dict[int, bytes] = {self.position: self.hash}
         self._fresh: list[QueueEntry] = []
         self._created: list[tuple[int, TableDefinition]] = []
+
+    def learned(self, view: View) -> None:
+        """Note a decided view: it says from where on conditions are judged (P27, P31).
+
+        Raises:
+            InvariantViolation: An older release appended runs here without counting writes, and
+                this log counts them: the node has to take the queue from the others.
+        """
+        after = view.conditions_after
+        if after is not None and after < self._uncounted_to:
+            raise InvariantViolation(
+                f"writes count after position {after}, and an older release appended runs up to "
+                f"{self._uncounted_to} here without counting them",
+                hint=QUARANTINE_HINT,
+                position=after,
+            )
+        self.writes.after = after
+        self._known_epoch = view.epoch
 
     @property
     def ahead(self) -> Ahead | None:
@@ -121,7 +154,7 @@ class SynchronizedQueue:
             stream = streams[expected.header.origin]
             run = stream.runs[0]
             same_run(run.header, expected.header)
-            if run.facts is None:
+            if run.facts is None or self._rules_unknown(run.header):
                 return
             tail.popleft()
             if _outcomes(self.append(run, stream)) != _outcomes(expected):
@@ -130,17 +163,21 @@ class SynchronizedQueue:
                     position=expected.position,
                 )
 
-    def drain(self) -> tuple[tuple[QueueEntry, ...], tuple[tuple[int, TableDefinition], ...]]:
+    def _rules_unknown(self, header: RunHeader) -> bool:
+        """Return whether a later view may be the one that lets conditions count (P31)."""
+        return self.writes.after is None and header.epoch > self._known_epoch
+
+    def drain(self) -> PersistQueue | None:
         """Return the entries appended since the last call, and move the merge base to the end."""
         if not self._fresh:
-            return (), ()
+            return None
         entries, tables = tuple(self._fresh), tuple(self._created)
         self._fresh, self._created = [], []
         last = entries[-1].header
         self.base = MergeBase(
             position=self.position, chain_hash=self.hash, origin=last.origin, seq=last.last
         )
-        return entries, tables
+        return PersistQueue(entries=entries, tables=tables, writes=self.writes.take())
 
     def check_base(self, sender: str, base: MergeBase) -> None:
         """Compare a peer's merge base with this queue, if the hash there is remembered.

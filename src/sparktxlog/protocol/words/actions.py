@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState, EpochMessage, Standing
@@ -66,6 +67,8 @@ class PersistQueue:
     entries: tuple[QueueEntry, ...]
     #: Tables created by them (P25b): (position, definition), ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
+    #: Table and what was written to it, for each entry that did, ascending by entry (P27).
+    writes: tuple[tuple[str, TableWrites], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

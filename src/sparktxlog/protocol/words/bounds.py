@@ -94,5 +94,6 @@ def misfit(message: EpochMessage, seen: int, limit: int | None) -> str:
 
 def _decided_fits(view: View) -> bool:
     """Return whether a view's numbers are possible; others decided how late its runs are."""
-    numbers = (view.epoch, view.base.position, view.end.position)
+    after = view.conditions_after or 0
+    numbers = (view.epoch, view.base.position, view.end.position, after, view.end.position - after)
     return max(numbers) <= LARGEST and min(numbers) >= 0 and all_fit(view.tail)

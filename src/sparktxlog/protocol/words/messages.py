@@ -149,11 +149,14 @@ class Rejection:
     #: Index in the run.
     index: int
     #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
-    #: `expired-id`, `expired-transaction`, `voided`.
+    #: `expired-id`, `expired-transaction`, `voided`, `conflict`.
     code: str
     text: str
     #: Of a repeated id: its first position.
     first: int | None = None
+    #: Of a conflict: the table, and the position of the write that it lost to; None = not known.
+    table: str | None = None
+    winner: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.model.table import TableDefinition
@@ -30,6 +31,8 @@ class MasterConfig:
     #: is longer (P25c); the last positions are in memory.
     id_window: int = 1_000_000
     id_window_us: int = 24 * 3_600 * 1_000_000
+    #: (*) What was read longer ago than so many positions is a conflict (P27).
+    condition_window: int = 1_000_000
     epoch: int = 1
     incarnation: int = 1
     #: Push payloads up to this size with the header (P3a).
@@ -142,5 +145,9 @@ class RecoveredState:
     #: Repeats among them: (position, first position of its id), ascending.
     repeats: Sequence[tuple[int, int]] = ()
     older_ids: OlderIds = field(default_factory=NoOlderIds)
+    #: By table: what was written to it, as of the base (P27).
+    writes: Mapping[str, TableWrites] = field(default_factory=dict)
+    #: Up to this position, runs were appended by a release that does not count writes.
+    uncounted_to: int = 0
     #: The greatest standing of each other node; a missing node was never heard (P30, P29).
     standings: Mapping[str, Standing] = field(default_factory=dict)

@@ -11,13 +11,14 @@ the link or in the view.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.view import FIRST_VERSION, View
 
 #: Versions that this release speaks.
 OLDEST = FIRST_VERSION
-NEWEST = 3
+NEWEST = 4
 #: In force: manifests say what the accepting node knew of their ids, and until when transactions
 #: are valid (P25c).
 ACCEPTANCE = 3
@@ -25,11 +26,21 @@ ACCEPTANCE = 3
 PARTS = 3
 #: In force: runs that nobody can deliver may be void (P32).
 VOIDS = 3
+#: In force: transactions may have conditions, and writes to tables are counted (P27).
+CONDITIONS = 4
 
 
 def deciders(view: View) -> set[NodeId]:
     """Return the nodes that must speak a version before it may be in force: voters and members."""
     return {seat.node_id for seat in view.roster if seat.weight > 0}.union(view.members)
+
+
+def brought_into_force(view: View, version: int) -> View:
+    """Return a view that a version is in force in; what it is the first one for begins after it."""
+    after = view.conditions_after
+    if after is None and version >= CONDITIONS:
+        after = view.end.position
+    return replace(view, version=version, conditions_after=after)
 
 
 class Raising:

@@ -87,6 +87,9 @@ class View:
     version: int = FIRST_VERSION
     #: Runs of `tail` that need no payload; their headers are part of the decision.
     voided: tuple[Voided, ...] = ()
+    #: Conditions are judged, and writes counted, after this position: the end of the final queue
+    #: before the first view that brought this into force (P27, P31).  None = nowhere yet.
+    conditions_after: int | None = None
 
     @property
     def settled(self) -> View:
