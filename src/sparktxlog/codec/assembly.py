@@ -108,6 +108,11 @@ def assemble_run(
             for index, transaction in enumerate(transactions)
             if transaction.valid_until is not None
         ),
+        conditions=tuple(
+            (index, transaction.condition)
+            for index, transaction in enumerate(transactions)
+            if transaction.condition is not None
+        ),
     )
     return manifest, encode_payload(manifest, sections)
 

@@ -26,6 +26,11 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
+from sparktxlog.codec.condition_requests import (
+    ConditionsRequest,
+    condition_of,
+    request_of_condition,
+)
 from sparktxlog.codec.predicate import MAX_LENGTH, normalise
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
@@ -118,6 +123,7 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     timeout: float | None = None
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
+    conditions: ConditionsRequest | None = None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -225,6 +231,7 @@ def prepare(
         operations=tuple(prepared),
         session=request.session,
         valid_until=request.valid_until,
+        condition=condition_of(request.conditions, tables),
     )
 
 
@@ -476,6 +483,7 @@ def request_of(
             level=level,
             timeout=timeout_s,
             valid_until=transaction.valid_until,
+            conditions=request_of_condition(transaction.condition),
         )
     )
 

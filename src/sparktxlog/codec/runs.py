@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sparktxlog.codec.condition_requests import check_run_conditions
 from sparktxlog.codec.payload import read_manifest, split_payload
 from sparktxlog.codec.rows import type_name
 from sparktxlog.codec.sections import check_size, read_section
@@ -105,6 +106,7 @@ def validate_run(
         raise InvalidRequestError(
             "valid_until names transactions of the run, each once, ascending", field="valid_until"
         )
+    check_run_conditions(manifest, tables)
     sections = split_payload(payload)[1]
     _check_section_use(manifest, len(sections))
     places = [_check_block(block, manifest, sections, tables, limits) for block in manifest.blocks]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -49,6 +50,8 @@ class PreparedTransaction:
     session: str | None = None
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
+    #: Under which it takes effect (P27).
+    condition: Condition | None = None
 
     @property
     def carried(self) -> int:

@@ -40,6 +40,9 @@ class Setting:
     key: str = ""
     #: True: must be equal on all members; peers compare it when they greet each other.
     shared: bool = False
+    #: True: releases before this one do not know it, and worked as its default says; so only
+    #: another value is part of what peers compare.
+    later: bool = False
     secret: bool = False
     description: str = ""
     #: The field of `NodeConfig`.
@@ -166,6 +169,12 @@ class NodeConfig:
     id_window_time: float = Setting(ranged(60, 366 * 86_400), 86_400.0, shared=True)(
         "A repeated transaction id is also recognised for so many seconds. Ids that are older than "
         "id-window positions are on disk, 20 bytes each."
+    )
+    condition_window: int = Setting(
+        counted(1_000, 1_000_000_000), 1_000_000, shared=True, later=True
+    )(
+        "A transaction whose condition was read more than this many positions ago is answered as a"
+        " conflict."
     )
     publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
         "Least time between two Delta commits to the queue table, seconds."
@@ -303,7 +312,10 @@ class NodeConfig:
     def shared_hash(self) -> str:
         """Return a digest of the settings that must be equal on every member."""
         parts = [f"cluster={self.cluster}"]
-        parts += [f"{s.key}={getattr(self, s.attribute)}" for s in SETTINGS if s.shared]
+        for setting in SETTINGS:
+            value = getattr(self, setting.attribute)
+            if setting.shared and not (setting.later and value == setting.default):
+                parts.append(f"{setting.key}={value}")
         return _digest(parts)
 
     def founding_hash(self) -> str:

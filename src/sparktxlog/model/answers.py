@@ -376,6 +376,11 @@ class TableAt(TypedDict):
     is_sync: bool
     schema_version: int
     position: int
+    #: How many transactions wrote to it and took effect, since the log counts them; None = it does
+    #: not count them yet.
+    version: int | None
+    #: Position of the last of them; of a table without, where it came into being.
+    last_write: int | None
 
 
 class RejectedTransaction(TypedDict):

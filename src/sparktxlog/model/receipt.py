@@ -35,6 +35,11 @@ class ReceiptRejection:
     index: int
     code: str
     text: str
+    #: Of a conflict: the table, position of the write that it lost to, and the node where that
+    #: was committed; None = not known.
+    table: str | None = None
+    winner: int | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

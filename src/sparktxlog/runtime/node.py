@@ -17,6 +17,7 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue, StatusAnswer
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
@@ -199,6 +200,10 @@ class Node:
     def tables(self) -> Mapping[str, Any]:
         """Return the catalog at this node's position."""
         return self.base.master.catalog
+
+    def writes(self, table: str) -> TableWrites | None:
+        """Return what was written to a table as of this node's position, None = nothing counts."""
+        return self.base.master.writes(table)
 
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.

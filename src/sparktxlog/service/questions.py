@@ -69,8 +69,13 @@ class QuestionRoutes(RouteHandlers):
         return self._at_position(known_table(self._node.tables(), table))
 
     def _at_position(self, definition: TableDefinition) -> TableAt:
-        position = self._node.info()["position"]
-        return cast(TableAt, {**msgspec.to_builtins(definition), "position": position})
+        position, writes = self._node.info()["position"], self._node.writes(definition.name)
+        counted = {
+            "position": position,
+            "version": None if writes is None else writes.version,
+            "last_write": None if writes is None else writes.position,
+        }
+        return cast(TableAt, msgspec.to_builtins(definition) | counted)
 
     async def published(self, at_least: int, timeout: float) -> PositionAnswer:
         return {"position": await self._node.published(at_least, timeout)}

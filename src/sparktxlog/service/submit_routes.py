@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
+from sparktxlog.codec.condition_requests import conflict_of
 from sparktxlog.codec.requests import (
     TransactionRequest,
     decode_request,
@@ -37,7 +38,7 @@ from sparktxlog.codec.validation import (
     read_rows,
     row_schema,
 )
-from sparktxlog.errors import InvalidRequestError, OversizeError
+from sparktxlog.errors import ConflictError, InvalidRequestError, OversizeError
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
@@ -109,9 +110,12 @@ class SubmitRoutes(RouteHandlers):
     ) -> Response:
         """Submit it; a transaction without effect is recorded only if the client gave it an id."""
         level, copies, timeout = waiting
-        if not prepared.operations and given_id is None:
+        if not prepared.operations and given_id is None and prepared.condition is None:
             return json_response(Receipt.of_nothing(level))
         receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+        for rejection in receipt.rejections:
+            if rejection.code == ConflictError.code:
+                raise conflict_of(receipt, rejection)
         return json_response(replace(receipt, rows=prepared.carried))
 
     async def _reach(self, request: Request) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -110,6 +111,8 @@ class AppendQueue:
     ordered_at: int
     #: Tables that came into being with these entries: (position, definition).
     tables: tuple[tuple[int, TableDefinition], ...] = ()
+    #: Table and what was written to it, for each entry that did, ascending by entry.
+    writes: tuple[tuple[str, TableWrites], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,8 @@ class QueueSnapshot:
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Ids of the id window before `last`: (first position, ids), ascending, without gap.
     recent_ids: Sequence[tuple[int, bytes]] = ()
+    #: What was written to each table there, as far as it counts (P27).
+    writes: dict[str, TableWrites] = field(default_factory=dict)
     #: Newest view that its sender knows.
     view: View | None = None
 

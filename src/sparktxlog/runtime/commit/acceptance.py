@@ -10,6 +10,7 @@ from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
+    ConflictError,
     DiskFullError,
     DuplicateTransactionError,
     ExpiredTransactionError,
@@ -19,10 +20,11 @@ from sparktxlog.errors import (
     PausedError,
     PositionNotReachedError,
 )
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
-from sparktxlog.protocol.words.versions import ACCEPTANCE
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
@@ -92,12 +94,14 @@ class Submits:
         older = await self._older_ids(tx.transaction_id)
         if older.found:
             first = self._older_receipt(tx.transaction_id, *older.found[0])
-            return await self._at_level(first, level, copies, timeout)
+            return await self._at_level(self._with_origins(first), level, copies, timeout)
         acceptance, at = self._look_up(tx.transaction_id, older)
         known = await self._known(tx.transaction_id, at, level, copies, timeout)
         if known is not None:
             return self._of_the_first(known, tx.transaction_id)
         self._check_valid(tx.valid_until)
+        if tx.condition is not None:
+            self._check_condition(tx.condition)
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -135,6 +139,8 @@ class Submits:
         if known is not None:
             return self._of_the_first(known, manifest.transaction_id(0), several)
         self._check_valid(*(until for _, until in manifest.valid_until))
+        for _, condition in manifest.conditions:
+            self._check_condition(condition)
         self._check_quorum(level)
         submission = self._cycle.accept_run(manifest, payload, acceptance)
         receipt = await self._receipts.wait(submission, None, level, copies, timeout)
@@ -168,6 +174,42 @@ class Submits:
                     field="valid_until",
                     value=until,
                 )
+
+    def _check_condition(self, condition: Condition) -> None:
+        """Refuse a condition that this node's log cannot judge, or that cannot hold any more.
+
+        Raises:
+            InvalidRequestError, PositionNotReachedError, ConflictError: Nothing happened
+                (definite).
+        """
+        view = self._master.view
+        if view.conditions_after is None:
+            raise InvalidRequestError(
+                f"conditions need wire version {CONDITIONS}, the log works by {view.version}",
+                hint="It will once all nodes speak it; see `sparktxlog status`.",
+                field="conditions",
+            )
+        read, position = condition.read_position, self._base.ordered.value
+        if read is not None and read > position:
+            raise PositionNotReachedError(
+                f"conditions: 'read_position' is {read:,}, node {self._base.config.node_id!r} is "
+                f"at position {position:,}",
+                hint="The position is of another log, or of a node that is further: then submit "
+                "there, or here with `after` set to that position.",
+                after=read,
+                position=position,
+                field="conditions.read_position",
+            )
+        window = self._base.config.condition_window
+        if read is not None and position + 1 - window > read:
+            raise ConflictError(
+                f"position {read:,} was read, which lies more than the condition-window of "
+                f"{window:,} positions before the end of the queue at {position:,}",
+                table=None,
+                winner=None,
+                origin=None,
+                field="conditions.read_position",
+            )
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
         """Look up ids among those of old positions, in a thread if there are any."""
@@ -332,12 +374,23 @@ class Submits:
         first takes effect (P25c).
         """
         if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
-            return receipt
+            return self._with_origins(receipt)
         position = self._master.locate(transaction_id)
         first = self._ordered_receipt(transaction_id, position, manifest)
         if first is None or first.position == receipt.position:
             return receipt
-        return replace(first, level=receipt.level, late=receipt.late)
+        return self._with_origins(replace(first, level=receipt.level, late=receipt.late))
+
+    def _with_origins(self, receipt: Receipt) -> Receipt:
+        """Return the receipt with the nodes that conflicts were lost to, if they are kept."""
+        if not any(item.winner for item in receipt.rejections):
+            return receipt
+        return replace(receipt, rejections=tuple(map(self._with_origin, receipt.rejections)))
+
+    def _with_origin(self, rejection: ReceiptRejection) -> ReceiptRejection:
+        stored = self._journal.read_entry_at(rejection.winner) if rejection.winner else None
+        origin = None if stored is None else stored.entry.header.origin
+        return replace(rejection, origin=origin)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
         """Return the receipt of a transaction, None if this node never saw it."""
@@ -371,7 +424,7 @@ class Submits:
 
     def _raised(self, receipt: Receipt) -> Receipt:
         """Return the receipt at level applied if the own replica has reached its position."""
-        position = receipt.position
+        receipt, position = self._with_origins(receipt), receipt.position
         if position is None or position + receipt.n - 1 > self._replicas.applied(1):
             return receipt
         return replace(receipt, level=Level.APPLIED)

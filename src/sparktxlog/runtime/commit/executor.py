@@ -241,7 +241,12 @@ class Executor:
                     digest=action.digest, code=action.code, text=action.text, at=at
                 )
             case PersistQueue():
-                return AppendQueue(entries=action.entries, ordered_at=at, tables=action.tables)
+                return AppendQueue(
+                    entries=action.entries,
+                    ordered_at=at,
+                    tables=action.tables,
+                    writes=action.writes,
+                )
             case PersistBallot():
                 return PutBallot(state=action.state)
             case PersistView():

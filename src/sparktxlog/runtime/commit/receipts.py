@@ -77,7 +77,13 @@ def make_receipt(
     if single is not None:
         rejections = tuple(r for r in rejections if r.index == single)
     told = tuple(
-        ReceiptRejection(index=0 if single is not None else r.index, code=r.code, text=r.text)
+        ReceiptRejection(
+            index=0 if single is not None else r.index,
+            code=r.code,
+            text=r.text,
+            table=r.table,
+            winner=r.winner,
+        )
         for r in rejections
     )
     outcome = None

@@ -66,6 +66,7 @@ def core_config(
         # A witness keeps no queue whose ids could be repeated.
         id_window=1 if config.is_witness else config.id_window,
         id_window_us=int(config.id_window_time * _US),
+        condition_window=config.condition_window,
         push_limit_bytes=config.run_limit_bytes,
         inline_limit_bytes=config.inline_limit,
         stage_timeout_us=int(config.stage_timeout * _US),

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import (
@@ -34,6 +35,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     insert_entry,
     keep_out_older,
     put_meta,
+    put_writes,
     read_meta,
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
@@ -141,7 +143,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
         "DELETE FROM payloads WHERE (origin, incarnation, seq) NOT IN"
         " (SELECT origin, incarnation, seq FROM incoming)"
     )
-    for table in ("queue", "segments", "catalog", "watermarks", "recent_ids"):
+    for table in ("queue", "segments", "catalog", "watermarks", "recent_ids", "table_writes"):
         db.execute(f"DELETE FROM {table}")
     ends = _put_snapshot(db, snapshot)
     if (view := newer_view(meta.get("view"), snapshot.view)) is not None:
@@ -166,6 +168,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         "INSERT INTO recent_ids(last, first, ids) VALUES(?, ?, ?)",
         ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
     )
+    put_writes(db, list(snapshot.writes.items()), position)
     put_meta(
         db,
         published=position,
@@ -175,6 +178,8 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         pruned=ends.pruned,
         kept_after=position,
         files_bytes=0,
+        # Who took it knew all that counts up to there (P31).
+        uncounted_to=0,
     )
     return ends
 
@@ -187,7 +192,8 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
     """
     last = snapshot.last
     if last is None:
-        whole = not (snapshot.watermarks or snapshot.tables or snapshot.recent_ids)
+        known = (snapshot.watermarks, snapshot.tables, snapshot.recent_ids, snapshot.writes)
+        whole = not any(known)
         wanted = 0
     else:
         header = last.entry.header
@@ -196,6 +202,7 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
             and snapshot.watermarks.get(header.origin) == header.last
             and sum(snapshot.watermarks.values()) == snapshot.position
             and all(1 <= at <= snapshot.position for at, _ in snapshot.tables)
+            and all(_fits(writes, snapshot.position) for writes in snapshot.writes.values())
         )
         wanted = last.entry.position - 1
     if not whole or not _follow(snapshot.recent_ids, wanted):
@@ -203,6 +210,10 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
             f"the snapshot at position {snapshot.position} contradicts itself",
             position=snapshot.position,
         )
+
+
+def _fits(writes: TableWrites, position: int) -> bool:
+    return 1 <= writes.position <= position and 0 <= writes.version <= position
 
 
 def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:

@@ -59,6 +59,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     insert_entry,
     open_journal,
     put_meta,
+    put_writes,
     read_meta,
     translate,
 )
@@ -326,6 +327,7 @@ class Journal(JournalReader):
             "INSERT OR REPLACE INTO catalog VALUES(?, ?, ?)",
             [(at, table.name, encode(table)) for at, table in write.tables],
         )
+        put_writes(self._db, write.writes, self._ends.published)
 
     def _check_next(self, entry: QueueEntry) -> None:
         ends = self._ends

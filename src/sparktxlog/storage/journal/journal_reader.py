@@ -45,6 +45,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     read_last_entry,
     read_meta,
     read_number,
+    read_writes,
     segment_of,
     stored_entry,
     translate,
@@ -151,6 +152,8 @@ class JournalReader:
                 recent_ids=read_recent_ids(db, base.position - id_window),
                 repeats=read_repeats(db, base.position - id_window),
                 older_ids=self,
+                writes=read_writes(db),
+                uncounted_to=meta.get("uncounted_to", 0),
             )
             return JournalState(
                 core=core,
@@ -402,6 +405,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         tables=tuple((at, definition_of(body)) for at, body in tables),
         recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
         view=view,
+        writes=read_writes(db, position),
     )
 
 

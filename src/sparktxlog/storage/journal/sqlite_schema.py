@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState
@@ -25,10 +27,10 @@ from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLG": tells this file from other SQLite files.
 APPLICATION_ID = 0x54584C47
-#: Formats that this release writes and keeps; an older release refuses a later format.  Format 2
-#: becomes 3, with the same tables, as soon as the log uses a wire version that releases of format 2
-#: do not know (P31); until then they can open the file again.
-SCHEMA_VERSION = 3
+#: Formats that this release writes and keeps; an older release refuses a later format.  From format
+#: 2 on, a file has the number of the wire version that its log uses.  Until that is raised, the
+#: releases that wrote the file can open it again (P31).
+SCHEMA_VERSION = 4
 _KEPT_VERSION = 2
 
 _PAGE_BYTES = 8192
@@ -68,6 +70,12 @@ CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, 
     WITHOUT ROWID
 """
 
+#: The same.  Of each table its newest row counts, and that before the end of what is published.
+_TABLE_WRITES = """
+CREATE TABLE table_writes(name TEXT, position INTEGER, version INTEGER, PRIMARY KEY(name, position))
+    WITHOUT ROWID
+"""
+
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
@@ -95,6 +103,7 @@ class _Facts(msgspec.Struct, array_like=True):
     acceptance: Acceptance | None = None
     valid_until: tuple[tuple[int, int], ...] = ()
     voided: bool = False
+    conditions: tuple[tuple[int, Condition], ...] = ()
 
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
@@ -138,6 +147,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         _check_version(connection, path)
         _fold_log(connection, path)
         connection.execute(_WITHDRAWN)
+        _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()
         raise translate(error, path) from error
@@ -145,6 +155,18 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _add_table_writes(connection: sqlite3.Connection) -> None:
+    """Add the table of writes to a file without; keep up to where an older release filled it."""
+    known = "SELECT count(*) FROM sqlite_schema WHERE name = 'table_writes'"
+    if connection.execute(known).fetchone()[0]:
+        return
+    end = connection.execute("SELECT max(position + n - 1) FROM queue").fetchone()[0] or 0
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(_TABLE_WRITES)
+    put_meta(connection, uncounted_to=end)
+    connection.execute("COMMIT")
 
 
 def _log_of(path: Path) -> Path:
@@ -191,8 +213,9 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 def keep_out_older(connection: sqlite3.Connection, wire_version: int) -> None:
     """Make releases that do not know the log's wire version refuse the file."""
-    if wire_version > FIRST_VERSION and _format(connection)[1] < SCHEMA_VERSION:
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    wanted = min(max(wire_version, FIRST_VERSION), SCHEMA_VERSION)
+    if _format(connection)[1] < wanted:
+        connection.execute(f"PRAGMA user_version={wanted}")
 
 
 def _format(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -239,8 +262,10 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which have their own column."""
-    kept = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
-    return encode((*kept, True) if facts.voided else kept)
+    kept: tuple[Any, ...] = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
+    if facts.voided or facts.conditions:
+        kept = (*kept, facts.voided, facts.conditions)
+    return encode(kept)
 
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:
@@ -311,6 +336,36 @@ def read_last_entry(db: sqlite3.Connection, position: int = (1 << 63) - 1) -> St
         (position,),
     ).fetchone()
     return None if row is None else stored_entry(row, None)
+
+
+def put_writes(
+    db: sqlite3.Connection, writes: Sequence[tuple[str, TableWrites]], published: int
+) -> None:
+    """Keep what was written to tables; older rows go that no snapshot needs any more.
+
+    Args:
+        writes: Table and what was written to it.
+        published: Where a snapshot would be taken.
+    """
+    db.executemany(
+        "INSERT OR REPLACE INTO table_writes(name, position, version) VALUES(?, ?, ?)",
+        [(table, found.position, found.version) for table, found in writes],
+    )
+    db.executemany(
+        "DELETE FROM table_writes WHERE name = ?1 AND position <"
+        " (SELECT max(position) FROM table_writes WHERE name = ?1 AND position <= ?2)",
+        [(table, published) for table in dict(writes)],
+    )
+
+
+def read_writes(db: sqlite3.Connection, position: int = (1 << 62)) -> dict[str, TableWrites]:
+    """Return what was written to each table up to a run end, the queue's or the published one."""
+    # SQLite takes `version` from the row that has the greatest position.
+    rows = db.execute(
+        "SELECT name, version, max(position) FROM table_writes WHERE position <= ? GROUP BY name",
+        (position,),
+    )
+    return {name: TableWrites(version=version, position=at) for name, version, at in rows}
 
 
 def page_counts(db: sqlite3.Connection) -> tuple[int, int, int]:
