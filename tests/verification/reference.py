@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
@@ -140,34 +141,97 @@ class ReferenceMaster:
 
 
 class ReferenceCatalog:
-    """Tables of a log, transaction by transaction: what the core's catalog folds by runs (P25b)."""
+    """Tables of a log, transaction by transaction: what the core's catalog folds by runs (P25b).
 
-    def __init__(self) -> None:
+    Args:
+        window: Positions for which what was read counts (P27).
+    """
+
+    def __init__(self, window: int = 1_000_000) -> None:
+        self._window = window
         #: (position, definition) of what was created, in order.
         self.created: list[tuple[int, TableDefinition]] = []
         self._tables: dict[str, TableDefinition] = {}
+        #: Table → where it came into being and who wrote to it, as far as that counts.
+        self._births: dict[str, int] = {}
+        self._writers: dict[str, list[int]] = {}
+        #: (table, what was written to it) after each run that did.
+        self.written: list[tuple[str, TableWrites]] = []
+        #: Position of what lost → table and position of the write that it lost to.
+        self.lost: dict[int, tuple[str | None, int | None]] = {}
 
-    def fold(self, position: int, facts: RunFacts, rejected: Collection[int]) -> dict[int, str]:
+    def fold(
+        self, position: int, facts: RunFacts, rejected: Collection[int], after: int | None = None
+    ) -> dict[int, str]:
         """Take in the run that starts at a position; return index → code of what it rejects.
 
         Args:
             rejected: Indices that are rejected for their ids.
+            after: Writes and conditions count after this position; None = nowhere yet.
         """
-        if not (facts.creates or facts.touches):
+        if not (facts.creates or facts.touches or facts.conditions):
             return {}
+        counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
+        conditions, wrote = dict(facts.conditions), set[str]()
         for index in codes:
             tables = dict(self._tables)
             codes[index] = self._take(index, facts, tables)
-            if not codes[index]:
-                fresh = [tables[key] for key in tables if key not in self._tables]
-                self.created += [(position + index, definition) for definition in fresh]
-                self._tables = tables
+            if not codes[index] and index in conditions:
+                codes[index] = self._judge(conditions[index], position + index, after)
+            if codes[index]:
+                continue
+            fresh = [tables[key] for key in tables if key not in self._tables]
+            self.created += [(position + index, definition) for definition in fresh]
+            self._tables = tables
+            touched = {t.table for t in facts.touches if t.txs is None or index in t.txs}
+            if counts:
+                self._births.update((definition.name, position + index) for definition in fresh)
+                for table in touched:
+                    self._writers.setdefault(table, []).append(position + index)
+                wrote |= touched | {definition.name for definition in fresh}
+        self.written += [(table, self._last(table)) for table in wrote]
         return {index: code for index, code in codes.items() if code}
 
     def at(self, position: int) -> dict[str, TableDefinition]:
         """Return the tables that there are at a position, by name."""
         return {table.name: table for at, table in self.created if at <= position}
+
+    def writes_at(self, position: int) -> dict[str, TableWrites]:
+        """Return what was written to tables up to a run end, as far as it counts."""
+        return {table: found for table, found in self.written if found.position <= position}
+
+    def _last(self, table: str) -> TableWrites:
+        writers = self._writers.get(table, [])
+        return TableWrites(
+            version=len(writers), position=[self._births.get(table, 0), *writers][-1]
+        )
+
+    def _judge(self, condition: Condition, position: int, after: int | None) -> str:
+        """Return why a condition does not hold at a position, empty = it does."""
+        if {*condition.reads, *dict(condition.versions)} - {t.name for t in self._tables.values()}:
+            return "unknown-table"
+        read, lost = condition.read_position, None
+        if (
+            after is None
+            or position <= after
+            or (read is not None and read < position - self._window)
+        ):
+            self.lost[position] = (None, None)
+            return "conflict"
+        for table in condition.reads:
+            assert read is not None
+            known = [*self._writers.get(table, []), self._births.get(table, after)]
+            if lost is None and any(read < at < position for at in known):
+                lost = table
+        for table, version in condition.versions:
+            if lost is None and len(self._writers.get(table, [])) != version:
+                lost = table
+        if lost is None:
+            return ""
+        is_known = lost in self._births or lost in self._writers
+        self.lost[position] = (lost, self._last(lost).position if is_known else None)
+        return "conflict"
 
     @staticmethod
     def _take(index: int, facts: RunFacts, tables: dict[str, TableDefinition]) -> str:

@@ -224,9 +224,9 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     # The catalog follows from the queue; so do the hashes, but not from where on they are known.
     SynchronizedQueue: {
-        "_created": describe, "_fresh": describe, "_recent": _names, "base": describe,
-        "catalog": _no, "hash": _no, "key": describe, "position": _no, "tail": describe,
-        "watermarks": describe,
+        "_created": describe, "_fresh": describe, "_known_epoch": describe, "_recent": _names,
+        "_uncounted_to": _no, "base": describe, "catalog": _no, "hash": _no, "key": describe,
+        "position": _no, "tail": describe, "watermarks": describe, "writes": _no,
     },
     Staging: {"_lines": describe, "_timeout_us": _no, "payload_bytes": _no, "runs": describe},
     Unstamped: {
@@ -264,7 +264,8 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     CoreDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
-        "queue": describe, "ordered": _no, "tables": describe, "announcements": describe,
+        "queue": describe, "ordered": _no, "tables": describe, "writes": describe,
+        "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
         # Only the simulation greets, and counts starts.
         "instance": _no, "instances": _no, "starts": _no, "lineage": _no,

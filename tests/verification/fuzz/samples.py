@@ -114,6 +114,11 @@ def _operations(draw: Random) -> list[dict[str, Any]]:
     )
 
 
+def _conditions(draw: Random) -> dict[str, Any]:
+    stated = {"read_position": draw.randrange(3), "reads": ["t"], "versions": {"t": 0}}
+    return {"conditions": stated} if draw.random() < 0.3 else {}
+
+
 def example_of(kind: Any, given: Mapping[str, Any]) -> Any:
     """Return a value of a type: what must be there, and of named fields what is given."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -153,7 +158,9 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
     header = example_of(RunHeader, own)
     envelope = wire.Envelope(post=example_of(Post, own), hears=("A",))
     bodies: dict[str, tuple[str, bytes]] = {
-        "POST /v1/transactions": _json({"operations": _operations(draw), "level": "accepted"}),
+        "POST /v1/transactions": _json(
+            {"operations": _operations(draw), "level": "accepted", **_conditions(draw)}
+        ),
         "POST /v1/runs": (RUN, run_payload(draw.choice((1, 20)), draw.randrange(1 << 30))),
         "POST /v1/tables/{table}/rows": (ARROW, _rows(draw)),
         "POST /v1/worker/reports": _of(WorkerReport, own),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.actions import (
@@ -88,6 +89,8 @@ class CoreDisk:
         #: Headers in the queue by name, to answer fetches.
         self.ordered: dict[RunKey, RunHeader] = {}
         self.tables: dict[str, TableDefinition] = {}
+        #: What was written to each table.
+        self.writes: dict[str, TableWrites] = {}
         self.announcements: dict[int, RunSubmitted] = {}
         self.view: View | None = None
         self.ballot: BallotState | None = None
@@ -229,6 +232,7 @@ class CoreDisk:
             self._watermarks[entry.header.origin] = entry.header.last
             self.queue.append(entry)
         self.tables.update((definition.name, definition) for _, definition in action.tables)
+        self.writes.update(action.writes)
 
     def _put_view(self, action: PersistView) -> None:
         self.view, self.incarnation = action.view, action.incarnation
@@ -264,6 +268,7 @@ class CoreDisk:
                 for submit in self.announcements.values()
             ],
             tables=list(self.tables.values()),
+            writes=dict(self.writes),
             view=self.view,
             ballot=self.ballot,
             standings=dict(self.standings),

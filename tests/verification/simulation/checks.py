@@ -20,6 +20,7 @@ from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.trace import Trace
 
 from sparktxlog.errors import PayloadStoreError
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
@@ -36,12 +37,16 @@ from sparktxlog.protocol.words.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import ACCEPTANCE, NEWEST, OLDEST
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
 from sparktxlog.protocol.words.view import Phase, View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode
     from tests.verification.simulation.world import World
+
+
+def _by_place(one: tuple[str, TableWrites]) -> tuple[int, str]:
+    return one[1].position, one[0]
 
 
 class Checks:
@@ -50,7 +55,9 @@ class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         config = next(iter(world.nodes.values())).config
-        self._outcomes = Outcomes(world.facts, world.marks, config.id_window, config.id_window_us)
+        self._outcomes = Outcomes(world.facts, world.marks, config)
+        #: Conditions count after this position; None = nowhere yet.
+        self._after: int | None = None if world.layout.upgraded else 0
         self.queue = OneQueue()
         #: The one queue that all queues are prefixes of.
         self.log = self.queue.log
@@ -170,7 +177,7 @@ class Checks:
         for entry in self.queue.see(node.disk):
             if entry.header.digest in self._refused:
                 violated(f"I7: {entry.header} is ordered, its client was told that it is refused")
-            self._check_outcome(self._outcomes.ordered(entry))
+            self._check_outcome(self._outcomes.ordered(entry, self._after))
             self.transactions += entry.header.n
 
     def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
@@ -182,6 +189,10 @@ class Checks:
             self._world.marks.hit("table created")
         if action.tables != expected:
             violated(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
+        written = self._outcomes.catalog.written
+        counted = [one for one in written if first <= one[1].position <= end]
+        if sorted(action.writes, key=_by_place) != sorted(counted, key=_by_place):
+            violated(f"P27: {node.name} writes {action.writes} in {first}-{end}: {counted}")
 
     def _check_catalog(self, node: SimulatedNode) -> None:
         """P25b: the tables of a core are those of the one queue, up to its position."""
@@ -190,6 +201,9 @@ class Checks:
         expected = self._outcomes.catalog.at(position)
         if tables != expected:
             violated(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
+        for table, writes in self._outcomes.catalog.writes_at(position).items():
+            if node.master.writes(table) not in (writes, None):
+                violated(f"P27: {node.name} knows {node.master.writes(table)} of {table}: {writes}")
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
@@ -197,6 +211,8 @@ class Checks:
             violated(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
         if view.version > OLDEST and self._world.layout.upgraded:
             self._world.marks.hit("version raised")
+        if view.version >= CONDITIONS and self._after is None:
+            self._after = view.end.position
         if note_decision(self.views, view):
             self._note_view(view)
         # A node that lost its disk may learn of the view that still counts its older self.
@@ -331,6 +347,7 @@ class Checks:
             if node.master.view.version != NEWEST:
                 violated(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))
+        self._check_outcome(self._outcomes.check_no_lost_update(self.log))
         for entry in self.log:
             told = self._answers.told.get(key_of(entry.header), (entry.position, entry.rejections))
             if told != (entry.position, entry.rejections):

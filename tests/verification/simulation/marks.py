@@ -46,6 +46,8 @@ EXPECTED = (
     "same id at two nodes", "same id in two epochs", "same id behind the window",
     "expired id", "repeat ordered late",
     "duplicate rejected", "version raised", "table created", "rejected for its table",
+    "read held", "version held", "conflict", "conflict within a run", "read too old",
+    "condition of a repeat",
     "payload damaged", "run voided", "void refused",
     "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
     "overdue run whole",

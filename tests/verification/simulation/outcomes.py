@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from tests.verification.reference import ReferenceCatalog
 from tests.verification.simulation.marks import Marks
 
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.recovery import MasterConfig
 
 _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
+_CONFLICT = "conflict"
 
 
 class Outcomes:
@@ -25,19 +28,16 @@ class Outcomes:
     Args:
         facts: Facts of all payloads, by digest.
         marks: Counts repeats.
-        window: Positions that an id is known for in memory.
-        window_us: Log time that an id is known for at least.
+        config: Of any node: how long ids are known for, and what was read counts.
     """
 
-    def __init__(
-        self, facts: Mapping[bytes, RunFacts], marks: Marks, window: int, window_us: int
-    ) -> None:
+    def __init__(self, facts: Mapping[bytes, RunFacts], marks: Marks, config: MasterConfig) -> None:
         self._facts = facts
         self._marks = marks
-        self._window = window
-        self._window_us = window_us
+        self._window = config.id_window
+        self._window_us = config.id_window_us
         #: Tables of the one queue.
-        self.catalog = ReferenceCatalog()
+        self.catalog = ReferenceCatalog(config.condition_window)
         #: Id → node that took it first.
         self._takers: dict[bytes, str] = {}
         #: Id → position and header it was ordered at first, of what counts as the same.
@@ -57,8 +57,12 @@ class Outcomes:
         if any(taker != header.origin for taker in takers):
             self._marks.hit("same id at two nodes")
 
-    def ordered(self, entry: QueueEntry) -> str:
-        """See the one queue grow by an entry; return what is wrong with its outcomes."""
+    def ordered(self, entry: QueueEntry, after: int | None) -> str:
+        """See the one queue grow by an entry; return what is wrong with its outcomes.
+
+        Args:
+            after: Conditions count after this position; None = nowhere yet.
+        """
         header = entry.header
         expected: list[tuple[int, str, int | None]] = []
         facts = self._facts[header.digest]
@@ -67,7 +71,7 @@ class Outcomes:
         if acceptance is None:
             acceptance = Acceptance(position=entry.position, ts=header.ts)
         too_late = header.ts - acceptance.ts > self._window_us
-        told = dict(acceptance.repeats)
+        seen = dict(acceptance.repeats)
         for index, one in enumerate(self._ids(header)):
             position = entry.position + index
             first, earlier = self._eldest.setdefault(one, (position, header))
@@ -75,9 +79,9 @@ class Outcomes:
             at = places[-1]
             places.append(position)
             gap = position - acceptance.position > self._window
-            if index in told:
+            if index in seen:
                 # The accepting node may have looked further back than anybody needs to know.
-                first = told[index] if told[index] in places else 0
+                first = seen[index] if seen[index] in places else 0
             elif entry.end - acceptance.position > self._window and not too_late:
                 # Every site looks up the whole gap.  The first one there may be older than the
                 # one that the memory of all begins with: a copy between may have expired.
@@ -98,13 +102,55 @@ class Outcomes:
             elif facts.voided:
                 expected.append((index, _VOIDED, None))
         by_id = [index for index, _, _ in expected]
-        by_table = self.catalog.fold(entry.position, facts, by_id)
+        by_table = self.catalog.fold(entry.position, facts, by_id, after)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
-        if by_table:
+        if set(by_table.values()) - {_CONFLICT}:
             self._marks.hit("rejected for its table")
+        for told in entry.rejections:
+            lost = self.catalog.lost.get(entry.position + told.index, (None, None))
+            if told.code == _CONFLICT and (told.table, told.winner) != lost:
+                return f"P27: {told} at {entry.position}, it lost to {lost}"
+        for index, condition in facts.conditions:
+            self._mark_condition(entry, index, condition, by_table.get(index, ""), by_id)
         found = [(one.index, one.code, one.first) for one in entry.rejections]
         if found != expected:
             return f"P25b, P25c: {header} at {entry.position} rejects {found}, not {expected}"
+        return ""
+
+    def _mark_condition(
+        self, entry: QueueEntry, index: int, condition: Condition, code: str, by_id: list[int]
+    ) -> None:
+        if index in by_id:
+            self._marks.hit("condition of a repeat")
+        elif not code:
+            self._marks.hit("read held" if condition.reads else "version held")
+        elif code == _CONFLICT:
+            table, winner = self.catalog.lost[entry.position + index]
+            self._marks.hit("read too old" if table is None else "conflict")
+            if winner is not None and winner >= entry.position:
+                self._marks.hit("conflict within a run")
+
+    def check_no_lost_update(self, log: list[QueueEntry]) -> str:
+        """P27: return which read took effect although its table was written to in between.
+
+        From the queue and what it rejects alone: the positions of what took effect.
+        """
+        writers: dict[str, list[int]] = {}
+        for entry in log:
+            facts = self._facts[entry.header.digest]
+            rejected = {rejection.index for rejection in entry.rejections}
+            conditions = dict(facts.conditions)
+            effective = set(range(facts.n if facts.touches or conditions else 0)) - rejected
+            for index in sorted(effective):
+                position, condition = entry.position + index, conditions.get(index, Condition())
+                for table in condition.reads:
+                    since = condition.read_position or 0
+                    between = [at for at in writers.get(table, ()) if at > since]
+                    if between:
+                        return f"P27: {position} read {table} at {since}, then wrote {between}"
+                for touch in facts.touches:
+                    if touch.txs is None or index in touch.txs:
+                        writers.setdefault(touch.table, []).append(position)
         return ""
 
     def _mark_repeat(

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.verification.model.invariants import violated
 from tests.verification.simulation.checks import Checks
+from tests.verification.simulation.conditions import ReadersAndWriters
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
 from tests.verification.simulation.node import SimulatedNode
@@ -97,14 +98,17 @@ def _as_read_before(message: EpochMessage) -> EpochMessage:
     """Return a message as a release reads it that does not know the version of a view (P31)."""
     match message:
         case Flush() | Accept():
-            candidate = replace(message.candidate, version=OLDEST)
-            return replace(message, view=replace(message.view, version=OLDEST), candidate=candidate)
+            candidate = _read_before(message.candidate)
+            return replace(message, view=_read_before(message.view), candidate=candidate)
         case Prepare() | Decide():
-            return replace(message, view=replace(message.view, version=OLDEST))
+            return replace(message, view=_read_before(message.view))
         case Promise(accepted=Vote() as vote):
-            view = replace(vote.view, version=OLDEST)
-            return replace(message, accepted=replace(vote, view=view))
+            return replace(message, accepted=replace(vote, view=_read_before(vote.view)))
     return message
+
+
+def _read_before(view: View) -> View:
+    return replace(view, version=OLDEST, conditions_after=None)
 
 
 def _tables_of(
@@ -145,6 +149,7 @@ class World:
         self.network = Network(self.random, Weather())
         self.marks = Marks()
         self.rot = Rot(self.random, self.marks.hit)
+        self._readers = ReadersAndWriters(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
@@ -184,6 +189,7 @@ class World:
                 **{
                     "id_window": 256,
                     "id_window_us": 120_000_000,
+                    "condition_window": 300,
                     "max_run": 64,
                     "suspect_timeout_us": 2_000_000,
                     "start_timeout_us": 6_000_000,
@@ -245,9 +251,11 @@ class World:
             repeats = dict(known.repeats) | dict(older)
             acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
         touches, creates = _tables_of(ticket, transactions)
+        conditions, more = self._readers.draw(node.master, transactions)
         facts = RunFacts(
-            n=transactions, ids=ids, acceptance=acceptance, touches=touches, creates=creates
-        )
+            n=transactions, ids=ids, acceptance=acceptance, touches=(*touches, *more),
+            creates=creates, conditions=conditions,
+        )  # fmt: skip
         self.facts[digest] = facts
         event = RunSubmitted(
             ticket=ticket,
