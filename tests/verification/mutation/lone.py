@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.verification.model.disk import CoreDisk
 
@@ -145,10 +145,11 @@ class Lone:
             actions += self.feed(Tick())
         return actions
 
-    def submit(self, n: int = 1, staged_bytes: int = 0) -> list[Action]:
-        """Submit a run of its clients."""
+    def submit(self, n: int = 1, staged_bytes: int = 0, **more: Any) -> list[Action]:
+        """Submit a run of its clients; `more` are other facts of it."""
         ticket = len(self.submits) + 1
-        facts = RunFacts(n=n, ids=b"".join(_id(ticket, index) for index in range(n)))
+        ids = b"".join(_id(ticket, index) for index in range(n))
+        facts = RunFacts(**{"n": n, "ids": ids, **more})
         digest = ticket.to_bytes(32, "big")
         self.facts[digest] = facts
         event = RunSubmitted(
@@ -159,10 +160,11 @@ class Lone:
 
     # -- what the others say -----------------------------------------------------------------------
 
-    def run_of(self, origin: str, seq: int, ts: int, n: int = 1) -> RunHeader:
-        """Return the header of a run that another node stamped."""
+    def run_of(self, origin: str, seq: int, ts: int, n: int = 1, **more: Any) -> RunHeader:
+        """Return the header of a run that another node stamped; `more` are facts of it."""
         digest = b"%s-%d" % (origin.encode(), seq)
-        self.facts[digest] = RunFacts(n=n, ids=b"".join(_id(ts, index) for index in range(n)))
+        ids = b"".join(_id(ts, index) for index in range(n))
+        self.facts[digest] = RunFacts(n=n, ids=ids, **more)
         return RunHeader(
             epoch=1,
             ts=ts,

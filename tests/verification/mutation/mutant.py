@@ -158,11 +158,19 @@ def _patches(text: str, shared: dict[str, tuple[Patch, ...]]) -> Iterator[Patch]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for name in ("ordinary", "deciding", "entering", "clocks", "believing", "versions")
+    for name in (
+        "ordinary",
+        "deciding",
+        "entering",
+        "clocks",
+        "believing",
+        "versions",
+        "conditions",
+    )
     for mutant in _read(_FOLDER / f"{name}.txt")
 )
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-RULES = (*(f"P{number}" for number in range(1, 24)), "P29", "P30", "P31", "P32")
+RULES = (*(f"P{number}" for number in range(1, 24)), "P27", "P29", "P30", "P31", "P32")
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot
 #: can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;

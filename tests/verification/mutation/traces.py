@@ -12,6 +12,7 @@ from inspect import isfunction
 
 from tests.verification.mutation import (
     clock_traces,
+    condition_traces,
     deciding_traces,
     entering_traces,
     holding_traces,
@@ -35,6 +36,7 @@ _MODULES = (
     holding_traces,
     version_traces,
     voiding_traces,
+    condition_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

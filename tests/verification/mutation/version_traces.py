@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.verification.mutation.lone import SECOND_US, Lone, changing, proposing, sent, views
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.words.actions import Action
 from sparktxlog.protocol.words.balloting import Accept, Prepare, Probe
 from sparktxlog.protocol.words.events import LinkChanged
@@ -21,7 +21,7 @@ def _upgraded(
     """Return a node of this release in a log of a version."""
     node = Lone(core, votes=votes)
     node.config = replace(node.config, version=version)
-    node.view = replace(node.view, version=version)
+    node.view = first_view(node.config)
     node.start()
     return node
 
