@@ -20,9 +20,10 @@ from tests.support.storage_samples import (
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest, void_payload, voided_run
 from sparktxlog.errors import ExpiredError, InvariantViolation
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
-from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.words.balloting import BallotState, Decide, Vote
 from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
@@ -295,8 +296,16 @@ def history(count: int = 12) -> tuple[list[PutRun], tuple[QueueEntry, ...]]:
 def filled(journal: Journal, runs: Sequence[PutRun], entries: Sequence[QueueEntry]) -> Journal:
     """Order runs; the table `orders` comes into being with the second one."""
     tables = ((entries[1].end, ORDERS),)
-    journal.write([*runs, AppendQueue(entries=tuple(entries), ordered_at=7, tables=tables)])
+    appended = AppendQueue(
+        entries=tuple(entries), ordered_at=7, tables=tables, writes=writes_of(entries[1:])
+    )
+    journal.write([*runs, appended])
     return journal
+
+
+def writes_of(entries: Sequence[QueueEntry]) -> tuple[tuple[str, TableWrites], ...]:
+    """Return the writes of runs that all wrote to one table."""
+    return tuple(("orders", TableWrites(version=e.end, position=e.end)) for e in entries)
 
 
 def publish_upto(journal: Journal, entry: QueueEntry) -> None:
@@ -311,6 +320,7 @@ def core_of(state: RecoveredState) -> dict[str, object]:
         "base_key": state.base_key,
         "watermarks": state.watermarks,
         "tables": list(state.tables),
+        "writes": dict(state.writes),
         "ids": b"".join(ids for _, ids in state.recent_ids)[-16 * 15 :],
         "end": end,
     }
@@ -358,6 +368,8 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     )
     master = Master(config, state.core, 0)
     assert master.base.position == position
+    master._queue.learned(first_view(config))
+    assert master.writes("orders") == TableWrites(version=position, position=position)
     located = master.locate(ids_in(runs[upto - 1])[:16])
     assert located == entries[upto - 1].position
 
@@ -398,7 +410,9 @@ def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
     publish_upto(giver, entries[6])
     bench.journal.load(9)
     bench.journal.write([ResetJournal(snapshot=giver.read_snapshot(), node_id=NodeId("d"))])
-    bench.journal.write([*runs[7:], AppendQueue(entries=entries[7:], ordered_at=7)])
+    rest = entries[7:]
+    appended = AppendQueue(entries=rest, ordered_at=7, writes=writes_of(rest))
+    bench.journal.write([*runs[7:], appended])
     assert core_of(bench.reopen().load(15).core) == core_of(giver.load(15).core) | {
         "ids": core_of(bench.journal.load(15).core)["ids"]
     }
@@ -496,6 +510,7 @@ def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> Non
         replace(sound, recent_ids=((first[0], first[1][:-1]), *sound.recent_ids[1:])),
         replace(sound, last=replace(sound.last, ids=b"")),
         replace(sound, tables=((sound.position + 1, ORDERS),)),
+        replace(sound, writes={"t": TableWrites(version=1, position=sound.position + 1)}),
     ]
     for snapshot in broken:
         with pytest.raises(InvariantViolation):

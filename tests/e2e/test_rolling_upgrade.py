@@ -20,7 +20,7 @@ from tests.support.node_processes import (
 from tests.support.steady_load import SteadyLoad
 
 from sparktxlog.config.sources import WIRE_VERSION
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -40,6 +40,11 @@ def valid_for_an_hour(number: int) -> dict[str, Any]:
     return append(number) | {"valid_until": int((time.time() + 3_600) * 1e6)}
 
 
+def reading(number: int, position: int) -> dict[str, Any]:
+    """Return a transaction that rests on what it read at a position."""
+    return append(number) | {"conditions": {"read_position": position, "reads": ["t"]}}
+
+
 def test_nodes_are_upgraded_one_by_one_under_load(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "ABC", settings=QUICK)
     for node in cluster.nodes.values():
@@ -50,8 +55,10 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path: Path) -> None:
         with SteadyLoad(cluster, pause_s=0.1) as load:
             for node in (a, b, c):
                 assert in_force(cluster) == {OLDEST}
-                with pytest.raises(HttpProblem, match=f"needs wire version {NEWEST}"):
+                with pytest.raises(HttpProblem, match=f"needs wire version {ACCEPTANCE}"):
                     a.commit(valid_for_an_hour(1))
+                with pytest.raises(HttpProblem, match=f"need wire version {CONDITIONS}"):
+                    a.commit(reading(1, 0))
                 assert node.stop() == 0
                 del node.environment[WIRE_VERSION]
                 node.start()
@@ -65,6 +72,12 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path: Path) -> None:
         load.check()
         assert links(c) == {"A": NEWEST, "B": NEWEST}
         a.commit(valid_for_an_hour(2))
+        # Nobody counted what was written before: what was read then is too old, and no error.
+        position = a.commit(append(3))["position"]
+        with pytest.raises(HttpProblem, match="conflict"):
+            b.commit(reading(4, 1))
+        wait_until(lambda: b.status()["position"] >= position, what="B has it")
+        b.commit(reading(5, position))
 
         # There is no way back: neither with this disk, nor with an empty one.
         c.stop()

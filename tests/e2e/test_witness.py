@@ -33,7 +33,16 @@ from sparktxlog.model.receipt import Receipt
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 #: Tables of the journal in which a master keeps the log and its data.
-LOG_TABLES = ("incoming", "payloads", "queue", "announcements", "segments", "catalog", "recent_ids")
+LOG_TABLES = (
+    "incoming",
+    "payloads",
+    "queue",
+    "announcements",
+    "segments",
+    "catalog",
+    "recent_ids",
+    "table_writes",
+)
 #: Stands in rows that the masters take.
 MARK = "a-row-that-no-witness-sees"
 

@@ -13,6 +13,7 @@ import pytest
 from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import InvariantViolation, TxLogError
+from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import QueueEntry
@@ -91,7 +92,11 @@ class History:
             previous=last.chain_hash if last else bytes(32),
         )
         self.entries.extend(entries)
-        return [AppendQueue(entries=entries, ordered_at=self.ts)]
+        writes = tuple(
+            (self.random.choice("tuv"), TableWrites(version=entry.end, position=entry.end))
+            for entry in entries
+        )
+        return [AppendQueue(entries=entries, ordered_at=self.ts, writes=writes)]
 
     def _publish(self, snapshot: QueueSnapshot) -> list[Write]:
         behind = [entry for entry in self.entries if entry.end > self.published]

@@ -11,21 +11,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 import pytest
 from tests.support.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
+    InvariantViolation,
     LockedError,
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.model.conditions import Condition, TableWrites
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.balloting import BallotState, Vote
-from sparktxlog.protocol.words.view import FIRST_VERSION, Ballot, View
+from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.words.view import Ballot, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -36,6 +44,7 @@ from sparktxlog.storage.interfaces import (
     Segment,
 )
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.journal.sqlite_schema import encode_facts, facts_of
 from sparktxlog.storage.lock import DirectoryLock
 
 
@@ -246,7 +255,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / JOURNAL_NAME)
     other.execute("PRAGMA user_version=99")
     other.close()
-    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 3"):
+    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 4"):
         Journal(tmp_path)
 
 
@@ -266,7 +275,7 @@ def test_older_releases_are_kept_out_once_the_log_works_by_a_version_beyond_thei
     other = sqlite3.connect(tmp_path / JOURNAL_NAME)
     other.execute("PRAGMA user_version=2")
     other.close()
-    for version, format_ in ((FIRST_VERSION, 2), (FIRST_VERSION + 1, 3)):
+    for version, format_ in ((2, 2), (3, 3), (4, 4), (9, 4)):
         view = View(lineage="l", epoch=version, roster=(), members=(), version=version)
         vote = BallotState(epoch=1, accepted=Vote(ballot=Ballot(), view=view))
         journal = Journal(tmp_path)
@@ -437,6 +446,59 @@ def test_a_file_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
     journal.write([ForgetPayloads(position=2)])
     journal.close()
     Journal(tmp_path).close()
+
+
+def test_writes_to_tables_come_back_as_of_the_end_and_as_of_what_is_published(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    runs = [run_of(seq=1 + i) for i in range(6)]
+    entries = entries_of(runs)
+    for index, (run, entry) in enumerate(zip(runs, entries, strict=True), start=1):
+        writes = (("t", TableWrites(version=index, position=index)),)
+        if index == 2:
+            writes += (("u", TableWrites(version=1, position=2)),)
+        journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, writes=writes)])
+        if index == 4:
+            journal.write([MarkPublished(position=3, version=1, segment=segment(1, 3))])
+    u = TableWrites(version=1, position=2)
+    assert journal.load(10).core.writes == {"t": TableWrites(version=6, position=6), "u": u}
+    snapshot = journal.read_snapshot()
+    assert (snapshot.position, snapshot.writes["t"].version, snapshot.writes["u"]) == (3, 3, u)
+    kept = journal._db.execute("SELECT position FROM table_writes WHERE name = 't'").fetchall()
+    assert kept == [(3,), (4,), (5,), (6,)], "what no snapshot needs is gone"
+    journal.close()
+    assert Journal(tmp_path).load(10).core.writes["t"] == TableWrites(version=6, position=6)
+
+
+def test_a_file_without_writes_says_up_to_where_they_were_not_counted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    run = run_of(seq=1, n=2)
+    journal.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
+    assert journal.load(10).core.uncounted_to == 0
+    journal.close()
+    old = sqlite3.connect(tmp_path / JOURNAL_NAME)
+    old.executescript("DROP TABLE table_writes; PRAGMA user_version=3;")
+    old.close()
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        core = journal.load(10).core
+        assert (core.uncounted_to, core.writes) == (2, {})
+        journal.close()
+    assert format_of(tmp_path) == 3, "an older release may take it back"
+    # Where the log counts them from before that on, this node cannot judge as the others do.
+    config = MasterConfig(node_id=NodeId("a"), members=(NodeId("a"),), quorum=1, lineage="l")
+    with pytest.raises(InvariantViolation, match="up to 2 here without counting"):
+        Master(config, core, 0)
+    Master(replace(config, version=3), core, 0)
+
+
+def test_conditions_of_waiting_runs_come_back(tmp_path: Path) -> None:
+    condition = Condition(read_position=3, reads=("t",), versions=(("u", 2),))
+    facts = RunFacts(n=1, ids=bytes(16), conditions=((0, condition),))
+    assert facts_of(1, bytes(16), encode_facts(facts)) == facts
+    plain = RunFacts(n=1, ids=bytes(16))
+    assert encode_facts(plain) == msgspec.msgpack.encode(((), (), None, ()))
 
 
 def test_what_is_held_is_counted_the_same_after_a_start(tmp_path: Path) -> None:
