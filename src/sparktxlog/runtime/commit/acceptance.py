@@ -383,14 +383,16 @@ class Submits:
 
     def _with_origins(self, receipt: Receipt) -> Receipt:
         """Return the receipt with the nodes that conflicts were lost to, if they are kept."""
-        if not any(item.winner for item in receipt.rejections):
+        winners = {item.winner for item in receipt.rejections if item.winner is not None}
+        stored = {winner: self._journal.read_entry_at(winner) for winner in winners}
+        origins = {at: entry.entry.header.origin for at, entry in stored.items() if entry}
+        if not origins:
             return receipt
-        return replace(receipt, rejections=tuple(map(self._with_origin, receipt.rejections)))
-
-    def _with_origin(self, rejection: ReceiptRejection) -> ReceiptRejection:
-        stored = self._journal.read_entry_at(rejection.winner) if rejection.winner else None
-        origin = None if stored is None else stored.entry.header.origin
-        return replace(rejection, origin=origin)
+        told = tuple(
+            replace(item, origin=origins.get(item.winner)) if item.winner in origins else item
+            for item in receipt.rejections
+        )
+        return replace(receipt, rejections=told)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
         """Return the receipt of a transaction, None if this node never saw it."""
