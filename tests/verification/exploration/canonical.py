@@ -224,7 +224,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     # The catalog follows from the queue; so do the hashes, but not from where on they are known.
     SynchronizedQueue: {
-        "_created": describe, "_fresh": describe, "_known_epoch": describe, "_recent": _names,
+        "_created": describe, "_fresh": describe, "_recent": _names,
         "_uncounted_to": _no, "base": describe, "catalog": _no, "hash": _no, "key": describe,
         "position": _no, "tail": describe, "watermarks": describe, "writes": _no,
     },

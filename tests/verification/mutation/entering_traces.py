@@ -107,6 +107,22 @@ def another_final_queue_halts(core: type[Master]) -> None:
     assert node.master.phase is Phase.FAULT
 
 
+def a_tail_ends_with_the_epoch(core: type[Master]) -> None:
+    """P9, P18: a tail that goes on into the next epoch does not lengthen the final queue."""
+    node = Lone(core)
+    last = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
+    later = replace(node.run_of("c", 1, node.now + 1), epoch=2)
+    entries = (last, entry_of(later, 2, last.chain_hash))
+    end = MergeBase(position=1, chain_hash=last.chain_hash, origin=NodeId("b"), seq=1)
+    decided = replace(next_view(node.view, "a", "b", "c"), tail=(last.header,), end=end)
+    node.hear(Decide(sender=NodeId("b"), view=decided))
+    node.feed(tail_of(LINEAGE, *entries))
+    node.push(later)
+    node.push(last.header)
+    assert node.master.phase is Phase.NORMAL
+    assert node.master.view.epoch == 2
+
+
 def evicted_is_silent(core: type[Master]) -> None:
     """P19, P20: without this node in the view it neither posts nor stamps nor takes anything."""
     node = Lone(core)

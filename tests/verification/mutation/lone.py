@@ -327,15 +327,15 @@ def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:
     )
 
 
-def tail_of(lineage: str, entry: QueueEntry) -> TailReceived:
-    """Return a tail of one entry that `b` sends."""
+def tail_of(lineage: str, *entries: QueueEntry) -> TailReceived:
+    """Return a tail that `b` sends."""
     return TailReceived(
         tail=Tail(
             lineage=lineage,
             epoch=1,
             sender=NodeId("b"),
-            previous_hash=entry.previous_hash,
-            entries=(entry,),
+            previous_hash=entries[0].previous_hash,
+            entries=entries,
         )
     )
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.verification.mutation.lone import SECOND_US, Lone, changing, proposing, sent, views
+from tests.verification.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    changing,
+    proposing,
+    sent,
+    views,
+)
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.protocol.words.balloting import Accept, Prepare, Probe
+from sparktxlog.protocol.words.actions import Action, SendEpochMessage
+from sparktxlog.protocol.words.balloting import Accept, Decide, JoinRequest, Prepare, Probe
 from sparktxlog.protocol.words.events import LinkChanged
+from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import Ballot
 
@@ -35,13 +44,18 @@ def _answering(node: Lone, actions: list[Action], *peers: str) -> list[Action]:
 
 def _decided(node: Lone, ballot: Ballot, *spoken: tuple[str, int]) -> int:
     """Let peers promise a ballot and vote for what it chose; return the version of the view."""
+    found = views(_deciding(node, ballot, *spoken))
+    assert found, "nothing was decided"
+    return found[-1].version
+
+
+def _deciding(node: Lone, ballot: Ballot, *spoken: tuple[str, int]) -> list[Action]:
+    """Let peers promise a ballot and vote for what it chose; return what comes of the votes."""
     node.hear(*(replace(node.promise(peer, ballot), newest=newest) for peer, newest in spoken))
     node.wait(6 * SECOND_US // 10)  # in vain for others, but not so long that it is given up
     peers = [peer for peer, _ in spoken]
     node.hear(*(node.flushed(peer, ballot, 0) for peer in peers))
-    found = views(node.hear(*(node.accepted(peer, ballot) for peer in peers)))
-    assert found, "nothing was decided"
-    return found[-1].version
+    return node.hear(*(node.accepted(peer, ballot) for peer in peers))
 
 
 def all_must_speak_a_version(core: type[Master]) -> None:
@@ -100,3 +114,28 @@ def it_is_raised_once_all_are_there(core: type[Master]) -> None:
     assert _decided(node, started[0].ballot, ("b", NEWEST), ("c", NEWEST)) == NEWEST
     assert node.master.acceptance(b"") is not None
     assert not sent(node.wait(60 * SECOND_US), Prepare)
+
+
+def an_older_release_is_not_told_of_it(core: type[Master]) -> None:
+    """P31: a node without a vote and a place would read a view as one of its own version."""
+    node = _upgraded(core, votes={"a": 1, "b": 1, "c": 1, "x": 0})
+    members = node.view.members[:3]
+    node.config = replace(node.config, members=members)
+    node.start()
+    newest = {"b": NEWEST, "c": NEWEST, "x": OLDEST}
+    node.feed(*(LinkChanged(peer=NodeId(peer), up=True, newest=v) for peer, v in newest.items()))
+    asks = JoinRequest(
+        lineage=LINEAGE, epoch=1, sender=NodeId("x"), incarnation=1, base=MergeBase(), ts=0
+    )
+    actions = _deciding(node, proposing(node), ("b", NEWEST), ("c", NEWEST))
+    assert views(actions)[-1].version == NEWEST
+    assert {a.peer for a in _told(actions)} == {"b", "c"}
+    assert not _told(node.hear(asks) + node.wait(60 * SECOND_US))
+    node.feed(LinkChanged(peer=NodeId("x"), up=True, newest=NEWEST))
+    assert {a.peer for a in _told(node.hear(asks))} == {"x"}
+
+
+def _told(actions: list[Action]) -> list[SendEpochMessage]:
+    """Return the decisions that are sent."""
+    letters = [a for a in actions if isinstance(a, SendEpochMessage)]
+    return [letter for letter in letters if isinstance(letter.message, Decide)]

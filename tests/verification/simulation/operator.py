@@ -210,7 +210,9 @@ class Operator:
         """Have a run voided whose only copy is lost; ask again until it is (P32)."""
         world, key = self._world, key_of(header)
         waits = node.disk.incoming.get(key)
-        if waits is None or any(key in other.disk.ordered for other in world.nodes.values()):
+        queues = [other.disk.ordered.get(key) for other in world.nodes.values()]
+        # The place of the run in a queue, which may be void already: another node's view.
+        if waits is None or any(run and run.digest == header.digest for run in queues):
             # It was ordered all the same, or is gone: somebody puts a good copy in its place.
             world.damaged.discard((node.name, header.digest))
             return

@@ -229,9 +229,10 @@ class Succession:
         return vote.view if vote is not None and same_decision(vote.view, view) else view
 
     def tell_view(self, node: NodeId, now: int) -> None:
-        """Send this node's view to a node in an older epoch."""
-        if self._may_answer(node, now):
-            self._outbox.send(node, self._decide(self._current.told_view))
+        """Send this node's view to a node in an older epoch that can read it."""
+        view = self._current.told_view
+        if self.raising.reads(node, view) and self._may_answer(node, now):
+            self._outbox.send(node, self._decide(view))
 
     def ask_view(self, node: NodeId, now: int) -> None:
         """Ask a node in a later epoch for its view: it answers messages of older epochs."""
@@ -527,11 +528,15 @@ class Succession:
             yield from self._decided(proposer, now)
 
     def _decided(self, proposer: Proposer, now: int) -> Outcomes:
-        """Send the decision to all nodes, after the votes, and adopt it."""
+        """Send the decision to all nodes that can read it, after the votes, and adopt it.
+
+        An older release would read the view as one of its own version (P31).  It has no vote and is
+        no member, and hears of the view once it is upgraded.
+        """
         candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
-        for node in sorted(told - {own}):
+        for node in sorted(node for node in told - {own} if self.raising.reads(node, candidate)):
             # Who voted for it has it.
             decide = self._decide(candidate.settled if node in proposer.accepted else candidate)
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))

@@ -324,7 +324,7 @@ class Ordering:
         return True
 
     def on_tail(self, tail: Tail, now: int) -> None:
-        """Process a part of a longer queue (P9); its entries are final in any epoch."""
+        """Process a part of a longer queue (P9); what is ordered in an epoch is final."""
         collecting = self._collecting
         if tail.sender not in collecting.peers and not self.frozen:
             return
@@ -334,7 +334,7 @@ class Ordering:
             text = f"{tail.sender} sent a tail with a timestamp that cannot be: refused"
             self._collecting.warnings.append(("protocol-remote", text))
             return
-        for entry in self._queue.continue_tail(tail):
+        for entry in self._queue.continue_tail(tail, self._config.epoch):
             collecting.learn_ordered(entry.header, now, frozen=self.frozen, settled=True)
             collecting.note_holder(tail.sender, entry.header)
             self._queue.tail.append(entry)

@@ -20,7 +20,6 @@ from sparktxlog.protocol.words.messages import (
     Ahead,
     MergeBase,
     QueueEntry,
-    RunHeader,
     Tail,
     chain_hash,
 )
@@ -39,7 +38,7 @@ class SynchronizedQueue:
     """End of this node's synchronized queue; grows only at its end (I4)."""
 
     __slots__ = (
-        "_created", "_fresh", "_known_epoch", "_recent", "_uncounted_to", "base", "catalog",
+        "_created", "_fresh", "_recent", "_uncounted_to", "base", "catalog",
         "hash", "key", "position", "tail", "watermarks", "writes",
     )  # fmt: skip
 
@@ -68,7 +67,6 @@ class SynchronizedQueue:
             state.tables, window, state.older_ids, config.id_window_us, self.writes
         )
         #: Runs of later epochs may be judged by other rules than those known here.
-        self._known_epoch = 0
         self._uncounted_to = state.uncounted_to
         #: Entries of longer queues after the end, in order, not yet appended.
         self.tail: deque[QueueEntry] = deque()
@@ -92,7 +90,6 @@ class SynchronizedQueue:
                 position=after,
             )
         self.writes.after = after
-        self._known_epoch = view.epoch
 
     @property
     def ahead(self) -> Ahead | None:
@@ -154,7 +151,7 @@ class SynchronizedQueue:
             stream = streams[expected.header.origin]
             run = stream.runs[0]
             same_run(run.header, expected.header)
-            if run.facts is None or self._rules_unknown(run.header):
+            if run.facts is None:
                 return
             tail.popleft()
             if _outcomes(self.append(run, stream)) != _outcomes(expected):
@@ -162,10 +159,6 @@ class SynchronizedQueue:
                     f"position {expected.position} has another outcome at a forerunner (I7)",
                     position=expected.position,
                 )
-
-    def _rules_unknown(self, header: RunHeader) -> bool:
-        """Return whether a later view may be the one that lets conditions count (P31)."""
-        return self.writes.after is None and header.epoch > self._known_epoch
 
     def drain(self) -> PersistQueue | None:
         """Return the entries appended since the last call, and move the merge base to the end."""
@@ -208,10 +201,12 @@ class SynchronizedQueue:
                 position=view.end.position,
             )
 
-    def continue_tail(self, tail: Tail) -> list[QueueEntry]:
+    def continue_tail(self, tail: Tail, epoch: int) -> list[QueueEntry]:
         """Return the entries of a tail that continue the known ones, their hash links verified.
 
-        The caller registers each one's header, then puts it into `tail`.
+        The caller registers each one's header, then puts it into `tail`.  Entries of later epochs
+        than `epoch`, that of this node, are left out: a member first ends its own with the final
+        queue (P18), and the view of a later one may bring other rules into force (P31).
 
         Raises:
             InvariantViolation: The sender has another queue (P9, P28).
@@ -223,7 +218,9 @@ class SynchronizedQueue:
         for entry in tail.entries:
             if entry.end <= end:
                 continue
-            if entry.position > end + 1 or len(self.tail) + len(found) >= _MAX_TAIL:
+            if entry.position > end + 1 or entry.header.epoch > epoch:
+                break
+            if len(self.tail) + len(found) >= _MAX_TAIL:
                 break
             linked = entry.position == end + 1 and entry.previous_hash == previous
             if not linked or entry.chain_hash != chain_hash(previous, entry.header):

@@ -77,6 +77,10 @@ class Raising:
         """Note the version of a node whose link came up; 0 = it broke."""
         self._newest[node] = newest
 
+    def reads(self, node: str, view: View) -> bool:
+        """Return whether a node can read a view, as far as its link tells."""
+        return not 0 < self._newest.get(node, 0) < view.version
+
     @property
     def wanted(self) -> bool:
         """Whether all deciders are linked, and speak a version beyond the one in force."""

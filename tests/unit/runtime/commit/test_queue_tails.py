@@ -217,5 +217,5 @@ def test_a_node_that_asks_with_another_history_gets_the_run_that_proves_it() -> 
             )
             asking = SynchronizedQueue(CONFIG, recovered)
             with pytest.raises(InvariantViolation, match="A has another queue") as caught:
-                asking.continue_tail(tail)
+                asking.continue_tail(tail, 1)
             assert "sparktxlog peer quarantine" in str(caught.value)
