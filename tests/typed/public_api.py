@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparktxlog
 from sparktxlog import Column, Receipt
+from sparktxlog.api.connect import TxLog
 from sparktxlog.api.grouped_batch import GroupedReceipt
 
 
@@ -60,3 +61,31 @@ def use_log(spark: SparkSession, frame: DataFrame) -> None:
     t.append("t", frame, timeout=3)  # type: ignore[call-arg]
     b.append("t", frame)  # type: ignore[call-arg]
     b.upsert("t", frame, transaction="tx", level="ordered")  # type: ignore[call-arg]
+
+
+def use_retry(log: TxLog, client: sparktxlog.Client, frame: DataFrame) -> None:
+    """A function that is repeated keeps its type."""
+
+    @log.retry
+    def read(table: str, *, least: int = 0) -> DataFrame:
+        with log.transaction(isolation="serializable") as t:
+            t.expect_version(table, least)
+            t.append(table, frame)
+            return t.read(table)
+
+    @client.retry(attempts=3, timeout_s=1.5)
+    def count(table: str) -> int:
+        state = client.table(table)
+        with client.transaction(isolation="serializable") as t:
+            t.read_at(state.position, table)
+        return state.version or 0
+
+    assert_type(read("t", least=3), DataFrame)
+    assert_type(count("t"), int)
+    read(3)  # type: ignore[arg-type]
+    read("t", most=3)  # type: ignore[call-arg]
+    count()  # type: ignore[call-arg]
+    log.retry(attempts="3")  # type: ignore[call-overload]
+    log.transaction(isolation="snapshot")  # type: ignore[arg-type]
+    client.transaction(isolation="snapshot")  # type: ignore[arg-type]
+    client.append("t", frame, isolation="serializable")  # type: ignore[call-arg]

@@ -26,8 +26,9 @@ import pyarrow as pa
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Commits, TransactionDraft
+from sparktxlog.api.operations import Commits, Isolation, TransactionDraft
 from sparktxlog.codec.arrow import columns_of
+from sparktxlog.codec.condition_requests import request_of_condition
 from sparktxlog.codec.requests import (
     ColumnRequest,
     OperationRequest,
@@ -35,13 +36,18 @@ from sparktxlog.codec.requests import (
     arrow_text,
     encode_request,
     microseconds,
+    parse_level,
 )
 from sparktxlog.codec.rows import to_json
-from sparktxlog.errors import InvalidRequestError, LocalProtocolError
-from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
+from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.ids import (
+    check_table_name,
+    transaction_id_from_text,
+    transaction_id_to_text,
+)
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table import Column, VersionedTable
 
 _NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
 
@@ -69,7 +75,9 @@ class Transaction(TransactionDraft[Rows, Columns]):
         level: str,
         timeout_s: float | None,
         valid_until: datetime | None,
+        isolation: Isolation,
     ) -> None:
+        super().__init__(isolation, level)
         self._link = link
         self._id = (
             transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
@@ -77,7 +85,6 @@ class Transaction(TransactionDraft[Rows, Columns]):
         #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = transaction_id is not None
         self._session = session
-        self._level = level
         self._timeout_s = timeout_s
         self._valid_until = valid_until
         self._operations: list[OperationRequest] = []
@@ -127,8 +134,42 @@ class Transaction(TransactionDraft[Rows, Columns]):
             OperationRequest(kind=OperationKind.DELETE_WHERE, table=table, predicate=predicate)
         )
 
-    def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
+    def read_at(self, position: int, *tables: str) -> None:
+        """Note that tables were read as they were at a position: nobody may write to them since.
+
+        A client has no tables of its own; the rows come from a replica of the site, as
+        `client.snapshot()` names them, or from whoever knows a position.  Of several positions the
+        oldest one counts for all tables.
+
+        Args:
+            position: The last transaction that was visible to the reader, 0 = none.
+            tables: Names.
+
+        Raises:
+            LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
+                already (definite).
+            InvalidRequestError: It is no position, or no table is named (definite).
+            InvalidNameError: A name is outside the allowed pattern (definite).
+        """
+        self._check_records_reads()
+        if type(position) is not int or position < 0 or not tables:
+            raise InvalidRequestError(
+                f"tables {list(tables)} were read at {position!r}",
+                hint="Write t.read_at(position, 'orders', …), with a whole number from 0.",
+                field="position" if tables else "tables",
+                value=position,
+            )
+        for table in tables:
+            check_table_name(table)
+        self._takes_more()
+        self._record(position, tables)
+
+    def _takes_more(self) -> bool:
         self._take_more(self._posted)
+        return True
+
+    def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
+        self._takes_more()
         self._operations.append(operation)
         self._is_nothing = self._is_nothing and is_nothing
 
@@ -138,23 +179,37 @@ class Transaction(TransactionDraft[Rows, Columns]):
         After an unknown outcome it may be called again: the id makes both one transaction.
 
         Raises:
+            ConflictError: What it read or expected does not hold; again, it is the same
+                error, and a new attempt needs a new transaction (definite).
             CommitRejectedError: It does not take effect; the class says why (definite).
             CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
             UnreachableError: No node could be reached; nothing was sent (definite).
         """
         self._posted = True
         if self._receipt is None:
-            request = TransactionRequest(
-                operations=self._operations,
-                # Without an id from the user nothing is recorded.
-                transaction_id=self.id if self._given or not self._is_nothing else None,
-                session=self._session,
-                valid_until=microseconds(self._valid_until),
-            )
-            self._receipt = self._link.commit(
-                encode_request(request), self._id, level=self._level, timeout_s=self._timeout_s
-            )
+            self._receipt = self._submit()
         return self._receipt
+
+    def _submit(self) -> Receipt:
+        if self._only_read(*self._operations):
+            return Receipt.of_nothing(parse_level(self._level)[0])
+        condition = self._condition()
+        # Without an id from the user nothing is recorded.
+        is_recorded = self._given or not self._is_nothing or condition is not None
+        request = TransactionRequest(
+            operations=self._operations,
+            transaction_id=self.id if is_recorded else None,
+            session=self._session,
+            valid_until=microseconds(self._valid_until),
+            conditions=request_of_condition(condition),
+        )
+        return self._link.commit(
+            encode_request(request),
+            self._id,
+            level=self._level,
+            timeout_s=self._timeout_s,
+            after=self._read_position,
+        )
 
 
 class Client(Commits[Rows, Columns]):
@@ -182,7 +237,7 @@ class Client(Commits[Rows, Columns]):
     ) -> None:
         self._link = Nodes(url, token=token, timeout_s=timeout_s)
         self._level = level
-        self._definitions: dict[str, TableDefinition] = {}
+        self._definitions: dict[str, VersionedTable] = {}
         self._info: dict[str, Any] | None = None
 
     def close(self) -> None:
@@ -205,6 +260,7 @@ class Client(Commits[Rows, Columns]):
         level: str | None = None,
         timeout_s: float | None = None,
         valid_until: datetime | None = None,
+        isolation: Isolation = None,
     ) -> Transaction:
         """Begin a transaction for a `with` block.
 
@@ -220,6 +276,12 @@ class Client(Commits[Rows, Columns]):
             valid_until: Time with a zone after which no copy of it takes effect, at most
                 `id-window-time` (24 h) ahead.  With the same one in every repeat it takes
                 effect once, for ever.
+            isolation: "serializable": it takes effect only if nobody wrote to the tables that
+                `read_at` names since; None: no reads are recorded, the last write wins.
+
+        Raises:
+            InvalidRequestError: No such isolation, or its level is below `ordered` (definite).
+            InvalidNameError: The id is no UUID (definite).
         """
         return Transaction(
             self._link,
@@ -228,7 +290,14 @@ class Client(Commits[Rows, Columns]):
             level=level or self._level,
             timeout_s=timeout_s,
             valid_until=valid_until,
+            isolation=isolation,
         )
+
+    def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
+        winner, table = lost.fields.get("winner"), lost.fields.get("table")
+        if winner is not None and table is not None:
+            self._link.after(winner)
+            self._link.table(table, timeout_s)
 
     def submit_many(
         self,
@@ -335,12 +404,17 @@ class Client(Commits[Rows, Columns]):
         """Return the runs of the synchronized queue after a position."""
         return list(self._link.get("/v1/queue", after=after, limit=limit))
 
-    def tables(self) -> list[TableDefinition]:
+    def tables(self) -> list[VersionedTable]:
         """Return the tables of the catalog at the node's position, by name."""
         return self._link.tables()
 
-    def table(self, name: str, *, fresh: bool = True) -> TableDefinition:
-        """Return a table's definition; UnknownTableError if there is none."""
+    def table(self, name: str, *, fresh: bool = True) -> VersionedTable:
+        """Return a table's definition, version and last write; UnknownTableError if there is none.
+
+        Args:
+            name: The table's.
+            fresh: Ask a node; else what was answered before will do, with its version of then.
+        """
         found = self._definitions.get(name)
         if fresh or found is None:
             found = self._link.table(name)

@@ -17,7 +17,7 @@ from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Commits
+from sparktxlog.api.operations import Commits, Isolation
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
 from sparktxlog.api.views import view
@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     ApplyError,
     CommittedNotAppliedError,
     ConfigError,
+    ConflictError,
     InvalidRequestError,
     NotAppliedError,
     TxLogError,
@@ -196,6 +197,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         timeout: float | None = None,
         transaction_id: str | uuid.UUID | None = None,
         valid_until: datetime | None = None,
+        isolation: Isolation = None,
     ) -> SparkTransaction:
         """Return a transaction to fill in a `with` block, all or nothing.
 
@@ -214,9 +216,13 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             valid_until: Time with a zone after which no copy of it takes effect, at most
                 `id-window-time` (24 h) ahead.  Given with every repeat of an id, it makes the
                 transaction take effect once, for ever.
+            isolation: "serializable": it takes effect only if nobody wrote to the tables that
+                `t.read` returned since, else it raises a ConflictError (see `retry`); None: no
+                reads are recorded, and the last write in the order wins.
 
         Raises:
-            InvalidRequestError: No such level, or a time without a zone (definite).
+            InvalidRequestError: No such level or isolation, a time without a zone, or an isolation
+                at a level below `ordered` (definite).
             InvalidNameError: The id is no UUID (definite).
         """
         parse_level(level)
@@ -227,6 +233,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             timeout_s=self._timeout_s if timeout is None else timeout,
             transaction_id=given,
             valid_until=microseconds(valid_until),
+            isolation=isolation,
         )
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
@@ -434,13 +441,38 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             NotAppliedError: Not applied here yet, or not in time (definite).
             NotFoundError: No batch ended at `position` (definite).
         """
-        wanted = self._position(at_least)
+        return self._snapshot(position, self._position(at_least), self._timeout_s)
+
+    def latest_snapshot(self, timeout_s: float) -> Snapshot:
+        """Return all tables at a position that has all that this log committed or was told of.
+
+        The worker of `apply="inline"` applies what is ordered by then, of other clients too.
+
+        Raises:
+            NotAppliedError: Not applied here within the timeout (definite).
+            ApplyError: The inline worker cannot apply it.
+        """
+        wanted, deadline = (
+            max(self.last_position, self._link.position),
+            time.monotonic() + timeout_s,
+        )
+        if self.worker is not None:
+            self.worker.apply(wanted, timeout_s)
+        return self._snapshot(None, wanted, max(0.0, deadline - time.monotonic()))
+
+    def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
+        winner = lost.fields.get("winner")
+        if winner is not None:
+            self._link.after(winner)
+            self.latest_snapshot(timeout_s)
+
+    def _snapshot(self, position: int | None, wanted: int, timeout_s: float) -> Snapshot:
         try:
             answer = self._home.get(
                 "/v1/snapshot",
                 position=position,
                 at_least=wanted,
-                timeout_s=self._timeout_s,
+                timeout_s=timeout_s,
                 waits=wanted > 0,
             )
         except NotAppliedError as error:

@@ -42,7 +42,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.link import LEAST_S, Http, node_patience
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import VersionedTable
 
 _log = logging.getLogger(__name__)
 
@@ -240,13 +240,13 @@ class Nodes:
         assert last is not None
         raise last
 
-    def tables(self) -> list[TableDefinition]:
-        """Return all definitions at a node that has reached `position`; errors as `table`."""
+    def tables(self) -> list[VersionedTable]:
+        """Return all tables at a node that has reached `position`; errors as `table`."""
         found = self.get("/v1/tables", waits=True, after=self.position or None)
-        return msgspec.convert(found, list[TableDefinition])
+        return msgspec.convert(found, list[VersionedTable])
 
-    def table(self, name: str) -> TableDefinition:
-        """Return a table's definition at a node that has reached `position`.
+    def table(self, name: str, timeout_s: float | None = None) -> VersionedTable:
+        """Return a table at a node that has reached `position`.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
@@ -254,8 +254,8 @@ class Nodes:
             TransportError: No node answers.
         """
         path = f"/v1/tables/{quote(name, safe='')}"
-        found = self.get(path, waits=True, after=self.position or None)
-        return msgspec.convert(found, TableDefinition)
+        found = self.get(path, timeout_s=timeout_s, waits=True, after=self.position or None)
+        return msgspec.convert(found, VersionedTable)
 
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         """Return the most that any node knows of a transaction.
@@ -318,6 +318,7 @@ class Nodes:
         level: str = "ordered",
         timeout_s: float | None = None,
         only: str | None = None,
+        after: int | None = None,
     ) -> Receipt:
         """Submit at the first node that takes it, and see to it that its outcome is known.
 
@@ -330,6 +331,7 @@ class Nodes:
             level: How far it must get, at the node that answers.
             timeout_s: Seconds for everything, all nodes and repeats included.
             only: URL of the only node that can take it: its files are staged there.
+            after: Position, besides `position`, that a node must have got to.
 
         Raises:
             CommitStateUnknownError: No node knows it at the level in time, and one may have taken
@@ -342,7 +344,7 @@ class Nodes:
             body=body,
             is_run=is_run,
             level=level,
-            after=self.position or None,
+            after=max(self.position, after or 0) or None,
             only=only,
             id_text=transaction_id_to_text(first_id),
             deadline=now + wanted,
@@ -383,6 +385,7 @@ class Nodes:
         level: str,
         timeout_s: float | None,
         only: str | None = None,
+        after: int | None = None,
     ) -> Receipt:
         """Submit one transaction's JSON; see `submit`.
 
@@ -390,7 +393,9 @@ class Nodes:
             CommitRejectedError: Also if it was rejected at its position; the class says why.
         """
         return committed(
-            self.submit(body, transaction_id, level=level, timeout_s=timeout_s, only=only)
+            self.submit(
+                body, transaction_id, level=level, timeout_s=timeout_s, only=only, after=after
+            )
         )
 
     def find(self, transaction_id: bytes, timeout_s: float | None = None) -> Receipt | None:

@@ -6,15 +6,33 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import ClassVar, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import (
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
-from sparktxlog.errors import LocalProtocolError
+from sparktxlog.api.retry import Parameters, Result, Retry
+from sparktxlog.codec.requests import parse_level
+from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import check_table_name
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
 ReceiptT = TypeVar("ReceiptT")
+
+#: What a transaction promises about its reads; None: it records none, and the last write in the
+#: order wins.
+Isolation: TypeAlias = Literal["serializable"] | None
 
 
 class CommitOptions(TypedDict, total=False):
@@ -157,7 +175,25 @@ class Draft(ABC, Generic[ReceiptT]):
 
 
 class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
-    """Operations over one or more tables, all or nothing."""
+    """Operations over one or more tables, all or nothing, and under which conditions."""
+
+    def __init__(self, isolation: Isolation, level: str) -> None:
+        if isolation not in (None, "serializable"):
+            raise InvalidRequestError(
+                f"isolation={isolation!r} is unknown",
+                hint="Use isolation='serializable', or leave it out: then no reads are recorded.",
+                field="isolation",
+                value=isolation,
+                allowed=["serializable"],
+            )
+        self._isolation = isolation
+        self._level = level
+        if isolation is not None:
+            self._check_is_told()
+        #: Oldest position that it read at.
+        self._read_position: int | None = None
+        self._reads: dict[str, None] = {}
+        self._versions: dict[str, int] = {}
 
     @property
     @abstractmethod
@@ -167,8 +203,83 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
     def _named(self) -> tuple[str, dict[str, str]]:
         return f"transaction {self.id}", {"transaction_id": self.id}
 
+    @abstractmethod
+    def _takes_more(self) -> bool:
+        """Whether something is to be added; False: it is a repeat of a known transaction.
 
-class Commits(Generic[RowsT, ColumnsT]):
+        Raises:
+            LocalProtocolError: It is submitted already (definite).
+        """
+
+    def expect_version(self, table: str, version: int) -> None:
+        """Let it take effect only if a table has this version then: compare and set.
+
+        Args:
+            table: One of the catalog.
+            version: How many transactions wrote to it: `client.table(name).version`, or the column
+                `version` of `log.tables()`.  Ask for it first, then read the rows.
+
+        Raises:
+            InvalidRequestError: It is no version, or not the one expected before, or the level is
+                below `ordered` (definite).
+            LocalProtocolError: The transaction is submitted already (definite).
+        """
+        self._check_is_told()
+        expected = self._versions.get(check_table_name(table), version)
+        if type(version) is not int or version < 0 or version != expected:
+            raise InvalidRequestError(
+                f"table {table!r}: {version!r} is no version that it can have"
+                + ("" if version == expected else f" beside {expected}, which is expected already"),
+                hint="A version is a whole number, 0 or more; client.table(name).version says it.",
+                field="version",
+                value=version,
+            )
+        if self._takes_more():
+            self._versions[table] = version
+
+    def _check_is_told(self) -> None:
+        """Refuse a level at which a commit returns before its conditions are judged."""
+        if LEVEL_RANK[parse_level(self._level)[0]] < LEVEL_RANK[Level.ORDERED]:
+            raise InvalidRequestError(
+                f"at level {self._level!r} a commit cannot say whether its conditions hold",
+                hint="They are judged where it is ordered: use level 'ordered', or 'applied'.",
+                field="level",
+                value=self._level,
+                allowed=["ordered", "applied", "applied(k)"],
+            )
+
+    def _check_records_reads(self) -> None:
+        """Refuse to read in a transaction that would not say so when it is committed."""
+        if self._isolation is None:
+            name, fields = self._named()
+            raise LocalProtocolError(
+                f"{name} records no reads, it would take effect whatever became of them",
+                hint=f"Begin it with {self._another[:-1]}isolation='serializable').",
+                **fields,
+            )
+
+    def _record(self, position: int, tables: Sequence[str]) -> None:
+        """Note tables that were read; of several positions the oldest one is safe for all."""
+        oldest = position if self._read_position is None else min(position, self._read_position)
+        self._read_position = oldest
+        self._reads |= dict.fromkeys(tables)
+
+    def _condition(self) -> Condition | None:
+        """Return under which condition it takes effect, None = under none."""
+        if not self._reads and not self._versions:
+            return None
+        return Condition(
+            read_position=self._read_position,
+            reads=tuple(self._reads),
+            versions=tuple(self._versions.items()),
+        )
+
+    def _only_read(self, *operations: object) -> bool:
+        """Whether it read at one position and did nothing else: nobody has to judge that."""
+        return bool(self._reads) and not self._versions and not operations
+
+
+class Commits(ABC, Generic[RowsT, ColumnsT]):
     """Commits single operations, each as its own transaction.
 
     Options are those of `transaction`; arguments and errors those of `Operations`, and of the
@@ -177,6 +288,58 @@ class Commits(Generic[RowsT, ColumnsT]):
 
     #: Begins a transaction for a `with` block.
     transaction: Callable[..., TransactionDraft[RowsT, ColumnsT]]
+
+    @overload
+    def retry(self, function: Callable[Parameters, Result], /) -> Callable[Parameters, Result]: ...
+
+    @overload
+    def retry(
+        self, function: None = None, /, *, attempts: int = ..., timeout_s: float = ...
+    ) -> Retry: ...
+
+    def retry(
+        self,
+        function: Callable[Parameters, Result] | None = None,
+        /,
+        *,
+        attempts: int = 100,
+        timeout_s: float = 60.0,
+    ) -> Callable[Parameters, Result] | Retry:
+        """Repeat a function that reads, computes and commits, as long as it loses to others.
+
+            @log.retry                          # or @log.retry(attempts=5, timeout_s=10)
+            def sell(amount: int) -> int:
+                with log.transaction(isolation="serializable") as t:
+                    left = t.read("stock").first()["n"] - amount
+                    t.overwrite("stock", spark.createDataFrame([(left,)], "n bigint"))
+                return left
+
+        Only a `ConflictError` repeats it.  Each attempt begins after a random pause, at most half a
+        second, and once the position that the last one lost to is here: in this site's replica
+        (`TxLog`) or at the node (`Client`).  Each must begin a transaction with an id of its own.
+
+        Args:
+            function: Runs the whole transaction, its reads and what they lead to; it is called
+                again with the same arguments, so it should change nothing else.
+            attempts: Calls of the function, 1 or more.
+            timeout_s: Seconds after which no further attempt begins.
+
+        Raises:
+            ConflictError: From the function: it lost `attempts` times, or for `timeout_s`; the text
+                and field `attempts` say how often (definite).
+            InvalidRequestError: An option is out of range, or the function is a coroutine or a
+                generator (definite).
+        """
+        repeat = Retry(attempts=attempts, timeout_s=timeout_s, catch_up=self._catch_up)
+        return repeat if function is None else repeat(function)
+
+    @abstractmethod
+    def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
+        """Wait until what a transaction lost to can be read here.
+
+        Raises:
+            TxLogError: Not in time, or no node answers.
+        """
 
     def create_table(
         self,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sparktxlog.api.frame_staging import FrameStager
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import TransactionDraft
+from sparktxlog.api.operations import Isolation, TransactionDraft
 from sparktxlog.api.schema import columns_of
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     CommittedNotAppliedError,
+    ConflictError,
     InvalidRequestError,
     TxLogError,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from sparktxlog.api.connect import TxLog
+    from sparktxlog.api.connect import Snapshot, TxLog
 
 
 #: Columns of a new table: a StructType, a DDL string, or a DataFrame that has them.
@@ -59,9 +60,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         timeout_s: float,
         transaction_id: bytes | None,
         valid_until: int | None,
+        isolation: Isolation,
     ) -> None:
+        super().__init__(isolation, level)
         self._log = log
-        self._level = level
         self._timeout_s = timeout_s
         self._transaction_id = transaction_id or uuid.uuid4().bytes
         #: The user gave the id: a transaction without effect is still recorded under it.
@@ -72,8 +74,12 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
         self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
+        #: What `read` shows, since it was called first.
+        self._snapshot: Snapshot | None = None
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
+        #: It was ordered and lost; that stays its outcome.
+        self._lost: ConflictError | None = None
 
     @property
     def id(self) -> str:
@@ -90,6 +96,8 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         After an unknown outcome it may be called again: the id makes both one transaction.
 
         Raises:
+            ConflictError: What it read or expected does not hold; again, it is the same error,
+                and a new attempt needs a new transaction (definite).
             CommitRejectedError: It does not take effect; the class says why (definite).
             CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
             CommittedNotAppliedError: Ordered but not applied by `apply="inline"` (not definite).
@@ -105,6 +113,11 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         return self.receipt
 
     def _submit(self) -> Receipt:
+        if self._lost is not None:
+            raise self._lost
+        if self._only_read(*self._operations):
+            self._submitted = True
+            return Receipt.of_nothing(parse_level(self._level)[0])
         if not self._operations:
             raise InvalidRequestError(
                 "the transaction has no operation",
@@ -115,12 +128,20 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             transaction_id=self._transaction_id,
             operations=tuple(self._operations),
             valid_until=self._valid_until,
+            condition=self._condition(),
         )
         self._submitted = True
-        if not self._given and all(operation.is_nothing for operation in self._operations):
+        is_nothing = all(operation.is_nothing for operation in self._operations)
+        if is_nothing and not self._given and transaction.condition is None:
             return Receipt.of_nothing(parse_level(self._level)[0])
         try:
             return self._log.submit(transaction, self._level, self._timeout_s)
+        except ConflictError as error:
+            self._lost = error
+            # Once it is ordered other sites may still ask for its files; there they expire.
+            if error.fields.get("position") is None:
+                self._staging.discard()
+            raise
         except TxLogError as error:
             if error.definite:  # otherwise it may have been accepted, and needs its files
                 self._staging.discard()
@@ -134,15 +155,33 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         return self._known
 
     def _takes_more(self) -> bool:
-        """Whether to add an operation; False: the transaction is a repeat.
-
-        Raises:
-            LocalProtocolError: It is already committed (definite).
-        """
         if self._is_known():
             return False
         self._take_more(self._submitted)
         return True
+
+    def read(self, table: str) -> DataFrame:
+        """Return a table of this site's replica, and record that the transaction rests on it.
+
+        All reads show one position: the newest that is applied whole here when the first of them is
+        called, and not before this log's own commits.  What the transaction itself writes is not
+        in it.
+
+        Raises:
+            LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
+                already (definite).
+            UnknownTableError: The table is not in the catalog (definite).
+            NotAppliedError: It is not applied here yet, or what this log committed was not applied
+                in time (definite).
+        """
+        self._check_records_reads()
+        is_open = self._takes_more()
+        if self._snapshot is None:
+            self._snapshot = self._log.latest_snapshot(self._timeout_s)
+        found = self._snapshot.table(table)
+        if is_open:
+            self._record(self._snapshot.position, [table])
+        return found
 
     def _create(
         self,
@@ -203,10 +242,12 @@ def submit_prepared(
 ) -> Receipt:
     """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
     staged = any(operation.files for operation in transaction.operations)
+    condition = transaction.condition
     return link.commit(
         request_of(transaction),
         transaction.transaction_id,
         level=level,
         timeout_s=timeout_s,
         only=home if staged else None,
+        after=None if condition is None else condition.read_position,
     )

@@ -43,10 +43,12 @@ SIGNATURES = _schema(
     "signature: string, schema: string, diverged: string"
 )
 
-#: One row for each table of the catalog.  `columns`: DDL, as `create_table` takes it.
+#: One row for each table of the catalog.  `columns`: DDL, as `create_table` takes it.  `version`:
+#: how many transactions wrote to it and took effect, NULL = the log does not count them yet;
+#: `last_write`: position of the last of them.
 TABLES = _schema(
     "table: string, columns: string, keys: array<string>, partition_by: array<string>, "
-    "deletion_vectors: boolean, schema_version: bigint"
+    "deletion_vectors: boolean, schema_version: bigint, version: bigint, last_write: bigint"
 )
 
 #: One row for each of the latest catch-ups of the asked site's replica; the whole history stands

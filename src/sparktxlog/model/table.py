@@ -72,6 +72,18 @@ class TableDefinition:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableState(TableDefinition):
+    """A table as a node knew it at a position; it equals others of the same definition."""
+
+    #: End of the node's queue when it was asked; `version` and `last_write` hold there.
+    position: int = 0
+    #: How many transactions wrote to it and took effect; None = the log does not count them yet.
+    version: int | None = None
+    #: Position of the last of them; of a table without, where it came into being.
+    last_write: int | None = None
+
+
 class Tables(Mapping[str, TableDefinition]):
     """Tables by name.  No table is ever removed; a holder of this mapping sees added ones.
 
