@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests.node_processes import Cluster, running
 
+import sparktxlog
 from sparktxlog import Client
 from sparktxlog.errors import ConflictError, UnknownTableError
 
@@ -93,3 +95,11 @@ def test_a_table_that_does_not_exist_cannot_be_read(sites: list[str]) -> None:
         t.append("t", [{"id": 1, "v": "x"}])
         with pytest.raises(UnknownTableError, match="nope"):
             t.commit()
+
+
+def test_the_example_of_the_documentation(sites: list[str]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
+    _, _, section = page.partition("### From Spark and Python")
+    example = section.split("```python")[2].partition("```")[0]
+    assert "client.retry" in example
+    exec(compile(example, "docs/clients.md", "exec"), {"sparktxlog": sparktxlog, "url": sites[0]})

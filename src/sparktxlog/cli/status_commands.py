@@ -278,6 +278,8 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         "columns": lambda table: [f"{c['name']} {c['type']}" for c in table.get("columns") or []],
         "keys": "keys",
         "partitioned by": "partition_by",
+        "version": "version",
+        "last write": "last_write",
         "position": "position",
     }
     show(NodeApi(url).get("/v1/tables"), as_json, "tables", columns)

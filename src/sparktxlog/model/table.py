@@ -73,7 +73,7 @@ class TableDefinition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableState(TableDefinition):
+class VersionedTable(TableDefinition):
     """A table as a node knew it at a position; it equals others of the same definition."""
 
     #: End of the node's queue when it was asked; `version` and `last_write` hold there.

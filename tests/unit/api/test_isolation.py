@@ -22,7 +22,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition, TableState
+from sparktxlog.model.table import Column, TableDefinition, VersionedTable
 
 IDS = StructType([StructField("id", LongType())])
 
@@ -107,9 +107,13 @@ def home() -> Home:
 @pytest.fixture
 def log(link: Link, home: Home, tmp_path: Path) -> TxLog:
     return TxLog(
-        cast(Any, Session()), cast(Any, link), cast(Any, home),
-        SharedPayloads(root=tmp_path, inline_limit_bytes=1), session="s", timeout_s=5,
-    )  # fmt: skip
+        cast(Any, Session()),
+        cast(Any, link),
+        cast(Any, home),
+        SharedPayloads(root=tmp_path, inline_limit_bytes=1),
+        session="s",
+        timeout_s=5,
+    )
 
 
 def test_an_unknown_isolation_is_refused(client: Client, log: TxLog) -> None:
@@ -117,8 +121,22 @@ def test_an_unknown_isolation_is_refused(client: Client, log: TxLog) -> None:
         with pytest.raises(InvalidRequestError, match="'snapshot' is unknown") as caught:
             begin(isolation=cast(Any, "snapshot"))
         assert caught.value.fields == {
-            "field": "isolation", "value": "snapshot", "allowed": ["serializable"],
-        }  # fmt: skip
+            "field": "isolation",
+            "value": "snapshot",
+            "allowed": ["serializable"],
+        }
+
+
+@pytest.mark.parametrize("level", ["accepted", "acquired"])
+def test_a_level_that_cannot_tell_a_conflict_is_refused(
+    client: Client, log: TxLog, level: str
+) -> None:
+    for begin in (client.transaction, log.transaction):
+        with pytest.raises(InvalidRequestError, match="cannot say whether") as caught:
+            begin(isolation="serializable", level=level)
+        assert (caught.value.fields["field"], caught.value.fields["value"]) == ("level", level)
+        with pytest.raises(InvalidRequestError, match="cannot say whether"):
+            begin(level=level).expect_version("t", 1)
 
 
 def test_a_client_sends_what_was_read_and_what_is_expected(client: Client, link: Link) -> None:
@@ -128,8 +146,10 @@ def test_a_client_sends_what_was_read_and_what_is_expected(client: Client, link:
         t.expect_version("w", 0)
         t.append("t", [{"id": 1}])
     assert link.bodies[0]["conditions"] == {
-        "read_position": 6, "reads": ["t", "u", "v"], "versions": {"w": 0},
-    }  # fmt: skip
+        "read_position": 6,
+        "reads": ["t", "u", "v"],
+        "versions": {"w": 0},
+    }
     assert link.after_ == [6]
     with client.transaction() as t:
         t.expect_version("w", 3)
@@ -141,19 +161,21 @@ def test_a_client_sends_what_was_read_and_what_is_expected(client: Client, link:
 
 
 def test_a_client_that_only_read_has_nothing_to_submit(client: Client, link: Link) -> None:
-    with client.transaction(isolation="serializable", level="acquired") as t:
+    with client.transaction(isolation="serializable", level="applied") as t:
         t.read_at(8, "t")
-    assert t.receipt == Receipt.of_nothing(Level.ACQUIRED) and link.bodies == []
+    assert t.receipt == Receipt.of_nothing(Level.APPLIED) and link.bodies == []
 
 
 @pytest.mark.parametrize(
     ("position", "tables", "error"),
     [
-        (-1, ("t",), InvalidRequestError), (True, ("t",), InvalidRequestError),
-        ("8", ("t",), InvalidRequestError), (8, (), InvalidRequestError),
+        (-1, ("t",), InvalidRequestError),
+        (True, ("t",), InvalidRequestError),
+        ("8", ("t",), InvalidRequestError),
+        (8, (), InvalidRequestError),
         (8, ("a b",), InvalidNameError),
     ],
-)  # fmt: skip
+)
 def test_reads_that_cannot_be(client: Client, position: Any, tables: Any, error: Any) -> None:
     t = client.transaction(isolation="serializable")
     with pytest.raises(error) as caught:
@@ -206,8 +228,10 @@ def test_all_reads_show_one_position_and_are_sent_with_it(
         t.expect_version("v", 2)
         t.create_table("w", IDS)
     assert link.bodies[0]["conditions"] == {
-        "read_position": 7, "reads": ["t", "u"], "versions": {"v": 2},
-    }  # fmt: skip
+        "read_position": 7,
+        "reads": ["t", "u"],
+        "versions": {"v": 2},
+    }
     assert link.after_ == [7]
     (asked,) = home.asked
     # After what this log was told of: its own commits would make it lose.
@@ -299,7 +323,7 @@ def test_retry_of_a_client_waits_for_the_node(client: Client, link: Link) -> Non
 
 def test_a_state_is_a_definition_that_knows_its_version() -> None:
     columns = (Column(name="id", type="bigint"),)
-    states = [TableState(name="t", columns=columns, version=n, last_write=n) for n in (1, 2)]
+    states = [VersionedTable(name="t", columns=columns, version=n, last_write=n) for n in (1, 2)]
     assert states[0] == states[1] and len(set(states)) == 1
     assert isinstance(states[0], TableDefinition)
-    assert states[0] != TableState(name="t", columns=columns, keys=("id",))
+    assert states[0] != VersionedTable(name="t", columns=columns, keys=("id",))

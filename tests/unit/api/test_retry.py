@@ -43,9 +43,13 @@ class Room:
 
     def retry(self, attempts: int = 100, timeout_s: float = 60.0) -> Retry:
         return Retry(
-            attempts=attempts, timeout_s=timeout_s, catch_up=self.catch_up, clock=lambda: self.now,
-            pause=self.pause, draw=self.draw,
-        )  # fmt: skip
+            attempts=attempts,
+            timeout_s=timeout_s,
+            catch_up=self.catch_up,
+            clock=lambda: self.now,
+            pause=self.pause,
+            draw=self.draw,
+        )
 
 
 def losing(times: int) -> tuple[Callable[[int], int], list[int]]:
@@ -97,8 +101,12 @@ def test_after_the_last_attempt_the_conflict_says_how_many_there_were() -> None:
         room.retry(attempts=3)(function)(1)
     assert len(calls) == 3 and len(room.pauses) == 2
     assert caught.value.fields == {
-        "transaction_id": "id3", "table": "t", "winner": 3, "origin": "B", "attempts": 3,
-    }  # fmt: skip
+        "transaction_id": "id3",
+        "table": "t",
+        "winner": 3,
+        "origin": "B",
+        "attempts": 3,
+    }
     assert caught.value.definite and caught.value.retryable
     assert isinstance(caught.value.__cause__, ConflictError)
 
@@ -147,9 +155,14 @@ def test_the_same_id_again_would_lose_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("attempts", 0), ("attempts", 1.5), ("attempts", True), ("timeout_s", 0),
-     ("timeout_s", math.nan)],
-)  # fmt: skip
+    [
+        ("attempts", 0),
+        ("attempts", 1.5),
+        ("attempts", True),
+        ("timeout_s", 0),
+        ("timeout_s", math.nan),
+    ],
+)
 def test_options_out_of_range(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Room().retry(**{field: value})
