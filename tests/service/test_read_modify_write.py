@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.node_processes import Cluster, running
+from tests.support.node_processes import Cluster, running
 
 import sparktxlog
 from sparktxlog import Client
