@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sparktxlog.api.client import Client as Client
     from sparktxlog.api.connect import connect as connect
     from sparktxlog.api.datasource import errors_from_spark as errors_from_spark
+    from sparktxlog.api.streams.writer import stream_into as stream_into
+    from sparktxlog.api.streams.writer import transaction_id_of_batch as transaction_id_of_batch
     from sparktxlog.errors import TxLogError as TxLogError
     from sparktxlog.model.receipt import Level as Level
     from sparktxlog.model.receipt import Receipt as Receipt
@@ -35,6 +37,8 @@ _PUBLIC = {
     "connect": "sparktxlog.api.connect",
     "errors": "sparktxlog.errors",
     "errors_from_spark": "sparktxlog.api.datasource",
+    "stream_into": "sparktxlog.api.streams.writer",
+    "transaction_id_of_batch": "sparktxlog.api.streams.writer",
 }
 #: Library → extra that installs it.
 _EXTRAS = {
@@ -62,6 +66,8 @@ __all__ = [
     "connect",
     "errors",
     "errors_from_spark",
+    "stream_into",
+    "transaction_id_of_batch",
 ]
 
 

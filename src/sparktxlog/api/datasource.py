@@ -10,11 +10,7 @@ Filters are never pushed down: Spark 4.2 then gives wrong results without an err
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import re
-import shutil
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyarrow.dataset import dataset
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -34,34 +29,25 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sparktxlog.api.files import FileStage
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
-from sparktxlog.api.transaction import submit_prepared
+from sparktxlog.api.staged_append import StagedAppend, check_level, folder_of, nodes_of
+from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import row_schema
-from sparktxlog.errors import (
-    InvalidRequestError,
-    MissingDependencyError,
-    NotAppliedError,
-    TxLogError,
-)
-from sparktxlog.model.ids import (
-    check_table_name,
-    transaction_id_from_text,
-    transaction_id_to_text,
-)
+from sparktxlog.errors import InvalidRequestError, MissingDependencyError, NotAppliedError
+from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
-_TIMEOUT_S = 60.0
+#: The way out for what a Python data source cannot do as a sink.
+FOREACH_BATCH = (
+    "Use .foreachBatch(sparktxlog.stream_into(log, table, 'upsert')), or 'overwrite'; see "
+    "docs/streams.md."
+)
 
 
 class TxLogDataSource(DataSource):
@@ -107,13 +93,29 @@ class TxLogDataSource(DataSource):
                 "the data source 'txlog' only appends",
                 hint="Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
             )
+        return TxLogWriter(dict(self.options), *self._target(schema))
+
+    def streamWriter(  # noqa: N802 - the name that Spark calls
+        self, schema: StructType, overwrite: bool
+    ) -> TxLogStreamWriter:
+        """Return the writer of one batch, or the one that commits it; checked like `writer`."""
+        if overwrite:
+            raise InvalidRequestError(
+                "a stream into 'txlog' only appends, and the output mode 'complete' replaces",
+                hint=FOREACH_BATCH,
+            )
+        return TxLogStreamWriter(dict(self.options), *self._target(schema))
+
+    def _target(self, schema: StructType) -> tuple[TableDefinition, str, str]:
+        """Return the table to write, the URL of the node that takes rows, and its payload store."""
         if not self.options.get("table"):
             raise InvalidRequestError("no table is given", hint="Add .option('table', name).")
+        check_level(self.options)
         link = self._link()
         home, info = link.choose()
         definition = link.table(check_table_name(self.options["table"]))
         check_fit(schema, definition, OperationKind.APPEND)
-        return TxLogWriter(dict(self.options), definition, home.url, info["payload_root"])
+        return definition, home.url, info["payload_root"]
 
     def _view(self) -> str:
         name = self.options.get("path") or self.options.get("view") or ""
@@ -126,27 +128,7 @@ class TxLogDataSource(DataSource):
         return name
 
     def _link(self) -> Nodes:
-        return _link(self.options)
-
-
-def _link(options: Mapping[str, str]) -> Nodes:
-    url = options.get("url")
-    if not url:
-        raise InvalidRequestError(
-            "no node is given",
-            hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
-        )
-    link = Nodes(url, token=options.get("token"))
-    link.after(_whole(options.get("after", "0")))
-    return link
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise InvalidRequestError(
-            f"the option 'after' is {text[:40]!r}, expected a position", value=text[:40]
-        )
-    return int(text)
+        return nodes_of(self.options)
 
 
 class _ViewReader(DataSourceReader):
@@ -220,8 +202,7 @@ class TxLogWriter(DataSourceArrowWriter):
     """Stages the rows of one append from tasks, and posts it when all are done.
 
     Built once for each job and pickled to tasks and commit, so the transaction id made here is the
-    same everywhere.  If a task ran twice, only the successful attempt sends a message.  Only the
-    node whose payload store has the files can take them; the outcome is asked for at all nodes.
+    same everywhere.
     """
 
     def __init__(
@@ -231,102 +212,30 @@ class TxLogWriter(DataSourceArrowWriter):
         home: str,
         payload_root: str,
     ) -> None:
-        self._options = dict(options)
-        self._definition = definition
-        self._home = home
-        self._root = Path(payload_root)
         text = options.get("transaction_id")
-        self._id = transaction_id_from_text(text) if text else uuid.uuid4().bytes
-        self._folder = (
-            f"{transaction_id_to_text(self._id)}/0-{definition.name}-{uuid.uuid4().hex[:8]}"
+        identity = transaction_id_from_text(text) if text else uuid.uuid4().bytes
+        self._append = StagedAppend(
+            options=dict(options),
+            definition=definition,
+            home=home,
+            root=Path(payload_root),
+            transaction_id=identity,
+            folder=folder_of(identity, definition.name, uuid.uuid4().hex[:8]),
+            recorded=bool(text),
         )
-        check_directory(self._root, home)
-        (self._root / self._folder).mkdir(parents=True)
+        self._append.make_folder()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows; runs on an executor."""
-        context = TaskContext.get()
-        assert context is not None
-        name = f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
-        stage = FileStage(self._root, self._folder, name, self._definition)
-        try:
-            for batch in iterator:
-                stage.write(batch)
-            return _Staged(stage.close())
-        except BaseException:
-            stage.discard()
-            raise
+        return _Staged(self._append.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Post the transaction; if it certainly failed, remove its files."""
-        files = _files(messages)
-        try:
-            self._commit(files)
-        except TxLogError as error:
-            if error.definite:
-                self._remove()
-            raise
-        self._marker().unlink(missing_ok=True)
-
-    def _commit(self, files: tuple[StagedFile, ...]) -> None:
-        nothing = row_schema(self._definition, OperationKind.APPEND).empty_table()
-        if not files and "transaction_id" not in self._options:
-            self._remove()
-            return
-        operation = PreparedOperation(
-            table=self._definition.name,
-            kind=OperationKind.APPEND,
-            schema_version=self._definition.schema_version,
-            rows=None if files else nothing,
-            files=files,
-        )
-        transaction = PreparedTransaction(transaction_id=self._id, operations=(operation,))
-        level = self._options.get("level", "ordered")
-        timeout_s = float(self._options.get("timeout", _TIMEOUT_S))
-        deadline = time.monotonic() + timeout_s
-        link = _link(self._options)
-        if link.known(self._id, level, timeout_s) is not None:
-            self._remove()  # the log has the files of the first commit
-            return
-        self._marker().touch()
-        left = max(0.0, deadline - time.monotonic())
-        receipt = submit_prepared(link, self._home, transaction, level=level, timeout_s=left)
-        if receipt.late:
-            _log.warning(
-                "transaction %s is ordered at position %s and not %s yet",
-                receipt.transaction_id,
-                receipt.position,
-                level,
-            )
-        if not files:
-            self._remove()
+        self._append.commit(_files(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks wrote, unless the log has the transaction or may still get it.
-
-        Spark calls this also after a commit that raised, although the log may have accepted it.
-        A transaction that was posted and not definitely refused keeps its files, even if the node
-        does not know it: the request may still be on its way.
-        """
-        if not self._marker().exists():
-            self._remove()
-
-    def _marker(self) -> Path:
-        """File that marks the transaction as posted: from then on it may have taken effect."""
-        return self._root / self._folder / "_submitted"
-
-    def _remove(self) -> None:
-        """Remove this write's own directory: tasks that Spark killed named no files.
-
-        One that is still at work finds no directory any more under the name that it knows.
-        """
-        folder = self._root / self._folder
-        gone = folder.with_name(f"{folder.name}-gone")
-        with contextlib.suppress(FileNotFoundError):  # a failed commit has removed it
-            folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another write under the same id has files there
-            folder.parent.rmdir()
+        """Remove what tasks wrote; see `StagedAppend.abort`."""
+        self._append.abort()
 
 
 def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]:
@@ -366,6 +275,20 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
 _CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
 _RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)")
 
+#: What Spark refuses by itself, without a way out: its words, the message, the hint.
+_SPARK_REFUSES = (
+    (
+        "txlog does not support Update mode",
+        "a stream into 'txlog' only appends, and the output mode 'update' replaces rows",
+        FOREACH_BATCH,
+    ),
+    (
+        "txlog does not support continuous processing",
+        "'txlog' reads and writes micro-batches, and no Trigger.Continuous",
+        "Use .trigger(processingTime='1 second'), or leave the trigger out.",
+    ),
+)
+
 
 def errors_from_spark(error: BaseException) -> BaseException:
     """Return the typed error inside an error of Spark, or the error itself.
@@ -377,8 +300,12 @@ def errors_from_spark(error: BaseException) -> BaseException:
 
     Spark keeps only the text of errors raised in data sources; their codes are stable.
     """
-    found = _RAISED.findall(str(error))
+    text = str(error)
+    found = _RAISED.findall(text)
     if not found:
+        for words, message, hint in _SPARK_REFUSES:
+            if words in text:
+                return InvalidRequestError(message, hint=hint)
         return error
     code, text = found[-1]
     message, _, hint = text.partition("  ")

@@ -101,7 +101,7 @@ def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
     if not partitioned:
         definition = replace(definition, partition_by=())
     writer = TxLogWriter({"url": URL}, definition, URL, str(tmp_path))
-    stage = FileStage(tmp_path, writer._folder, "part", definition)
+    stage = FileStage(tmp_path, writer._append.folder, "part", definition)
     writer.abort([])
     with pytest.raises(PayloadStoreError, match="aborted"):
         stage.write(_batch(pa.string(), ["a"]))

@@ -1,0 +1,1 @@
+"""Structured streaming with the data source `txlog`: see docs/streams.md."""

@@ -1,0 +1,183 @@
+"""The sink of a streaming query: each batch is one append, exactly once.
+
+The transaction id of a batch follows from the query id, which stands in the checkpoint, and from
+the number of the batch.  So a batch that is run again is the same transaction, at every site.
+
+Spark makes a writer for the tasks of each batch, and another one, in another process, for its
+commit.  The two know nothing of each other but the messages of the tasks.  Spark tells the query id
+only to tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sparktxlog.api.probe import check_directory
+from sparktxlog.api.staged_append import StagedAppend, folder_of
+from sparktxlog.codec.requests import parse_level
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
+from sparktxlog.model.table import TableDefinition
+
+if TYPE_CHECKING:
+    from sparktxlog.api.connect import TxLog
+
+#: Properties that Spark sets for the jobs of a micro-batch.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+def batch_transaction_id(query_id: str, batch_id: int) -> uuid.UUID:
+    """Return the transaction id of a batch of a streaming query: the same whenever it is run.
+
+    Args:
+        query_id: Spark's id of the query, which its checkpoint keeps.
+        batch_id: Number of the batch, from 0.
+    """
+    text = f"sparktxlog stream {query_id} {batch_id}"
+    return uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])
+
+
+def transaction_id_of_batch(frame: DataFrame, batch_id: int) -> str:
+    """Return the transaction id of a batch inside `foreachBatch`, a UUID.
+
+    If the log has that transaction already, read the whole frame all the same: Spark fails a query
+    that keeps state if a batch is not read.  `stream_into` does so.
+
+    Raises:
+        InvalidRequestError: This is no batch of a streaming query (definite).
+    """
+    query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not query_id:
+        raise InvalidRequestError(
+            "this is no batch of a streaming query",
+            hint="Call it in the function that foreachBatch is given.",
+        )
+    return str(batch_transaction_id(query_id, batch_id))
+
+
+def stream_into(
+    log: TxLog, table: str, kind: str = "upsert", *, level: str = "ordered"
+) -> Callable[[DataFrame, int], None]:
+    """Return the function for `foreachBatch` that commits each batch to a table, exactly once.
+
+        totals.writeStream.outputMode("update").foreachBatch(
+            sparktxlog.stream_into(log, "totals")
+        ).option("checkpointLocation", path).start()
+
+    Args:
+        log: Of `connect`.
+        table: The table.
+        kind: append, upsert, delete_keys or overwrite.
+        level: How far each commit must get before the next batch begins.
+
+    Raises:
+        InvalidRequestError: No such kind or level (definite).
+    """
+    if kind not in {known.value for known in ROW_KINDS}:
+        raise InvalidRequestError(
+            f"kind {kind[:40]!r} is unknown",
+            hint=f"Use one of: {', '.join(sorted(known.value for known in ROW_KINDS))}.",
+        )
+    parse_level(level)
+
+    def save(frame: DataFrame, batch_id: int) -> None:
+        identity = transaction_id_of_batch(frame, batch_id)
+        if log.find(identity) is not None:
+            frame.write.format("noop").mode("overwrite").save()  # its state must be written
+        with log.transaction(level=level, transaction_id=identity) as transaction:
+            transaction.add(OperationKind(kind), table, frame)
+
+    return save
+
+
+class StagedPart(WriterCommitMessage):
+    """What one task wrote."""
+
+    def __init__(self, append: StagedAppend, query_id: str, files: tuple[StagedFile, ...]) -> None:
+        self.append = append
+        self.query_id = query_id
+        self.files = files
+
+
+class TxLogStreamWriter(DataSourceStreamArrowWriter):
+    """Stages the rows of a batch from tasks, and posts them when all are done.
+
+    Args:
+        options: Those of the data source.
+        definition: The table, with which the rows' schema was compared.
+        home: URL of the node that takes the rows.
+        payload_root: Its payload store.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        definition: TableDefinition,
+        home: str,
+        payload_root: str,
+    ) -> None:
+        self._options = dict(options)
+        self._definition = definition
+        self._home = home
+        self._root = Path(payload_root)
+        check_directory(self._root, home)
+        #: Different for each attempt at a batch, and the same for all its tasks.
+        self._attempt = uuid.uuid4().hex[:8]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows; runs on an executor."""
+        context = TaskContext.get()
+        assert context is not None
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if not query_id or not batch_id:
+            raise InvalidRequestError(
+                "Spark does not tell which batch of which query this is",
+                hint="Use foreachBatch and log.append(…, transaction_id=…).",
+            )
+        identity = batch_transaction_id(query_id, int(batch_id)).bytes
+        append = StagedAppend(
+            options=self._options,
+            definition=self._definition,
+            home=self._home,
+            root=self._root,
+            transaction_id=identity,
+            folder=folder_of(identity, self._definition.name, self._attempt),
+            session=query_id,
+        )
+        append.make_folder()
+        return StagedPart(append, query_id, append.write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Post the batch; one that the log has already, or that has no rows, posts nothing."""
+        parts = _parts(messages)
+        if not parts:
+            return
+        append = parts[0].append
+        if append.transaction_id != batch_transaction_id(parts[0].query_id, batch_id).bytes:
+            append.abort()
+            raise InvalidRequestError(f"the tasks wrote another batch than {batch_id}")
+        append.commit(tuple(file for part in parts for file in part.files))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Remove what tasks wrote, unless the log may have the batch; see `StagedAppend.abort`.
+
+        If no task came so far as to tell its directory, its files are removed by the node with
+        others that no transaction names.
+        """
+        for part in _parts(messages)[:1]:
+            part.append.abort()
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
+    """Return the messages of tasks that ended; those that were still running sent None."""
+    return [message for message in messages if isinstance(message, StagedPart)]
