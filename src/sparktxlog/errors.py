@@ -319,7 +319,7 @@ class DivergedError(ApplyError, code="diverged", http_status=409):
 
 
 class ForeignLogError(DivergedError, code="foreign"):
-    """The replica belongs to another log than the node: wrong node, or wrong lake."""
+    """A replica, or a receipt's position, is of another log than the node's: wrong node or lake."""
 
 
 class CopyConflictError(ApplyError, code="copy-conflict", retryable=True, http_status=409):

@@ -336,6 +336,19 @@ def test_the_store_can_be_probed(node: NodeProcess, payload_root: Path) -> None:
     )
 
 
+def test_a_position_of_another_log_is_refused_at_once(node: NodeProcess, table: str) -> None:
+    rows = [{"id": 1, "v": "x"}]
+    operations = [{"kind": "append", "table": table, "rows": rows}]
+    receipt = ask(node, "/v1/transactions", {"operations": operations})[1]
+    own, wanted = receipt["lineage"], receipt["position"]
+    assert ask(node, f"/v1/published?at_least={wanted}&lineage={own}&timeout=20")[0] == 200
+    for path in ("published", "snapshot"):
+        # Before any wait: its positions mean nothing here.
+        status, problem = ask(node, f"/v1/{path}?at_least={10**9}&lineage=other&timeout=300")
+        assert (status, problem["title"], problem["definite"]) == (409, "foreign", True)
+        assert problem["fields"] == {"lineage": own, "position": 10**9}
+
+
 # -- workers, levels, description -----------------------------------------------------------------
 
 
@@ -363,6 +376,7 @@ NOTHING = {
     "ordered_at": None,
     "rows": 0,
     "ids": [],
+    "lineage": None,
 }
 
 

@@ -55,6 +55,9 @@ def use_log(spark: SparkSession, frame: DataFrame) -> None:
         b.append("t", frame, transaction="tx")
         b.delete_keys("t", frame, transaction="tx", transaction_ids="id")
     assert_type(b.receipt, GroupedReceipt)
+    assert_type(log.table("t", at_least=b.receipt), DataFrame)
+    assert_type(log.snapshot(at_least=t.receipt).table("t"), DataFrame)
+    log.queue(at_least="mine")  # type: ignore[arg-type]
     log.append("t", [{"id": 1}])  # type: ignore[arg-type]
     log.create_table("t", {"id": "bigint"})  # type: ignore[arg-type]
     log.append("t", frame, level=3)  # type: ignore[arg-type]

@@ -6,12 +6,14 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sparktxlog import __version__
+from sparktxlog.api.at_least import LeastPosition, least_position
 from sparktxlog.api.datasource import register
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
@@ -44,6 +46,8 @@ from sparktxlog.worker.replica.state import ReplicaDirectory
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sparktxlog.api.at_least import AtLeast
+
 _log = logging.getLogger(__name__)
 
 #: The meaning of rows must not depend on the session that commits them.
@@ -52,9 +56,6 @@ _SESSION = {
     # INT96, Spark's default, has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-
-#: A position, or "own": that of this `TxLog`'s last commit.
-AtLeast = int | Literal["own"] | None
 
 
 def connect(
@@ -369,22 +370,27 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """Return the synchronized queue as it is published: one row for each transaction.
 
         Args:
-            at_least: Wait until this position is published; "own": this log's last commit.
+            at_least: Wait until this is published; see `table`.
 
         Raises:
             NotAppliedError: Not published in time (definite).
+            ForeignLogError: A receipt of another log (definite).
         """
-        wanted = self._position(at_least)
+        wanted = self._least(at_least)
         answer = self._home.get(
-            "/v1/published", at_least=wanted, timeout_s=self._timeout_s, waits=True
+            "/v1/published",
+            at_least=wanted.position,
+            lineage=wanted.lineage,
+            timeout_s=self._timeout_s,
+            waits=True,
         )
-        if answer["position"] < wanted:
+        if answer["position"] < wanted.position:
             raise NotAppliedError(
-                f"position {wanted} is not published after {self._timeout_s:g} s, the queue table "
-                f"ends at {answer['position']}",
+                f"position {wanted.position} is not published after {self._timeout_s:g} s, the "
+                f"queue table ends at {answer['position']}",
                 hint="`sparktxlog status` says which node is missing.",
                 published=answer["position"],
-                position=wanted,
+                position=wanted.position,
             )
         root = Path(self._home.get("/v1/info")["log_root"])
         return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
@@ -416,32 +422,42 @@ class TxLog(Commits["DataFrame", SparkColumns]):
     def _view(self, name: str) -> DataFrame:
         return self.spark.createDataFrame(view(name, self._link.get))
 
-    def table(self, name: str, at_least: AtLeast = None) -> DataFrame:
+    def table(self, name: str, at_least: AtLeast = "own") -> DataFrame:
         """Return a table of this site's replica, at the newest position that is applied completely.
 
         Args:
             name: The table's.
-            at_least: Wait until this position is applied; "own": this log's last commit.
+            at_least: Wait until this is applied.  "own": all that this log committed, and was told
+                of by `after` and `find`.  A receipt, of any site: its transactions.  A position.
+                None: wait for nothing.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
-            NotAppliedError: No worker has applied it yet; the message has both positions and the
-                command to run (definite).
+            NotAppliedError: No worker has applied it in time; the message has both positions and
+                the command to run (definite).
+            ForeignLogError: A receipt of another log (definite).
+            LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
+        if at_least in ("own", None):
+            self.definition(name)  # a wrong name is told before any wait
         return self.snapshot(at_least=at_least).table(name)
 
-    def snapshot(self, position: int | None = None, at_least: AtLeast = None) -> Snapshot:
+    def snapshot(self, position: int | None = None, at_least: AtLeast = "own") -> Snapshot:
         """Return all tables at one position, without parts of transactions.
 
         Args:
             position: End of a batch that this site's worker applied; default: the newest.
-            at_least: Wait until this position is applied; "own": this log's last commit.
+            at_least: Wait until this is applied; see `table`.  With a position, "own" is not
+                waited for.
 
         Raises:
             NotAppliedError: Not applied here yet, or not in time (definite).
             NotFoundError: No batch ended at `position` (definite).
+            ForeignLogError: A receipt of another log (definite).
+            LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
-        return self._snapshot(position, self._position(at_least), self._timeout_s)
+        wanted = self._least(None if position is not None and at_least == "own" else at_least)
+        return self._snapshot(position, wanted, self._timeout_s)
 
     def latest_snapshot(self, timeout_s: float) -> Snapshot:
         """Return all tables at a position that has all that this log committed or was told of.
@@ -452,12 +468,9 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             NotAppliedError: Not applied here within the timeout (definite).
             ApplyError: The inline worker cannot apply it.
         """
-        wanted, deadline = (
-            max(self.last_position, self._link.position),
-            time.monotonic() + timeout_s,
-        )
+        wanted, deadline = self._least("own"), time.monotonic() + timeout_s
         if self.worker is not None:
-            self.worker.apply(wanted, timeout_s)
+            self.worker.apply(wanted.position, timeout_s)
         return self._snapshot(None, wanted, max(0.0, deadline - time.monotonic()))
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
@@ -466,21 +479,30 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             self._link.after(winner)
             self.latest_snapshot(timeout_s)
 
-    def _snapshot(self, position: int | None, wanted: int, timeout_s: float) -> Snapshot:
-        try:
+    def _snapshot(self, position: int | None, wanted: LeastPosition, timeout_s: float) -> Snapshot:
+        def ask(wait_s: float) -> Snapshot:
             answer = self._home.get(
                 "/v1/snapshot",
                 position=position,
-                at_least=wanted,
-                timeout_s=timeout_s,
-                waits=wanted > 0,
+                at_least=wanted.position,
+                lineage=wanted.lineage,
+                timeout_s=wait_s,
+                waits=wanted.position > 0,
             )
+            return Snapshot.of(self.spark, self, answer)
+
+        try:
+            if self.worker is None or not wanted.position:
+                return ask(timeout_s)
+            with suppress(NotAppliedError):
+                return ask(0.0)
+            self.worker.apply(wanted.position, timeout_s)  # nobody else does
+            return ask(timeout_s)
         except NotAppliedError as error:
-            if not wanted and position is None:
+            if not wanted.position and position is None:
                 return Snapshot(position=0, chain_hash="", _spark=self.spark, _log=self)
-            asked = max(wanted, position or 0)
+            asked = max(wanted.position, position or 0)
             raise not_applied(self, "", error.fields.get("applied", 0), asked) from error
-        return Snapshot.of(self.spark, self, answer)
 
     def apply(self, timeout: float | None = None) -> int:
         """Apply all transactions ordered so far, with the worker of `apply="inline"`.
@@ -509,8 +531,10 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """Return the end of the synchronized queue as the node knows it."""
         return int(self._link.get("/v1/info")["position"])
 
-    def _position(self, at_least: AtLeast) -> int:
-        return self.last_position if at_least == "own" else (at_least or 0)
+    def _least(self, at_least: AtLeast) -> LeastPosition:
+        if at_least == "own":
+            return LeastPosition(position=max(self.last_position, self._link.position))
+        return least_position(at_least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,7 +589,8 @@ def not_applied(log: TxLog, table: str, applied: int, wanted: int) -> NotApplied
     return NotAppliedError(
         f"{thing} is not applied here yet: the queue is synchronized up to position "
         f"{synchronized}, this site's replica has applied {applied}",
-        hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {log.url}",
+        hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {log.url}.  at_least=None reads "
+        "what is applied.",
         table=table,
         synchronized=synchronized,
         applied=applied,

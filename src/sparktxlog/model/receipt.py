@@ -66,6 +66,8 @@ class Receipt:
     rows: int | None = None
     #: Ids that the node made, UUID texts in order; empty if the client gave them.
     ids: tuple[str, ...] = ()
+    #: The log whose position it is; None = a node of an older release did not say.
+    lineage: str | None = None
 
     @classmethod
     def of_nothing(cls, level: Level) -> Receipt:

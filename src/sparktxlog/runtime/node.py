@@ -221,6 +221,11 @@ class Node:
         """
         return status_of(self, tables=tables)
 
+    @property
+    def lineage(self) -> str:
+        """The log whose positions this node tells; `force` begins a new one."""
+        return self.base.master.view.lineage
+
     def info(self) -> InfoAnswer:
         """Return names, limits and directories for clients and workers."""
         config, base, view = self.config, self.base, self.base.master.view

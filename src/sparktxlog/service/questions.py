@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -58,7 +59,7 @@ class QuestionRoutes(RouteHandlers):
                 hint="It may be on its way from another site; ask the node that it was sent to.",
                 transaction_id=text,
             )
-        return receipt
+        return replace(receipt, lineage=self._node.lineage)
 
     async def tables(self, after: int, timeout: float) -> list[TableAt]:
         await self._node.reach(after, timeout)
@@ -77,10 +78,14 @@ class QuestionRoutes(RouteHandlers):
         }
         return cast(TableAt, msgspec.to_builtins(definition) | counted)
 
-    async def published(self, at_least: int, timeout: float) -> PositionAnswer:
+    async def published(self, at_least: int, lineage: str, timeout: float) -> PositionAnswer:
+        self._node.epochs.check_position(lineage, at_least)
         return {"position": await self._node.published(at_least, timeout)}
 
-    async def snapshot(self, position: int, at_least: int, timeout: float) -> SnapshotAnswer:
+    async def snapshot(
+        self, position: int, at_least: int, lineage: str, timeout: float
+    ) -> SnapshotAnswer:
+        self._node.epochs.check_position(lineage, at_least)
         return await self._node.snapshot(None if position < 0 else position, at_least, timeout)
 
     async def probe(self, name: str) -> ProbedFile:

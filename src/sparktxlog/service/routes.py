@@ -248,6 +248,11 @@ _SUBMIT = (LEVEL, TIMEOUT, AFTER)
 _REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
 _BEHIND = whole("after", "After this position.", 0)
 _AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
+_LINEAGE = Query(
+    "lineage",
+    "The log of the receipt that at_least was taken from. A position of another log is refused.",
+    "",
+)
 _WAIT = seconds("timeout", "Seconds to wait.", 0.0)
 _ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
 _TABLES = whole("tables", "1: list the tables of each replica, not only their number.", 0, high=1)
@@ -372,6 +377,7 @@ _QUESTIONS = (
         "End of the queue table",
         PositionAnswer,
         _AT_LEAST,
+        _LINEAGE,
         _WAIT,
     ),
     _get(
@@ -381,6 +387,7 @@ _QUESTIONS = (
         SnapshotAnswer,
         _AT,
         _AT_LEAST,
+        _LINEAGE,
         _WAIT,
     ),
     _get("/v1/probe/{name}", "probe", "Size and digest of a file to probe the store", ProbedFile),

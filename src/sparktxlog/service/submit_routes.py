@@ -116,7 +116,10 @@ class SubmitRoutes(RouteHandlers):
         for rejection in receipt.rejections:
             if rejection.code == ConflictError.code:
                 raise conflict_of(receipt, rejection)
-        return json_response(replace(receipt, rows=prepared.carried))
+        return self._told(receipt, rows=prepared.carried)
+
+    def _told(self, receipt: Receipt, **more: Any) -> Response:
+        return json_response(replace(receipt, lineage=self._node.lineage, **more))
 
     async def _reach(self, request: Request) -> float:
         """Wait for the position that the request must come after; return the seconds waited.
@@ -143,7 +146,7 @@ class SubmitRoutes(RouteHandlers):
         receipt = await self._node.submit_run(
             payload, manifest, level=level, copies=copies, timeout=timeout
         )
-        return json_response(replace(receipt, rows=_rows_of(manifest)))
+        return self._told(receipt, rows=_rows_of(manifest))
 
     async def submit_rows(self, request: Request) -> Response:
         waiting = _waiting(request, waited=await self._reach(request))
@@ -177,7 +180,7 @@ class SubmitRoutes(RouteHandlers):
             payload, manifest, level=level, copies=copies, timeout=timeout
         )
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
-        return json_response(replace(receipt, ids=ids, rows=_rows_of(manifest)))
+        return self._told(receipt, ids=ids, rows=_rows_of(manifest))
 
     def _decode_rows(
         self, body: bytes, table: str, kind: OperationKind, id_text: str | None

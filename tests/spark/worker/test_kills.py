@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
-import subprocess
-import sys
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.worker.killed_worker import run as worker
 from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, table
 
 from sparktxlog.worker.apply.signatures import signature_of
@@ -20,23 +18,6 @@ from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
-
-ROOT = Path(__file__).parents[3]
-
-
-def worker(root: Path, point: str, count: int = 1) -> int:
-    """Run a real worker process and return its exit code."""
-    script = Path(__file__).with_name("killed_worker.py")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, str(script), str(root), point, str(count)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
-    return done.returncode
 
 
 def keyed_log(root: Path, *, batches: int) -> LogBuilder:

@@ -1,119 +1,119 @@
-"""A reader beside a worker sees whole transactions, whatever the worker is at."""
+"""A reader sees whole transactions, whatever the worker is at, and at any site what it wrote."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from tests.spark.worker.test_apply import ORDERS, Row, apply, order, rows_in
-from tests.support.known_replicas import base_of
-from tests.support.worker_log import LogBuilder, MemoryLog, expected, table
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.followers import follower
+from tests.spark.worker import killed_worker
+from tests.support.node_processes import Cluster, NodeProcess, running
 
+from sparktxlog import connect
 from sparktxlog.api.connect import Snapshot
-from sparktxlog.errors import ApplyError
-from sparktxlog.runtime.fleet.replicas import Replicas
-from sparktxlog.worker.apply.steps import TableSteps
+from sparktxlog.errors import ForeignLogError, NotAppliedError
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
-#: Comes after `orders`: a batch does its tables by name.
-PAYMENTS = table("payments", "id bigint, item string, amount decimal(10,2)", keys=["id"])
-
-
-class Node:
-    """What a node answers to `GET /v1/snapshot`, made of its worker's reports."""
-
-    def __init__(self, spark: SparkSession, log: LogBuilder, lake: Path) -> None:
-        self.spark = spark
-        self.log = log
-        self.lake = lake
-        self.url = "http://a"
-        self.replicas = Replicas(
-            base_of("a", self._hash_at, position=1_000, lineage=log.lineage, dead_after_us=1)
-        )
-
-    def _hash_at(self, position: int) -> bytes | None:
-        return next(
-            (bytes.fromhex(s.to_hash) for s in self.log.segments if s.last == position), None
-        )
-
-    def snapshot(self) -> Snapshot:
-        report = self.replicas.snapshot(None)
-        assert report is not None
-        tables = {
-            name: {
-                "version": state.version,
-                "signature": state.signature.to_text(),
-                "uri": str(self.lake / name),
-            }
-            for name, state in report.tables.items()
-        }
-        answer = {"position": report.position, "chain_hash": report.chain_hash, "tables": tables}
-        return Snapshot.of(self.spark, self, answer)  # type: ignore[arg-type]
-
-    def heed(self, source: MemoryLog) -> None:
-        while source.reports:
-            self.replicas.accept(source.reports.pop(0), 1)
+#: In the order in which a batch does them: by name.
+TABLES = ("orders", "payments")
+COLUMNS = "id bigint, note string"
+Rows = list[tuple[int, str]]
+BEFORE: Rows = [(0, "new"), (1, "new"), (2, "new")]
+AFTER: Rows = [(1, "paid"), (2, "new"), (9, "late")]
 
 
-def rows(snapshot: Snapshot, name: str) -> list[Row]:
-    return sorted((tuple(row) for row in snapshot.table(name).collect()), key=repr)
+def rows(frame: DataFrame) -> Rows:
+    return sorted((row["id"], row["note"]) for row in frame.collect())
 
 
-def test_a_snapshot_read_in_the_middle_of_a_batch_has_none_of_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def content(snapshot: Snapshot) -> Mapping[str, Rows]:
+    return {name: rows(snapshot.table(name)) for name in TABLES}
+
+
+def apply(spark: SparkSession, node: NodeProcess) -> int:
+    """Have a site's worker apply what is ordered; return the replica's position."""
+    with (
+        closing(HttpLogSource(node.url)) as source,
+        closing(ReplicaDirectory(node.lake)) as directory,
+    ):
+        return Applier(spark, source, directory).run_once(timeout_s=60).position
+
+
+def test_readers_see_whole_transactions_and_their_own_at_every_site(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
-    log.transaction().create(ORDERS).create(PAYMENTS)
-    for name in log.tables:
-        log.inline("append", name, [order(number) for number in range(5)])
-    log.publish()
-    node, sources = Node(spark, log, lake), list[MemoryLog]()
-    report = MemoryLog.report
+    session = spark.newSession()
 
-    def noted(self: MemoryLog, *arguments: Any) -> Any:
-        sources.append(self)
-        answer = report(self, *arguments)
-        node.heed(self)
-        return answer
+    def frame(*found: tuple[int, str]) -> DataFrame:
+        return session.createDataFrame(list(found), COLUMNS)
 
-    monkeypatch.setattr(MemoryLog, "report", noted)
-    apply(spark, log, lake)
-    before = {name: expected(log, name) for name in log.tables}
-    held = node.snapshot()
-    # One transaction over both tables, of every kind of commit.
-    log.transaction()
-    for name in log.tables:
-        log.inline("delete_keys", name, [(0,)])
-        log.inline("upsert", name, [order(1, "paid")]).inline("append", name, [order(9)])
-    log.publish()
-    after = {name: expected(log, name) for name in log.tables}
-    apply_table, seen = TableSteps.apply, list[str]()
+    def plain(name: str) -> Rows:
+        return rows(session.read.format("delta").load(str(a.lake / name)))
 
-    def apply_and_be_read(self: TableSteps, batch: Any, plan: Any, *rest: Any) -> None:
-        if plan.table == "payments":
-            # The first table is committed, the second is not: a plain reader sees a half.
-            assert rows_in(spark, lake, "orders") == after["orders"] != before["orders"]
-            assert rows_in(spark, lake, "payments") == before["payments"]
-            for snapshot in (held, node.snapshot()):
-                assert snapshot.position == 1
-                assert {name: rows(snapshot, name) for name in log.tables} == before
-            seen.append(plan.table)
-            if len(seen) == 1:
-                raise ApplyError("killed here")
-        apply_table(self, batch, plan, *rest)
+    with running(Cluster(tmp_path, "AB")) as cluster:
+        a, b = cluster.nodes.values()
+        with (
+            closing(connect(session, a.url)) as log,
+            closing(connect(session, a.url, timeout=2)) as other,
+        ):
+            with log.transaction() as t:
+                for name in TABLES:
+                    t.create_table(name, COLUMNS, keys=["id"])
+                    t.append(name, frame(*BEFORE))
+            assert apply(spark, a) == t.receipt.position
+            held = log.snapshot()
+            assert content(held) == dict.fromkeys(TABLES, BEFORE)
+            # One transaction over both tables, with every kind of change.
+            with log.transaction() as t:
+                for name in TABLES:
+                    t.delete_keys(name, session.range(1))
+                    t.upsert(name, frame((1, "paid")))
+                    t.append(name, frame((9, "late")))
+            receipt = t.receipt
+            assert log.queue(at_least=receipt).where(f"position = {receipt.position}").count() == 1
 
-    monkeypatch.setattr(TableSteps, "apply", apply_and_be_read)
-    with pytest.raises(ApplyError, match="killed here"):
-        apply(spark, log, lake)
-    # Killed there, and begun again: still none of it, then all of it.
-    assert {name: rows(node.snapshot(), name) for name in log.tables} == before
-    apply(spark, log, lake)
-    assert seen == ["payments", "payments"]
-    found = node.snapshot()
-    assert found.position == 2
-    assert {name: rows(found, name) for name in log.tables} == after
-    # Who holds the snapshot of before goes on reading it.
-    assert {name: rows(held, name) for name in log.tables} == before
+            # Killed between the Delta commits of the two tables: a plain reader sees a half.
+            assert killed_worker.run(a.url, "table") == -signal.SIGKILL
+            state = read_state(a.lake)
+            assert state is not None and state.pending is not None
+            assert (plain("orders"), plain("payments")) == (AFTER, BEFORE)
+            for reader in (log, other):
+                between = reader.snapshot(at_least=None)
+                assert between.position == held.position
+                assert content(between) == dict.fromkeys(TABLES, BEFORE)
+            # Who waits for the transaction gets all of it, or is told that it is not there.
+            for name in TABLES:
+                with pytest.raises(NotAppliedError, match=f"position {receipt.position} is not"):
+                    other.table(name, at_least=receipt)
+
+            assert apply(spark, a) == receipt.position
+            assert content(log.snapshot()) == dict.fromkeys(TABLES, AFTER)
+            assert content(other.snapshot(at_least=receipt)) == dict.fromkeys(TABLES, AFTER)
+            # Who holds the snapshot of before goes on reading it.
+            assert content(held) == dict.fromkeys(TABLES, BEFORE)
+
+            batch = log.commit_many(frame((20, "b"), (21, "b")), table="orders", transaction="id")
+        # The session goes on at another site, whose worker has applied nothing yet.
+        with closing(connect(session, b.url)) as there:
+            assert there.snapshot().position == 0
+            with pytest.raises(ForeignLogError, match="of the log 'other'"):
+                there.table("orders", at_least=replace(receipt, lineage="other"))
+            with follower(spark, b):
+                assert rows(there.table("payments", at_least=receipt)) == AFTER
+                assert rows(there.table("orders", at_least=batch)) == [
+                    *AFTER,
+                    (20, "b"),
+                    (21, "b"),
+                ]
+                there.append("payments", frame((30, "own")))
+                assert rows(there.table("payments")) == [*AFTER, (30, "own")]
+            assert there.queue(at_least=batch).where("origin = 'A'").count() >= 4

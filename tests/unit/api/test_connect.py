@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +30,8 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
 
+#: What a node asks itself before it shows tables: position, log, seconds.
+Asked = list[tuple[int, str | None, float]]
 IDS = StructType([StructField("id", LongType())])
 
 
@@ -38,6 +41,16 @@ class Link:
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
         self.failures: list[TxLogError] = []
+        #: Greatest position that it told of.
+        self.position = 0
+
+    def table(self, name: str) -> TableDefinition:
+        if name != "t":
+            raise UnknownTableError(name)
+        return TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+
+    def get(self, path: str) -> dict[str, int]:
+        return {"position": 7}
 
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         raise NotFoundError("never seen")
@@ -196,3 +209,61 @@ def test_what_was_refused_is_built_anew(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="no operation") as caught:
         t.commit()
     assert "built again" in caught.value.hint and len(link.submitted) == 1
+
+
+def reading(tmp_path: Path, applied: int) -> tuple[TxLog, Worker, Asked]:
+    """Return a log whose site has applied up to a position, its worker, and what was asked."""
+    log, worker = connected(tmp_path)
+    asked: Asked = []
+
+    def get(path: str, **query: Any) -> dict[str, Any]:
+        asked.append((query["at_least"], query["lineage"], query["timeout_s"]))
+        if max(applied, *(position for position, _ in worker.asked), 0) < query["at_least"]:
+            raise NotAppliedError("not yet", applied=applied)
+        return {"position": applied, "chain_hash": "ab", "tables": {}}
+
+    cast(Any, log._home).get = get
+    return log, worker, asked
+
+
+def test_a_session_reads_what_it_committed_and_was_told_of(tmp_path: Path) -> None:
+    log, _, asked = reading(tmp_path, applied=9)
+    log.worker = None
+    log.snapshot()
+    log.create_table("t", IDS)
+    log.snapshot()
+    cast(Link, log._link).position = 8  # of `after` and `find`
+    log.snapshot()
+    log.snapshot(at_least=None)
+    log.snapshot(position=9)
+    assert asked == [(n, None, 5) for n in (0, 7, 8, 0, 0)]
+
+
+def test_a_receipt_names_its_log(tmp_path: Path) -> None:
+    log, _, asked = reading(tmp_path, applied=9)
+    receipt = Receipt(transaction_id="x", n=3, level=Level.ORDERED, position=7, lineage="l")
+    log.snapshot(at_least=receipt)
+    assert asked == [(9, "l", 0.0)]
+    with pytest.raises(LocalProtocolError, match="no position"):
+        log.table("t", at_least=replace(receipt, position=None))
+    assert len(asked) == 1
+
+
+def test_an_inline_worker_applies_what_a_reader_waits_for(tmp_path: Path) -> None:
+    log, worker, asked = reading(tmp_path, applied=3)
+    log.snapshot(at_least=3)
+    assert not worker.asked
+    log.snapshot(at_least=4)
+    assert worker.asked == [(4, 5)]
+    assert asked == [(3, None, 0.0), (4, None, 0.0), (4, None, 5)]
+
+
+def test_a_wrong_name_is_told_before_any_wait(tmp_path: Path) -> None:
+    log, _, asked = reading(tmp_path, applied=3)
+    log.worker, log.last_position = None, 99
+    with pytest.raises(UnknownTableError):
+        log.table("nope")
+    assert not asked
+    with pytest.raises(NotAppliedError, match=r"position 99 .* applied 3") as caught:
+        log.table("t")
+    assert "at_least=None" in caught.value.hint

@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, LocalProtocolError
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    ForeignLogError,
+    InvalidRequestError,
+    LocalProtocolError,
+)
 from sparktxlog.model.answers import (
     EpochView,
     ForceAnswer,
@@ -260,6 +265,39 @@ class Epochs:
         """
         base = self._master.base
         return self.decision(lineage, epoch), base.position, base.chain_hash.hex()
+
+    def check_position(self, lineage: str, position: int) -> None:
+        """Refuse a position that stands for something else here than where a client was told it.
+
+        Args:
+            lineage: Of its receipt; empty = the client does not know it.
+
+        Raises:
+            ForeignLogError: It is of another log, or of the part of an earlier one that `force` did
+                not take over (definite).
+        """
+        view = self._master.view
+        if lineage in ("", view.lineage):
+            return
+        names = [*(name for name, _ in view.ancestors), view.lineage]
+        if lineage not in names:
+            raise ForeignLogError(
+                f"position {position} is of the log {lineage!r}, this node's log is "
+                f"{view.lineage!r}",
+                hint="Ask a node of the log where the transaction was committed.",
+                lineage=view.lineage,
+                position=position,
+            )
+        for (name, last), successor in zip(view.ancestors, names[1:], strict=True):
+            begun = self.history.find(successor, last + 1) if successor != name == lineage else None
+            if begun is not None and position > begun.begins_after.position:
+                raise ForeignLogError(
+                    f"position {position} is of the log {lineage!r}, of which `force` took over "
+                    f"only what stands up to position {begun.begins_after.position}",
+                    hint="The transaction may have another position here, or none: ask for its id.",
+                    lineage=view.lineage,
+                    position=position,
+                )
 
     def takes_part(self) -> tuple[bool, str]:
         """Return whether this node has a part in its epoch, and which one (readiness)."""

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from sparktxlog.config import load_config
-from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.errors import CommitStateUnknownError, ForeignLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import TellPhase
 from sparktxlog.protocol.words.balloting import BallotState
+from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
@@ -145,3 +146,21 @@ def test_who_waits_at_a_node_that_has_a_part_waits_on(phase: Phase) -> None:
             await wait
 
     asyncio.run(main())
+
+
+def test_a_position_of_another_log_or_beyond_a_fork_is_refused() -> None:
+    """`force` took over the log `l` up to position 7; what `l` ordered later is not here."""
+    forced = replace(
+        view_of(4, "A"), lineage="forced", ancestors=(("l", 2), ("l", 3)), end=MergeBase(position=7)
+    )
+    epochs = epochs_of(forced)
+    epochs.on_phase(TellPhase(phase=Phase.NORMAL, view=forced, reason=""))
+    for lineage, position in (("", 99), ("forced", 99), ("l", 7)):
+        epochs.check_position(lineage, position)
+    with pytest.raises(ForeignLogError, match="only what stands up to position 7"):
+        epochs.check_position("l", 8)
+    with pytest.raises(ForeignLogError, match="of the log 'other', this node's log is 'forced'"):
+        epochs.check_position("other", 1)
+    # Before `force` reached this node, the forced log is another one.
+    with pytest.raises(ForeignLogError, match="'forced'"):
+        epochs_of(view_of(3, "AB")).check_position("forced", 1)

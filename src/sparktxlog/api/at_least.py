@@ -1,0 +1,72 @@
+"""What a reader waits for: a position, or the receipt of what it wants to see.
+
+Positions of two logs cannot be compared.  A receipt names its log, so that a node of another one
+refuses it; a bare position cannot be checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sparktxlog.api.arrow_batches import BatchReceipt
+from sparktxlog.errors import InvalidRequestError, LocalProtocolError
+from sparktxlog.model.receipt import Receipt
+
+if TYPE_CHECKING:
+    from sparktxlog.api.grouped_batch import GroupedReceipt
+
+    #: A position, or receipts of this log from any site.
+    Seen: TypeAlias = int | Receipt | BatchReceipt | GroupedReceipt | None
+    #: The same, or "own": all that the session committed and was told of.
+    AtLeast: TypeAlias = Seen | Literal["own"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPosition:
+    """The position that a reader must see; 0 = any."""
+
+    position: int = 0
+    #: Its log; None = not known.
+    lineage: str | None = None
+
+
+def least_position(at_least: Seen) -> LeastPosition:
+    """Return the position of a receipt, of all transactions of a batch, or as it is given.
+
+    A commit of no rows has no position and nothing to wait for.
+
+    Raises:
+        LocalProtocolError: The transaction was not ordered when the receipt was made (definite).
+        InvalidRequestError: It is neither a position nor a receipt (definite).
+    """
+    if at_least is None or isinstance(at_least, int):
+        return LeastPosition(position=at_least or 0)
+    if isinstance(at_least, Receipt):
+        receipts: tuple[Receipt, ...] = (at_least,)
+    elif isinstance(at_least, BatchReceipt):
+        receipts = at_least.receipts
+    elif hasattr(at_least, "runs"):
+        receipts = at_least.runs
+    else:
+        raise InvalidRequestError(
+            f"at_least is {at_least!r}, expected a position or a receipt",
+            hint="Give receipt.position, the receipt itself, or leave it out.",
+        )
+    found = [_least(receipt) for receipt in receipts]
+    return max(found, key=lambda wanted: wanted.position, default=LeastPosition())
+
+
+def _least(receipt: Receipt) -> LeastPosition:
+    if not receipt.n:
+        return LeastPosition()
+    if receipt.position is None:
+        what = "the run" if receipt.transaction_id is None else receipt.transaction_id
+        reached = "nothing" if receipt.level is None else receipt.level.value
+        raise LocalProtocolError(
+            f"the receipt of {what} has no position: it had reached {reached!r}, not 'ordered'",
+            hint="Commit at level ordered, or ask for its id until the receipt has a position: "
+            "log.find(id), client.wait(id).",
+            transaction_id=receipt.transaction_id,
+        )
+    return LeastPosition(position=receipt.position + receipt.n - 1, lineage=receipt.lineage)

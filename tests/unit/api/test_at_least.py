@@ -1,0 +1,54 @@
+"""What a reader waits for, as positions of a log."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparktxlog.api.arrow_batches import BatchReceipt
+from sparktxlog.api.at_least import LeastPosition, least_position
+from sparktxlog.errors import InvalidRequestError, LocalProtocolError
+from sparktxlog.model.receipt import Level, Receipt
+
+
+def ordered(position: int, n: int = 1) -> Receipt:
+    return Receipt(
+        transaction_id="x" if n == 1 else None,
+        n=n,
+        level=Level.ORDERED,
+        position=position,
+        lineage="l",
+    )
+
+
+def test_the_last_transaction_of_a_receipt_is_waited_for() -> None:
+    assert least_position(None) == least_position(0) == LeastPosition()
+    assert least_position(7) == LeastPosition(position=7)
+    assert least_position(ordered(7)) == LeastPosition(position=7, lineage="l")
+    assert least_position(ordered(7, n=3)) == LeastPosition(position=9, lineage="l")
+    runs = (ordered(20, n=5), ordered(7, n=2))
+    grouped: Any = SimpleNamespace(runs=runs)
+    for batch in (BatchReceipt(receipts=runs, ids=b""), grouped):
+        assert least_position(batch) == LeastPosition(position=24, lineage="l")
+
+
+def test_without_rows_there_is_nothing_to_wait_for() -> None:
+    assert least_position(Receipt.of_nothing(Level.ORDERED)) == LeastPosition()
+    assert least_position(BatchReceipt(receipts=(), ids=b"")) == LeastPosition()
+
+
+def test_what_has_no_position_yet_is_told() -> None:
+    accepted = Receipt(transaction_id="x", n=1, level=Level.ACCEPTED)
+    batch = BatchReceipt(receipts=(ordered(3), accepted), ids=b"")
+    for receipt in (accepted, batch):
+        with pytest.raises(LocalProtocolError, match="receipt of x has no position") as caught:
+            least_position(receipt)
+        assert "log.find" in caught.value.hint and caught.value.definite
+
+
+@pytest.mark.parametrize("given", ["own ", {"position": 3}, 3.5])
+def test_other_values_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="expected a position or a receipt"):
+        least_position(given)
