@@ -37,7 +37,13 @@ from sparktxlog.cli.root import ExitCode
 from sparktxlog.cli.status_commands import judge_status
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.errors import DivergedError, LeaseGoneError, LocalProtocolError, TransportError
+from sparktxlog.errors import (
+    DivergedError,
+    ForeignLogError,
+    LeaseGoneError,
+    LocalProtocolError,
+    TransportError,
+)
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
     CHUNK_DIGEST_HEADER,
@@ -492,6 +498,32 @@ def test_reports_come_over_http_as_well(tmp_path: Path) -> None:
             async with session.post(url, json=body) as answer:
                 assert (await answer.json(content_type=None))["verdict"] == "IN_SYNC"
             assert (await a.donor.size()).position == 1
+
+    asyncio.run(main())
+
+
+def test_a_client_reads_its_own_write_at_another_site(tmp_path: Path) -> None:
+    """The receipt says what to wait for, and of which log."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes.values()
+            await create(a)
+            with Client(a.config.master_url) as here, Client(b.config.master_url) as there:
+                receipt = await asyncio.to_thread(here.append, "t", [{"id": 1, "v": "x"}])
+                for wrong, error in (
+                    (replace(receipt, lineage="other"), ForeignLogError),
+                    (replace(receipt, position=None), LocalProtocolError),
+                ):
+                    with pytest.raises(error):
+                        await asyncio.to_thread(there.snapshot, at_least=wrong, timeout_s=60)
+                reading = asyncio.create_task(
+                    asyncio.to_thread(there.snapshot, at_least=receipt, timeout_s=60)
+                )
+                await until(lambda: b.info()["position"] == receipt.position)
+                assert not reading.done()
+                await give_replica(b)
+                assert (await reading)["position"] == receipt.position
 
     asyncio.run(main())
 

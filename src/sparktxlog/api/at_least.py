@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     #: A position, or receipts of this log from any site.
     Seen: TypeAlias = int | Receipt | BatchReceipt | GroupedReceipt | None
-    #: The same, or "own": all that the session committed and was told of.
+    #: The same, or "own": all that the session committed, read and was told of.
     AtLeast: TypeAlias = Seen | Literal["own"]
 
 

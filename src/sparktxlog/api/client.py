@@ -19,11 +19,12 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
+from sparktxlog.api.at_least import least_position
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft
@@ -48,6 +49,9 @@ from sparktxlog.model.ids import (
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import Column, VersionedTable
+
+if TYPE_CHECKING:
+    from sparktxlog.api.at_least import Seen
 
 _NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
 
@@ -422,14 +426,28 @@ class Client(Commits[Rows, Columns]):
         return found
 
     def snapshot(
-        self, position: int | None = None, *, at_least: int | None = None, timeout_s: float = 0.0
+        self, position: int | None = None, *, at_least: Seen = None, timeout_s: float = 0.0
     ) -> dict[str, Any]:
-        """Return the table versions of the site's replica at one position."""
+        """Return the table versions of the site's replica at one position.
+
+        Args:
+            position: End of a batch; default: the newest.
+            at_least: A position, or receipts of any site, that must be applied.
+            timeout_s: Seconds to wait for it.
+
+        Raises:
+            NotAppliedError: Not applied there in time (definite).
+            NotFoundError: No batch ended at `position` (definite).
+            ForeignLogError: A receipt of another log (definite).
+            LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
+        """
+        wanted = least_position(at_least)
         return dict(
             self._link.get(
                 "/v1/snapshot",
                 position=position,
-                at_least=at_least,
+                at_least=wanted.position,
+                lineage=wanted.lineage,
                 timeout_s=timeout_s or None,
                 waits=timeout_s > 0,
             )

@@ -427,9 +427,9 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
         Args:
             name: The table's.
-            at_least: Wait until this is applied.  "own": all that this log committed, and was told
-                of by `after` and `find`.  A receipt, of any site: its transactions.  A position.
-                None: wait for nothing.
+            at_least: Wait until this is applied.  "own": all that this log committed, read, and was
+                told of by `after` and `find`.  A receipt, of any site: its transactions.  A
+                position.  None: wait for nothing.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
@@ -489,7 +489,10 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 timeout_s=wait_s,
                 waits=wanted.position > 0,
             )
-            return Snapshot.of(self.spark, self, answer)
+            found = Snapshot.of(self.spark, self, answer)
+            # What the session does next comes after what it saw, also at another node.
+            self._link.after(found.position)
+            return found
 
         try:
             if self.worker is None or not wanted.position:

@@ -49,6 +49,9 @@ class Link:
             raise UnknownTableError(name)
         return TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 
+    def after(self, position: int) -> None:
+        self.position = max(self.position, position)
+
     def get(self, path: str) -> dict[str, int]:
         return {"position": 7}
 
@@ -220,23 +223,39 @@ def reading(tmp_path: Path, applied: int) -> tuple[TxLog, Worker, Asked]:
         asked.append((query["at_least"], query["lineage"], query["timeout_s"]))
         if max(applied, *(position for position, _ in worker.asked), 0) < query["at_least"]:
             raise NotAppliedError("not yet", applied=applied)
-        return {"position": applied, "chain_hash": "ab", "tables": {}}
+        return {"position": query["position"] or applied, "chain_hash": "ab", "tables": {}}
 
     cast(Any, log._home).get = get
     return log, worker, asked
 
 
-def test_a_session_reads_what_it_committed_and_was_told_of(tmp_path: Path) -> None:
+def test_a_session_reads_what_it_committed_saw_and_was_told_of(tmp_path: Path) -> None:
     log, _, asked = reading(tmp_path, applied=9)
     log.worker = None
-    log.snapshot()
+    log.snapshot(position=3)
+    log.snapshot(position=2)
     log.create_table("t", IDS)
-    log.snapshot()
-    cast(Link, log._link).position = 8  # of `after` and `find`
-    log.snapshot()
     log.snapshot(at_least=None)
-    log.snapshot(position=9)
-    assert asked == [(n, None, 5) for n in (0, 7, 8, 0, 0)]
+    log.snapshot()
+    cast(Link, log._link).after(12)
+    with pytest.raises(NotAppliedError):
+        log.snapshot()
+    assert asked == [(n, None, 5) for n in (0, 0, 0, 9, 12)]
+    # What it saw comes before what it commits next, at whatever node.
+    assert cast(Link, log._link).position == 12
+
+
+def test_a_session_never_sees_less_than_before(tmp_path: Path) -> None:
+    """Monotonic reads: a replica that was restored to an earlier position is waited for."""
+    log, _, asked = reading(tmp_path, applied=9)
+    log.worker = None
+    assert log.snapshot().position == 9
+    restored, _, _ = reading(tmp_path, applied=4)
+    cast(Any, log._home).get = restored._home.get
+    with pytest.raises(NotAppliedError, match="position 9 is not applied here yet"):
+        log.snapshot()
+    assert log.snapshot(at_least=None).position == 4
+    assert asked == [(0, None, 5)]
 
 
 def test_a_receipt_names_its_log(tmp_path: Path) -> None:
