@@ -148,6 +148,15 @@ class ConflictError(CommitRejectedError, code="conflict", retryable=True, http_s
     way_out = "Read again, and commit as a new transaction: this one took no effect at any site."
 
 
+class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", http_status=404):
+    """A request names an open transaction that this node does not have (any more)."""
+
+    way_out = (
+        "It is open at one node only, until its lease ends or the node does.  If its commit was "
+        "asked for, ask for the id (GET /v1/transactions/{id}); else it has no effect: begin anew."
+    )
+
+
 class OversizeError(CommitRejectedError, code="oversize", http_status=413):
     """A body, run or transaction is over its configured limit."""
 

@@ -30,7 +30,15 @@ CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 #: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.
 SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
 #: All that clients send; whatever else is sent to `/v1` is an operator's act.
-SENT_BY_CLIENTS = {"POST /v1/transactions", "POST /v1/runs", "POST /v1/tables/{table}/rows"}
+SENT_BY_CLIENTS = {
+    "POST /v1/transactions",
+    "POST /v1/runs",
+    "POST /v1/tables/{table}/rows",
+    "POST /v1/open-transactions",
+    "POST /v1/open-transactions/{id}/operations",
+    "POST /v1/open-transactions/{id}/commit",
+    "DELETE /v1/open-transactions/{id}",
+}
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {
     "POST /v1/worker/reports",

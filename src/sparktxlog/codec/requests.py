@@ -17,9 +17,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +56,8 @@ from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition, Tables
+
+_Read = TypeVar("_Read")
 
 MAX_FILES = 100_000
 #: Columns of a table.
@@ -126,8 +128,29 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     conditions: ConditionsRequest | None = None
 
 
+class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Opens a transaction that later requests add operations to."""
+
+    transaction_id: str | None = None
+    session: _Session | None = None
+    #: Microseconds since 1970 UTC: no effect when ordered after that.
+    valid_until: int | None = None
+    conditions: ConditionsRequest | None = None
+    #: Seconds without a request after which it ends without effect.
+    lease: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+
+
+class AddedOperations(msgspec.Struct, forbid_unknown_fields=True):
+    """Operations that are added to an open transaction; none: its lease is renewed."""
+
+    operations: Annotated[list[OperationRequest], msgspec.Meta(max_length=MAX_OPERATIONS)]
+    #: Number of operations before these.  With it a repeated request adds nothing twice.
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_OPERATIONS)] | None = None
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoder = msgspec.json.Decoder(TransactionRequest)
+_added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
 
 #: Fields beside kind and table that a kind takes.
@@ -145,11 +168,20 @@ def decode_request(body: bytes) -> TransactionRequest:
     Raises:
         InvalidRequestError: Not JSON, or another form; the message names the place (definite).
     """
+    return _decoded(_decoder, body, "the transaction")
+
+
+def decode_added(body: bytes) -> AddedOperations:
+    """Read the JSON of operations to add; errors as `decode_request`."""
+    return _decoded(_added_decoder, body, "the list of operations")
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Read], body: bytes, what: str) -> _Read:
     try:
-        return _decoder.decode(body)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
-            f"the transaction cannot be read: {error}", hint="See /docs of the node."
+            f"{what} cannot be read: {error}", hint="See /docs of the node."
         ) from error
 
 
@@ -193,46 +225,97 @@ def prepare(
     Raises:
         CommitRejectedError: The class says why; nothing happened (definite).
     """
-    operations = request.operations
-    predicates = sum(len(operation.predicate or "") for operation in operations)
-    if predicates > _MAX_PREDICATES:
-        raise OversizeError(
-            f"the transaction's predicates have {predicates:,} characters, {_MAX_PREDICATES:,} are "
-            "allowed",
-            hint="Delete by keys instead, or split the transaction.",
-            limit=_MAX_PREDICATES,
-        )
-    seen_files: set[str] = set()
-    known = Tables.of(tables)
-    created: dict[str, TableDefinition] = {}
-    prepared = []
-    for operation in operations:
-        _check_fields(operation)
-        if operation.kind is OperationKind.CREATE_TABLE:
-            definition = _definition(operation, known)
-            if not created:
-                known = known.below(created)
-            created[definition.name.lower()] = definition
-            prepared.append(
-                PreparedOperation(table=definition.name, kind=operation.kind, definition=definition)
-            )
-            continue
-        found = _prepare_operation(
-            operation, known_table(known, operation.table), transaction_id, seen_files, limits
-        )
-        if found is not None:
-            prepared.append(found)
     # A value takes at least two characters of JSON and, but for its text, at most 16 bytes.
-    plain = size_bytes is not None and all(item.arrow is None for item in operations)
-    if not plain or 16 * (size_bytes or 0) > limits.size_bytes:
-        _check_size(prepared, limits)
+    plain = size_bytes is not None and all(item.arrow is None for item in request.operations)
+    is_short = plain and 16 * (size_bytes or 0) <= limits.size_bytes
+    preparation = Preparation(transaction_id, limits)
+    preparation.add(request.operations, tables, measured=not is_short)
     return PreparedTransaction(
         transaction_id=transaction_id,
-        operations=tuple(prepared),
+        operations=preparation.operations,
         session=request.session,
         valid_until=request.valid_until,
         condition=condition_of(request.conditions, tables),
     )
+
+
+class Preparation:
+    """The operations of one transaction, checked as they come.
+
+    Args:
+        transaction_id: Staged files lie in a directory with its name.
+        limits: Bounds of a run.
+    """
+
+    def __init__(self, transaction_id: bytes, limits: RunLimits) -> None:
+        self._transaction_id = transaction_id
+        self._limits = limits
+        self.operations: tuple[PreparedOperation, ...] = ()
+        #: Operations that were given, also those without rows, and characters of predicates.
+        self.given = self._predicates = 0
+        self._files: frozenset[str] = frozenset()
+        self._created: dict[str, TableDefinition] = {}
+
+    def add(
+        self,
+        operations: Sequence[OperationRequest],
+        tables: Mapping[str, TableDefinition],
+        *,
+        measured: bool = True,
+    ) -> None:
+        """Check operations against the catalog, and add them: all of them, or none.
+
+        Args:
+            operations: The next ones.
+            tables: The catalog as it is now.
+            measured: Compare the size of all rows with the limit of a run.
+
+        Raises:
+            CommitRejectedError: The class says why (definite).
+        """
+        given = self.given + len(operations)
+        if given > MAX_OPERATIONS:
+            raise OversizeError(
+                f"the transaction has {given:,} operations, {MAX_OPERATIONS:,} are allowed",
+                hint="Split the transaction.",
+                limit=MAX_OPERATIONS,
+            )
+        predicates = self._predicates + sum(len(one.predicate or "") for one in operations)
+        if predicates > _MAX_PREDICATES:
+            raise OversizeError(
+                f"the transaction's predicates have {predicates:,} characters, "
+                f"{_MAX_PREDICATES:,} are allowed",
+                hint="Delete by keys instead, or split the transaction.",
+                limit=_MAX_PREDICATES,
+            )
+        seen_files, created = set(self._files), dict(self._created)
+        known, prepared = Tables.of(tables), list(self.operations)
+        if created:
+            known = known.below(created)
+        for operation in operations:
+            _check_fields(operation)
+            if operation.kind is OperationKind.CREATE_TABLE:
+                definition = _definition(operation, known)
+                if not created:
+                    known = known.below(created)
+                created[definition.name.lower()] = definition
+                prepared.append(
+                    PreparedOperation(
+                        table=definition.name, kind=operation.kind, definition=definition
+                    )
+                )
+                continue
+            table = known_table(known, operation.table)
+            found = _prepare_operation(
+                operation, table, self._transaction_id, seen_files, self._limits
+            )
+            if found is not None:
+                prepared.append(found)
+        if measured:
+            _check_size(prepared, self._limits)
+        self.operations, self._created = tuple(prepared), created
+        self.given, self._predicates = given, predicates
+        self._files = frozenset(seen_files)
 
 
 def _check_fields(operation: OperationRequest) -> None:

@@ -44,6 +44,18 @@ class InfoAnswer(TypedDict):
     worker_token_file: str
 
 
+class OpenedTransaction(TypedDict):
+    """A transaction that is open at a node."""
+
+    transaction_id: str
+    operations: int
+    size_bytes: int
+    #: Seconds without a request after which it ends.
+    lease: float
+    #: End of the node's queue.
+    position: int
+
+
 class ShownRestriction(TypedDict):
     """Why a node cannot order now: which nodes are missing, since when, and possible levels."""
 

@@ -23,6 +23,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
@@ -90,6 +91,7 @@ class Node:
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.voiding = Voiding(base, self.membership.epochs, self.files)
         self._submits = Submits(base, self.core, self.membership, self.replicas)
+        self.open_transactions = OpenTransactions(base.config.body_limit)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
@@ -180,6 +182,7 @@ class Node:
     async def stop(self) -> None:
         """Stop cleanly; nothing accepted is lost."""
         self.begin_stop()
+        self.open_transactions.close()
         owners = (self.membership, self._delivery, self.fetcher, self.files, self.fleet, self.donor)
         for owner in owners:
             await owner.close()

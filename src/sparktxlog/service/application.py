@@ -30,6 +30,7 @@ from sparktxlog.service.endpoints import (
     problem_response,
 )
 from sparktxlog.service.members import MemberRoutes
+from sparktxlog.service.open_routes import OpenRoutes
 from sparktxlog.service.openapi import document_bytes, document_page
 from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
@@ -115,9 +116,10 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
 
 def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
     """Return the handler of each route, by its name."""
-    donor = running.donor
+    donor, submits = running.donor, SubmitRoutes(running, bodies)
     owners = (
-        SubmitRoutes(running, bodies),
+        submits,
+        OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
         MemberRoutes(running),
         PeerRoutes(running.peering, running.files, running.payloads, donor),

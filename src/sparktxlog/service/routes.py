@@ -15,13 +15,14 @@ import msgspec
 from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.requests import TransactionRequest
+from sparktxlog.codec.requests import AddedOperations, OpenRequest, TransactionRequest
 from sparktxlog.model.answers import (
     EpochsAnswer,
     EpochView,
     ForceAnswer,
     InfoAnswer,
     ListedRun,
+    OpenedTransaction,
     PositionAnswer,
     ProbedFile,
     RepairedFiles,
@@ -293,7 +294,7 @@ def _get(path: str, name: str, summary: str, answer: Any, *query: Query, **more:
 
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
     values: dict[str, Any] = {"role": Role.CLIENT, "query": _SUBMIT, "body": bytes} | more
-    values |= {"answer": Receipt, "body_bytes": None, "hot": True}
+    values = {"answer": Receipt, "body_bytes": None, "hot": True} | values
     return Route(method="POST", path=path, name=name, summary=summary, **values)
 
 
@@ -355,6 +356,46 @@ _SUBMITS = (
         description="With an int32 column `__txlog_tx` that rises from 0, the rows of each "
         "number are one transaction.",
     ),
+)
+
+_OPEN_PATH = "/v1/open-transactions"
+_OPENED = (
+    Route(
+        method="POST",
+        path=_OPEN_PATH,
+        name="open_transaction",
+        summary="Open a transaction that further requests add to",
+        description="It is in the memory of this node, and ends without effect if no request for "
+        "it comes for as long as its lease says.  Nothing is locked.",
+        role=Role.CLIENT,
+        body=OpenRequest,
+        answer=OpenedTransaction,
+    ),
+    _submit(
+        f"{_OPEN_PATH}/{{id}}/operations",
+        "add_operations",
+        "Add operations to an open transaction, all or none; none renew its lease",
+        body=AddedOperations,
+        query=(),
+        answer=OpenedTransaction,
+    ),
+    _submit(
+        f"{_OPEN_PATH}/{{id}}/commit",
+        "commit_transaction",
+        "Commit an open transaction",
+        body=None,
+        description="After a failure that says definite it is open as before.  A repeated commit "
+        "gets the receipt of the first, as `GET /v1/transactions/{id}` does.",
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_OPEN_PATH}/{{id}}",
+        name="rollback_transaction",
+        summary="Roll back an open transaction",
+        role=Role.CLIENT,
+    ),
+    _get(_OPEN_PATH, "open_transactions", "Open transactions", list[OpenedTransaction]),
+    _get(f"{_OPEN_PATH}/{{id}}", "show_transaction", "An open transaction", OpenedTransaction),
 )
 
 _QUESTIONS = (
@@ -516,6 +557,7 @@ _OPEN = (
 
 ROUTES: tuple[Route, ...] = (
     *_SUBMITS,
+    *_OPENED,
     *_QUESTIONS,
     *_WORKERS,
     *_MEMBERS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ from starlette.responses import Response
 from sparktxlog.codec.assembly import as_ids, assemble_rows
 from sparktxlog.codec.condition_requests import conflict_of
 from sparktxlog.codec.requests import (
+    OperationRequest,
     TransactionRequest,
     decode_request,
     parse_level,
@@ -50,10 +51,10 @@ from sparktxlog.service.routes import AFTER, LEVEL, TIMEOUT
 
 _T = TypeVar("_T")
 #: Level, copies, and seconds to wait for them.
-_Waiting: TypeAlias = tuple[Level, int, float]
+Waiting: TypeAlias = tuple[Level, int, float]
 
 #: JSON of more bytes is checked in a thread; Arrow always is.
-_THREAD_BYTES = 32 << 10
+THREAD_BYTES = 32 << 10
 #: Predicates of more characters are parsed in a thread.
 _THREAD_PREDICATE = 1_000
 #: Bodies above wait for each other, bytes: JSON takes many times its size when it is decoded, so
@@ -79,18 +80,14 @@ class SubmitRoutes(RouteHandlers):
         )
 
     async def submit_transaction(self, request: Request) -> Response:
-        waited = await self._reach(request)
-        async with self._bodies.of(request) as body, self._turn_of(self._large_json, len(body)):
-            is_large = len(body) > _THREAD_BYTES
-            wanted = await _checked(is_large, _decode, body)
-            is_large = is_large or _takes_long(wanted)
-            prepared = await _checked(is_large, self._prepare, wanted, len(body))
-        waiting = _waiting(request, wanted.level, wanted.timeout, waited=waited)
-        if any(operation.files for operation in prepared.operations):
-            prepared = await asyncio.to_thread(
-                verify_staged, prepared, self._node.tables(), self._node.payloads
-            )
-        return await self._commit(prepared, wanted.transaction_id, waiting)
+        waited = await self.reach(request)
+        async with self._bodies.of(request) as body, self.turn_of_json(len(body)):
+            is_large = len(body) > THREAD_BYTES
+            wanted = await checked(is_large, _decode, body)
+            is_large = is_large or takes_long(wanted.operations)
+            prepared = await checked(is_large, self._prepare, wanted, len(body))
+        waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
+        return await self.commit(prepared, wanted.transaction_id, waiting)
 
     def _prepare(self, wanted: TransactionRequest, size_bytes: int) -> PreparedTransaction:
         return prepare(
@@ -105,10 +102,20 @@ class SubmitRoutes(RouteHandlers):
         """Return the id that a client gave, or a new one."""
         return self._ids.next() if text is None else transaction_id_from_text(text)
 
-    async def _commit(
-        self, prepared: PreparedTransaction, given_id: str | None, waiting: _Waiting
+    async def commit(
+        self, prepared: PreparedTransaction, given_id: str | None, waiting: Waiting
     ) -> Response:
-        """Submit it; a transaction without effect is recorded only if the client gave it an id."""
+        """Look at its staged files, and submit it; return its receipt.
+
+        A transaction without effect is recorded only if the client gave it an id.
+
+        Raises:
+            TxLogError: As `Node.submit`; ConflictError if a condition does not hold.
+        """
+        if any(operation.files for operation in prepared.operations):
+            prepared = await asyncio.to_thread(
+                verify_staged, prepared, self._node.tables(), self._node.payloads
+            )
         level, copies, timeout = waiting
         if not prepared.operations and given_id is None and prepared.condition is None:
             return json_response(Receipt.of_nothing(level))
@@ -121,7 +128,7 @@ class SubmitRoutes(RouteHandlers):
     def _told(self, receipt: Receipt, **more: Any) -> Response:
         return json_response(replace(receipt, lineage=self._node.lineage, **more))
 
-    async def _reach(self, request: Request) -> float:
+    async def reach(self, request: Request) -> float:
         """Wait for the position that the request must come after; return the seconds waited.
 
         The body is read after that, so a waiting request needs no memory.
@@ -129,13 +136,13 @@ class SubmitRoutes(RouteHandlers):
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
             return 0.0
-        level, copies, timeout = _waiting(request)
+        level, copies, timeout = waiting_of(request)
         began = time.monotonic()
         await self._node.reach_for_submit(after, level, copies, timeout)
         return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
-        level, copies, timeout = _waiting(request, waited=await self._reach(request))
+        level, copies, timeout = waiting_of(request, waited=await self.reach(request))
         async with (
             self._bodies.of(request) as payload,
             self._turn_of(self._large_arrow, len(payload)),
@@ -149,7 +156,7 @@ class SubmitRoutes(RouteHandlers):
         return self._told(receipt, rows=_rows_of(manifest))
 
     async def submit_rows(self, request: Request) -> Response:
-        waiting = _waiting(request, waited=await self._reach(request))
+        waiting = waiting_of(request, waited=await self.reach(request))
         try:
             kind = OperationKind(request.query_params.get("kind", "append"))
         except ValueError:
@@ -173,7 +180,7 @@ class SubmitRoutes(RouteHandlers):
                 self._decode_rows, body, request.path_params["table"], kind, text
             )
         if isinstance(found, PreparedTransaction):
-            return await self._commit(found, text, waiting)
+            return await self.commit(found, text, waiting)
         manifest, payload = found
         level, copies, timeout = waiting
         receipt = await self._node.submit_run(
@@ -223,6 +230,10 @@ class SubmitRoutes(RouteHandlers):
             table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
         )
 
+    def turn_of_json(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Return the lock that a body of JSON waits for if it is large."""
+        return self._turn_of(self._large_json, size)
+
     @staticmethod
     def _turn_of(turns: asyncio.Semaphore, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body waits for if it is large."""
@@ -233,7 +244,7 @@ def _rows_of(manifest: RunManifest) -> int:
     return sum(block.inline.rows for block in manifest.blocks if block.inline is not None)
 
 
-async def _checked(takes_long: bool, check: Callable[..., _T], *arguments: Any) -> _T:
+async def checked(takes_long: bool, check: Callable[..., _T], *arguments: Any) -> _T:
     """Run a check, in a thread if it takes long."""
     if takes_long:
         return await asyncio.to_thread(check, *arguments)
@@ -246,11 +257,11 @@ def _decode(body: bytes) -> TransactionRequest:
     return decode_request(body)
 
 
-def _takes_long(wanted: TransactionRequest) -> bool:
+def takes_long(operations: Iterable[OperationRequest]) -> bool:
     """Return whether a small request may take long, as Arrow or with long predicates."""
     return any(
         operation.arrow is not None or len(operation.predicate or "") > _THREAD_PREDICATE
-        for operation in wanted.operations
+        for operation in operations
     )
 
 
@@ -280,13 +291,13 @@ def _transactions_of(rows: pa.Table, table: str, limits: RunLimits) -> IndexArra
     return result
 
 
-def _waiting(
+def waiting_of(
     request: Request,
     level: str | None = None,
     timeout_s: float | None = None,
     *,
     waited: float = 0.0,
-) -> _Waiting:
+) -> Waiting:
     """Return level, copies and the rest of the timeout; the query overrides the body."""
     query = request.query_params
     found, copies = parse_level(query.get(LEVEL.name) or level or LEVEL.default)

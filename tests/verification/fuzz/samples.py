@@ -50,6 +50,9 @@ LAST = frozenset(
 )
 
 
+_ID = str(uuid.UUID(int=7))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A request."""
@@ -163,6 +166,8 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         ),
         "POST /v1/runs": (RUN, run_payload(draw.choice((1, 20)), draw.randrange(1 << 30))),
         "POST /v1/tables/{table}/rows": (ARROW, _rows(draw)),
+        "POST /v1/open-transactions": _json({"transaction_id": _ID, **_conditions(draw)}),
+        "POST /v1/open-transactions/{id}/operations": _json({"operations": _operations(draw)}),
         "POST /v1/worker/reports": _of(WorkerReport, own),
         "POST /v1/worker/recounts": _of(Recount, own),
         "POST /v1/worker/copies": _json({"worker_id": "w", "forced": False}),
@@ -185,23 +190,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "POST /peer/v1/leases": (MSGPACK, wire.encode(wire.LeaseRequest(worker_id="w"))),
         f"POST {lease.replace('/x', '/{lease}')}/digests": _json({"files": [["t", "a"]]}),
     }
-    queries: dict[str, tuple[tuple[str, str], ...]] = {
-        "POST /v1/transactions": (("level", "accepted"), wait),
-        "POST /v1/runs": (("level", "accepted"), wait),
-        "POST /v1/tables/{table}/rows": (("kind", "append"), ("level", "accepted"), wait),
-        "GET /v1/queue": (("after", "0"), ("limit", "10")),
-        "GET /v1/published": (("at_least", "0"), wait),
-        "GET /v1/snapshot": (("position", "0"), ("at_least", "0"), wait),
-        "GET /v1/worker/segments": (("after", "0"), ("wait", "0.01"), ("limit", "10")),
-        "GET /v1/worker/plan": (("worker", "w"),),
-        "GET /v1/transfers": (("limit", "10"),),
-        "GET /v1/signatures": (("after", "0"), ("limit", "10")),
-        "GET /v1/epochs/history": (("limit", "10"),),
-        "GET /readyz": (("verbose", ""),),
-        f"GET {lease.replace('/x', '/{lease}')}/chunks": tuple(
-            {"table": "t", "path": "a", "offset": "0", "length": "10"}.items()
-        ),
-    }
+    queries = _queries(wait)
     found = {}
     for route in (declared.key for declared in ROUTES):
         method, path = route.split(" ")
@@ -216,9 +205,31 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
     return found
 
 
+def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the query of each route that takes one, and is no act of an operator."""
+    return {
+        "POST /v1/transactions": (("level", "accepted"), wait),
+        "POST /v1/runs": (("level", "accepted"), wait),
+        "POST /v1/tables/{table}/rows": (("kind", "append"), ("level", "accepted"), wait),
+        "POST /v1/open-transactions/{id}/commit": (("level", "accepted"), wait),
+        "GET /v1/queue": (("after", "0"), ("limit", "10")),
+        "GET /v1/published": (("at_least", "0"), wait),
+        "GET /v1/snapshot": (("position", "0"), ("at_least", "0"), wait),
+        "GET /v1/worker/segments": (("after", "0"), ("wait", "0.01"), ("limit", "10")),
+        "GET /v1/worker/plan": (("worker", "w"),),
+        "GET /v1/transfers": (("limit", "10"),),
+        "GET /v1/signatures": (("after", "0"), ("limit", "10")),
+        "GET /v1/epochs/history": (("limit", "10"),),
+        "GET /readyz": (("verbose", ""),),
+        "GET /replica/v1/leases/{lease}/chunks": tuple(
+            {"table": "t", "path": "a", "offset": "0", "length": "10"}.items()
+        ),
+    }
+
+
 _PARTS = {
     "{table}": "t",
-    "{id}": str(uuid.UUID(int=7)),
+    "{id}": _ID,
     "{name}": "probe",
     "{lease}": "x",
     "{position:number}": "0",

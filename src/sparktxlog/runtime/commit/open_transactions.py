@@ -1,0 +1,216 @@
+"""Transactions that clients build up over several requests: opened, added to, committed or not.
+
+An open transaction is in the memory of one node, under a *lease* that each request of its client
+renews.  Nothing of it is in the log, and no table is locked: it takes effect as a whole when it is
+committed, under the id that it was opened with.  It ends without effect if its lease ends, if it is
+rolled back, or if the node ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparktxlog.codec.requests import Preparation
+from sparktxlog.codec.runs import RunLimits
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import BusyError, InvalidRequestError, TransactionNotOpenError
+from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import transaction_id_to_text
+
+#: Open transactions of a node.
+MAX_OPEN = 1_000
+#: Ended transactions of which the node still says how they ended.
+_REMEMBERED = 1_000
+
+
+class OpenTransaction:
+    """One transaction under way; its owner is `OpenTransactions`.
+
+    Args:
+        transaction_id: Its id in the log.
+        lease_s: Seconds after which it ends, if its client says nothing.
+    """
+
+    def __init__(
+        self,
+        transaction_id: bytes,
+        lease_s: float,
+        limits: RunLimits,
+        *,
+        session: str | None,
+        valid_until: int | None,
+        condition: Condition | None,
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.lease_s = lease_s
+        self.preparation = Preparation(transaction_id, limits)
+        #: Bytes of the requests that added its operations.
+        self.size_bytes = 0
+        #: Digest of the request that added operations last, and how many there were before.
+        self.last_added: tuple[int, bytes] | None = None
+        #: Requests that are working on it; meanwhile its lease does not end.
+        self.busy = 0
+        #: Held by the one request that adds operations or commits.
+        self.turn = asyncio.Lock()
+        self.committing = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._session, self._valid_until = session, valid_until
+        self._condition = condition
+
+    def prepared(self) -> PreparedTransaction:
+        """Return it as it is committed."""
+        return PreparedTransaction(
+            transaction_id=self.transaction_id,
+            operations=self.preparation.operations,
+            session=self._session,
+            valid_until=self._valid_until,
+            condition=self._condition,
+        )
+
+
+class OpenTransactions:
+    """The open transactions of a node, within bounds of number and memory.
+
+    All methods belong to the event loop.
+
+    Args:
+        most_bytes: Bytes of all requests that added operations to open transactions.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._open: dict[bytes, OpenTransaction] = {}
+        #: Id of an ended transaction → how it ended.
+        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, transaction: OpenTransaction) -> None:
+        """Begin a transaction; its lease runs from now on.
+
+        Raises:
+            InvalidRequestError: One with this id is open (definite).
+            BusyError: Too many are open (definite).
+        """
+        if transaction.transaction_id in self._open:
+            text = transaction_id_to_text(transaction.transaction_id)
+            raise InvalidRequestError(
+                f"transaction {text} is open already",
+                hint="Go on with it, or roll it back first.",
+                transaction_id=text,
+            )
+        if len(self._open) >= MAX_OPEN:
+            raise BusyError(
+                f"{MAX_OPEN:,} transactions are open at this node",
+                hint="Commit some or roll them back; forgotten ones end with their lease.",
+                limit=MAX_OPEN,
+            )
+        self._ended.pop(transaction.transaction_id, None)
+        self._open[transaction.transaction_id] = transaction
+        self._renew(transaction)
+
+    def get(self, transaction_id: bytes) -> OpenTransaction:
+        """Return an open transaction; its lease runs on.
+
+        Raises:
+            TransactionNotOpenError: It is not open; the message says how it ended (definite).
+        """
+        transaction = self._open.get(transaction_id)
+        if transaction is None:
+            raise self._not_open(transaction_id)
+        return transaction
+
+    def all(self) -> list[OpenTransaction]:
+        """Return all open transactions, oldest first."""
+        return list(self._open.values())
+
+    def check_open(self, transaction: OpenTransaction) -> None:
+        """Compare with what is open now; errors as `get`."""
+        if self._open.get(transaction.transaction_id) is not transaction:
+            raise self._not_open(transaction.transaction_id)
+
+    @contextmanager
+    def working(self, transaction_id: bytes) -> Iterator[OpenTransaction]:
+        """Give an open transaction; its lease does not end meanwhile, and is renewed after that.
+
+        Errors as `get`.
+        """
+        transaction = self.get(transaction_id)
+        transaction.busy += 1
+        try:
+            yield transaction
+        finally:
+            transaction.busy -= 1
+            if self._open.get(transaction_id) is transaction:
+                self._renew(transaction)
+
+    def how_it_ended(self, transaction_id: bytes) -> str:
+        """Return how a transaction ended; empty = it is open, or not known here."""
+        return self._ended.get(transaction_id, "")
+
+    def take_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
+        """Count the bytes of a request that adds operations.
+
+        Raises:
+            TransactionNotOpenError: It ended meanwhile (definite).
+            BusyError: The open transactions use up their memory; nothing was added (definite).
+        """
+        self.check_open(transaction)
+        if self._bytes + size_bytes > self._most_bytes:
+            raise BusyError(
+                f"the open transactions of this node hold {self._bytes:,} bytes, "
+                f"{self._most_bytes:,} are allowed",
+                hint="Stage the rows as Parquet files, or commit smaller transactions.",
+                limit_bytes=self._most_bytes,
+            )
+        self._bytes += size_bytes
+        transaction.size_bytes += size_bytes
+
+    def give_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
+        """Take back what a refused request counted."""
+        size_bytes = min(size_bytes, transaction.size_bytes)  # 0 if it ended meanwhile
+        self._bytes -= size_bytes
+        transaction.size_bytes -= size_bytes
+
+    def end(self, transaction: OpenTransaction, how: str) -> None:
+        """Forget a transaction; how it ended is remembered for a while."""
+        transaction_id = transaction.transaction_id
+        if self._open.get(transaction_id) is not transaction:
+            return
+        del self._open[transaction_id]
+        self._bytes -= transaction.size_bytes
+        transaction.size_bytes = 0
+        if transaction.timer is not None:
+            transaction.timer.cancel()
+        self._ended[transaction_id] = how
+        if len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def close(self) -> None:
+        """End all of them: they are not in the log."""
+        for transaction in self.all():
+            self.end(transaction, "the node stopped")
+
+    def _renew(self, transaction: OpenTransaction) -> None:
+        if transaction.timer is not None:
+            transaction.timer.cancel()
+        loop = asyncio.get_running_loop()
+        transaction.timer = loop.call_later(transaction.lease_s, self._expire, transaction)
+
+    def _expire(self, transaction: OpenTransaction) -> None:
+        if not transaction.busy:
+            self.end(transaction, f"its lease of {transaction.lease_s:g} s ended")
+
+    def _not_open(self, transaction_id: bytes) -> TransactionNotOpenError:
+        text = transaction_id_to_text(transaction_id)
+        how = self.how_it_ended(transaction_id)
+        if how:
+            what = f"transaction {text} is not open any more: {how}"
+        else:
+            what = f"no transaction {text} is open at this node"
+        return TransactionNotOpenError(what, transaction_id=text)

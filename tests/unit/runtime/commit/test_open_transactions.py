@@ -1,0 +1,94 @@
+"""Open transactions are bounded in number and memory, and how each ended is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sparktxlog.codec.runs import RunLimits
+from sparktxlog.errors import BusyError, InvalidRequestError, TransactionNotOpenError
+from sparktxlog.runtime.commit.open_transactions import (
+    MAX_OPEN,
+    OpenTransaction,
+    OpenTransactions,
+)
+
+_LIMITS = RunLimits(transactions=10, size_bytes=1000)
+
+
+def _new(number: int, lease_s: float = 60.0) -> OpenTransaction:
+    return OpenTransaction(
+        number.to_bytes(16, "big"),
+        lease_s,
+        _LIMITS,
+        session=None,
+        valid_until=None,
+        condition=None,
+    )
+
+
+def _run(work: Callable[[OpenTransactions], Awaitable[None]]) -> None:
+    async def main() -> None:
+        opened = OpenTransactions(100)
+        try:
+            await work(opened)
+        finally:
+            opened.close()
+
+    asyncio.run(main())
+
+
+def test_number_and_ids_are_bounded() -> None:
+    async def work(opened: OpenTransactions) -> None:
+        for number in range(MAX_OPEN):
+            opened.open(_new(number))
+        with pytest.raises(BusyError, match="are open at this node"):
+            opened.open(_new(MAX_OPEN))
+        with pytest.raises(InvalidRequestError, match="is open already"):
+            opened.open(_new(7))
+        opened.end(opened.get(bytes(16)), "it was rolled back")
+        opened.open(_new(MAX_OPEN))
+
+    _run(work)
+
+
+def test_memory_is_given_back_once() -> None:
+    async def work(opened: OpenTransactions) -> None:
+        one, other = _new(1), _new(2)
+        opened.open(one)
+        opened.open(other)
+        opened.take_memory(one, 60)
+        with pytest.raises(BusyError, match="hold 60 bytes, 100 are allowed"):
+            opened.take_memory(other, 41)
+        opened.take_memory(other, 40)
+        opened.end(one, "it was rolled back")
+        opened.give_memory(one, 60)  # the request that was under way fails after that
+        opened.take_memory(other, 60)
+        with pytest.raises(TransactionNotOpenError, match="it was rolled back"):
+            opened.take_memory(one, 1)
+        with pytest.raises(BusyError):
+            opened.take_memory(other, 1)
+
+    _run(work)
+
+
+def test_a_lease_does_not_end_while_a_request_works() -> None:
+    async def work(opened: OpenTransactions) -> None:
+        ended = asyncio.Event()
+        one = _new(1, lease_s=0.0)
+        opened.open(one)
+        with opened.working(one.transaction_id):
+            asyncio.get_running_loop().call_later(0.0, ended.set)
+            await ended.wait()
+            assert opened.all() == [one]
+        # Its lease runs from the end of the request on.
+        asyncio.get_running_loop().call_later(0.0, ended.clear)
+        while opened.all():
+            await asyncio.sleep(0)
+        assert opened.how_it_ended(one.transaction_id) == "its lease of 0 s ended"
+        with pytest.raises(TransactionNotOpenError, match="its lease of 0 s ended"):
+            opened.get(one.transaction_id)
+
+    _run(work)
