@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -103,7 +104,7 @@ class OpenRoutes(RouteHandlers):
             receipt = await self._node.find(transaction_id)
             if receipt is None:
                 raise
-            return json_response(receipt)
+            return json_response(replace(receipt, lineage=self._node.lineage))
 
     async def _commit(self, transaction: OpenTransaction, waiting: Waiting) -> Response:
         self._open.check_open(transaction)
