@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -15,9 +16,12 @@ from tests.architecture.test_imports import MAY_IMPORT
 from tools.reference import PAGES
 from typer.testing import CliRunner
 
+from sparktxlog import errors
+from sparktxlog.api.operations import Isolation
 from sparktxlog.api.session import DELTA_PACKAGE
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import SETTINGS
+from sparktxlog.model.receipt import Level
 
 _README = ROOT / "README.md"
 
@@ -58,6 +62,43 @@ def test_tests_that_documents_name_exist() -> None:
             if not any(f"def {name}(" in text if name else text for text in texts):
                 lost.append(f"{page.name}: {path}::{name}")
     assert lost == []
+
+
+def _rejection_codes() -> set[str]:
+    """Return the codes with which the order of the log rejects a transaction."""
+    codes = set()
+    for module in package_modules():
+        if module.room == "protocol" or module.room.startswith("protocol."):
+            for node in ast.walk(ast.parse(module.text)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "Rejection":
+                    code = next(k.value for k in node.keywords if k.arg == "code")
+                    if isinstance(code, ast.Constant):
+                        codes.add(str(code.value))
+                    else:  # that of an error's class
+                        codes.add(getattr(errors, ast.unparse(code).partition(".")[0]).code)
+    return codes
+
+
+def test_the_guarantees_have_a_row_for_all_that_a_client_is_told() -> None:
+    """Each level, isolation and outcome has a row; each row names a test, or is no promise."""
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    _, _, promises = page.partition("## Levels")
+    rows = [line for line in promises.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.startswith(("| level |", "| what happens |"))]
+    told = {code for row in rows for code in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+    wanted = {level.value for level in Level} | {"committed", "rejected", "unknown-outcome"}
+    wanted |= _rejection_codes()
+    wanted |= {f'isolation="{name}"' for name in get_args(get_args(Isolation)[0])}
+    assert {"conflict", "expired-id", 'isolation="serializable"'} <= wanted
+    assert wanted - told == set()
+    headings = ("| property |", "| guarantee |", "| answer |")
+    assert [
+        row
+        for row in rows
+        if not row.startswith(headings)
+        and not re.search(r"`[\w/]+/test_\w+\.py::test_\w+`", row.split(" | ")[-1])
+        and not row.endswith("| – |")
+    ] == []
 
 
 def _shell_commands(text: str) -> list[str]:

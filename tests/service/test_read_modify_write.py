@@ -62,6 +62,27 @@ def test_no_update_is_lost_between_two_sites(sites: list[str], by_version: bool)
     assert all(of_site == sorted(of_site) for of_site in written)
 
 
+def test_of_two_that_read_what_the_other_one_writes_one_takes_effect(sites: list[str]) -> None:
+    """No write skew if both say what they read; without, the log takes both."""
+    x, y = _counter(sites), _counter(sites)
+    with Client(sites[0]) as a, Client(sites[1]) as b:
+        b.after(a.table(y).position)
+        for isolation, wanted in ((None, []), ("serializable", [x])):
+            read = {client: client.table(y).position for client in (a, b)}
+            conflicts = []
+            for client, writes in ((a, x), (b, y)):
+                t = client.transaction(isolation=isolation)
+                if isolation is not None:
+                    t.read_at(read[client], x, y)
+                t.append(writes, [{"n": 1}])
+                try:
+                    b.after(t.commit().position or 0)
+                except ConflictError as error:
+                    conflicts.append(error.fields["table"])
+            assert conflicts == wanted
+        assert (a.table(x).version, b.table(y).version) == (2, 1)
+
+
 def test_a_conflict_names_who_won_and_stays_the_outcome_of_its_id(sites: list[str]) -> None:
     name = _counter(sites)
     given = str(uuid.uuid4())

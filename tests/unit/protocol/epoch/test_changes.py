@@ -178,6 +178,26 @@ def test_a_change_of_a_roster_that_another_one_changed_does_not_happen() -> None
     assert_unchanged(node, other)
 
 
+@pytest.mark.parametrize(
+    ("rule", "copies"),
+    [
+        ("default", (1, 2, 2, 3)),
+        ("all", (1, 2, 3, 4)),
+        ("majority", (1, 2, 2, 3)),
+        ("2", (1, 2, 2, 2)),
+    ],
+)
+def test_the_quorum_counts_the_members_of_the_epoch(rule: str, copies: tuple[int, ...]) -> None:
+    """A member that is evicted holds no copy of what comes next; so a lone one promises one."""
+    names = [NodeId(name) for name in "abcd"]
+    seats = tuple(Seat(node_id=name) for name in names)
+    for members, copy in enumerate(copies, start=1):
+        view = View(
+            lineage="l", epoch=1, roster=seats, members=tuple(names[:members]), quorum_rule=rule
+        )
+        assert view.quorum == copy
+
+
 def test_a_change_of_the_quorum_holds_once_a_view_has_it() -> None:
     node = lone()
     wanted = ChangeRequested(ticket=1, roster=node.view.roster, quorum_rule="all")
