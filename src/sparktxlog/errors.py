@@ -328,7 +328,7 @@ class DivergedError(ApplyError, code="diverged", http_status=409):
 
 
 class ForeignLogError(DivergedError, code="foreign"):
-    """A replica, or a receipt's position, is of another log than the node's: wrong node or lake."""
+    """A replica, a receipt or a stream's checkpoint is of another log than the node: wrong node."""
 
 
 class CopyConflictError(ApplyError, code="copy-conflict", retryable=True, http_status=409):

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "supervision",
     },
     "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
-    "api": {"codec", "http", "worker"},
+    "api": {"codec", "http", "storage.interfaces", "worker"},
     "cli": {
         "api", "catchup", "codec", "config", "http", "runtime", "service", "storage", "transport",
         "worker",

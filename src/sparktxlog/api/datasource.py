@@ -1,5 +1,7 @@
 """The data source `txlog`: `df.write.format("txlog")` appends, `spark.read.format("txlog")` reads.
 
+The same as streams: `writeStream` and `readStream` (`api/streams`).
+
 Spark runs every method here in separate Python processes: without a session, without the user's
 memory, with options in lower case.  Tasks write files into the payload store; the commit posts
 them.  Transactions of this data source carry no signature, because Spark's hash is not available
@@ -32,10 +34,14 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.staged_append import StagedAppend, check_level, folder_of, nodes_of
+from sparktxlog.api.streams.positions import ReadOptions
+from sparktxlog.api.streams.published import open_queue
+from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader
+from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import InvalidRequestError, MissingDependencyError, NotAppliedError
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -56,7 +62,8 @@ class TxLogDataSource(DataSource):
     Options: `url` and `token` of the node, or of several with commas between their URLs (known
     after `connect`); to write `table`, `transaction_id`, `level`, `timeout`, and `after`, a
     position that the node must have reached; to read,
-    `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`.
+    `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`, or
+    `table` for the changes of a table.  docs/streams.md has the options of streams.
     """
 
     #: Set by `register`: url and token of `connect`.
@@ -71,20 +78,36 @@ class TxLogDataSource(DataSource):
         return "txlog"
 
     def schema(self) -> StructType:
-        """Return the columns of the view that `load` names."""
+        """Return the columns of the view that `load` names, or of the changes of a table."""
+        if self._is_table():
+            options = ReadOptions.of(self.options)
+            assert options.table is not None
+            return changes_schema(self._link().table(options.table), options)
         name = self._view()
         if name in VIEWS:
             return from_arrow_schema(VIEWS[name][0])
         return StructType.fromJson(_queue_schema(_open_queue(self._link())))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a view, whose content is fixed now."""
+        """Return the reader of a view, or of the changes of a table; its content is fixed now."""
+        if self._is_table():
+            return ChangesReader(TxLogStreamReader(self.options, schema))
         link = self._link()
         arrow = to_arrow_schema(schema, timezone="UTC")
         name = self._view()
         if name in VIEWS:
             return _ViewReader(view(name, link.get).cast(arrow))
         return _QueueReader(_open_queue(link), arrow)
+
+    def streamReader(self, schema: StructType) -> TxLogStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of the queue, or of the changes of a table."""
+        if not self._is_table() and self._view() != "queue":
+            raise InvalidRequestError(
+                f"the view {self._view()!r} cannot be read as a stream",
+                hint="Streams are read of .load('queue') or .option('table', name); read a view "
+                "with spark.read.",
+            )
+        return TxLogStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of an append, its rows' schema checked against the table's."""
@@ -117,13 +140,17 @@ class TxLogDataSource(DataSource):
         check_fit(schema, definition, OperationKind.APPEND)
         return definition, home.url, info["payload_root"]
 
+    def _is_table(self) -> bool:
+        """Whether the changes of a table are read; `load` names a view."""
+        return bool(self.options.get("table")) and not self.options.get("path")
+
     def _view(self) -> str:
         name = self.options.get("path") or self.options.get("view") or ""
         if name != "queue" and name not in VIEWS:
             raise InvalidRequestError(
                 f"there is no view {name!r}",
                 hint=f".load(name) takes queue, {', '.join(VIEWS)}; tables are read with "
-                "log.table(name).",
+                "log.table(name), their changes with .option('table', name).load().",
             )
         return name
 
@@ -164,21 +191,7 @@ class _QueueReader(DataSourceReader):
 
 
 def _open_queue(link: Nodes) -> Any:
-    try:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-    except ImportError as error:
-        raise MissingDependencyError(
-            "reading the queue needs the package deltalake",
-            hint="Run: pip install 'sparktxlog[spark]'",
-        ) from error
-    root = Path(link.get("/v1/info")["log_root"]) / "synchronized_queue"
-    try:
-        return DeltaTable(str(root))
-    except TableNotFoundError as error:
-        raise NotAppliedError(
-            f"nothing of the queue is published yet in {root}", hint="Commit something first."
-        ) from error
+    return open_queue(str(link.get("/v1/info")["log_root"]))
 
 
 def _queue_schema(table: Any) -> dict[str, Any]:
