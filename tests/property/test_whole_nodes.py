@@ -53,10 +53,12 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
         ("careless", 4, "its disk held"),
         ("obliging", 1, "no epoch has"),
         ("credulous", 15, "its copy was let in"),
+        ("forgetful", 0, "P27"),
     ],
 )
 def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str) -> None:
-    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no.
+    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no, or
+    keeps no writes.
 
     The first seed finds it today.  A change of the node gives seeds other histories, hence five.
     """

@@ -5,7 +5,7 @@ prefix, before and after each start; I5 one decision an epoch; I7 what was told 
 I8 in the end all are members of one epoch, with equal queues; I11 posted counters never fall.
 What a client was told is in the final queue once: at `ordered` always, at `acquired` as no more
 memories are lost than the quorum allows for, at `accepted` unless its node's disk was lost.
-What was refused as definite is not there.
+What was refused as definite is not there.  P27: conditions are judged as `conditions.Judge` does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.verification.nodes.conditions import Judge
+
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import DuplicateTransactionError, InvariantViolation
 from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
 from sparktxlog.protocol.words.view import Phase, Seat, View, same_decision
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from tests.verification.nodes.world import World
 
 _GENESIS = bytes(32)
+#: Of all simulated nodes: what was read longer ago is a conflict.
+CONDITION_WINDOW = 1_000
 #: Code of a rejection that only says that an earlier one counts.
 _DUPLICATE = DuplicateTransactionError.code
 
@@ -81,6 +86,7 @@ class Checks:
         self.refused: set[bytes] = set()
         self._trace = hashlib.blake2b(digest_size=16)
         self.events = 0
+        self._judge = Judge(CONDITION_WINDOW, self.happened)
 
     @property
     def trace(self) -> str:
@@ -126,6 +132,7 @@ class Checks:
             known = self._durable[node.name]
         if (position, chain) != known:
             self.fail(f"I1: {node.name} starts at {position}, its disk held {known[0]}")
+        self._check_writes(node)
 
     def cloned(self, node: SimulatedNode, clone: SimulatedNode) -> None:
         """See a copy of a disk made."""
@@ -180,12 +187,20 @@ class Checks:
     def _check_files(self, node: SimulatedNode, entry: QueueEntry) -> None:
         """I3: who orders a run holds its staged files."""
         assert node.running is not None
-        base, header = node.running.base, entry.header
-        payload = base.journal.read_payload(header.origin, header.incarnation, header.seq)
+        for file in staged_files(self._manifest(node, entry)):
+            if not self._world.clients.staged.is_here(file, node.running.base.payloads):
+                self.fail(f"I3: {node.name} orders {entry.header} without {file.path}")
+
+    @staticmethod
+    def _manifest(node: SimulatedNode, entry: QueueEntry) -> RunManifest:
+        """Return what a run says that a node has just ordered."""
+        assert node.running is not None
+        header = entry.header
+        payload = node.running.base.journal.read_payload(
+            header.origin, header.incarnation, header.seq
+        )
         assert payload is not None
-        for file in staged_files(read_manifest(payload)):
-            if not self._world.clients.staged.is_here(file, base.payloads):
-                self.fail(f"I3: {node.name} orders {header} without {file.path}")
+        return read_manifest(payload)
 
     def _new(self, node: SimulatedNode, entry: QueueEntry) -> None:
         self.log[entry.position] = entry
@@ -202,6 +217,14 @@ class Checks:
             self._places.setdefault(stored.ids[16 * index : 16 * index + 16], []).append(place)
             if place[1] == _DUPLICATE:
                 self.happened("duplicate rejected")
+        if wrong := self._judge.ordered(entry, RunFacts.of(self._manifest(node, entry))):
+            self.fail(wrong)
+
+    def _check_writes(self, node: SimulatedNode) -> None:
+        """P27: what a node knows of writes follows from the one queue up to its position."""
+        assert node.running is not None
+        if not node.witness and (wrong := self._judge.known(node.name, node.running.base.master)):
+            self.fail(wrong)
 
     def _reset(self, node: SimulatedNode, write: ResetJournal) -> None:
         snapshot = write.snapshot
@@ -287,6 +310,8 @@ class Checks:
         self.told.setdefault(transaction, []).append(told)
         if receipt.level in (Level.ORDERED, Level.APPLIED):
             self._check_ordered(transaction, told)
+            if wrong := self._judge.answered(receipt):
+                self.fail(wrong)
 
     def _check_ordered(self, transaction: bytes, told: Told) -> None:
         receipt, places = told.receipt, dict(self._places.get(transaction, ()))
@@ -352,9 +377,10 @@ class Checks:
             self.fail(f"I1: the journal of {node.name} holds another queue than it wrote")
 
     def _check_catalogs(self) -> None:
-        """P25b: all have the same tables, by whatever way they came by the queue."""
+        """P25b, P27: all know the same of tables, by whatever way they came by the queue."""
         found = {}
         for name in self._world.layout.masters:
+            self._check_writes(self._world.nodes[name])
             running = self._world.nodes[name].running
             assert running is not None
             found[name] = dict(running.base.master.catalog)

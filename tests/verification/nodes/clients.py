@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from tests.verification.nodes.conditions import Readers
 from tests.verification.nodes.staging import StagedFiles
 from tests.verification.nodes.virtual import Life
 
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import TxLogError
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
@@ -56,6 +58,7 @@ class Clients:
         self._bursts = 0
         self._open: dict[asyncio.Future[Any], Life] = {}
         self.staged = StagedFiles(world, _ROWS)
+        self._readers = Readers(f"{world.layout.name}:{world.seed}", _TABLE.name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin(self._create(), 2.0)
         world.after(3.0, self._due)
@@ -116,11 +119,19 @@ class Clients:
         random = self._world.random
         operation = PreparedOperation(table=_TABLE.name, kind=OperationKind.APPEND, rows=_ROWS)
         level, staged = random.choice(_LEVELS), random.random() < _STAGED
-        await self._commit(operation, level, session, attempts=_ATTEMPTS, staged=staged)
+        condition = self._readers.read(
+            [n.running.base.master for n in self._takers() if n.running is not None]
+        )
+        await self._commit(
+            operation, level, session, attempts=_ATTEMPTS, staged=staged, condition=condition
+        )
+
+    def _takers(self) -> list[SimulatedNode]:
+        return [node for node in self._world.nodes.values() if node.takes and not node.witness]
 
     async def _commit(
         self, operation: PreparedOperation, level: Level, session: str | None, *, attempts: int,
-        staged: bool = False,
+        staged: bool = False, condition: Condition | None = None,
     ) -> None:  # fmt: skip
         world = self._world
         identity = world.random.randbytes(16)
@@ -128,12 +139,11 @@ class Clients:
             files = (self.staged.file_of(identity),)
             operation = replace(operation, rows=None, files=files)
         transaction = PreparedTransaction(
-            transaction_id=identity, operations=(operation,), session=session
+            transaction_id=identity, operations=(operation,), session=session, condition=condition
         )
         unknown = lost = False
         for _ in range(attempts):
-            takers = [node for node in world.nodes.values() if node.takes and not node.witness]
-            if takers:
+            if takers := self._takers():
                 node = world.random.choice(takers)
                 try:
                     receipt = await self._submit(node, transaction, level)

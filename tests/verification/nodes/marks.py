@@ -20,4 +20,5 @@ EXPECTED = (
     "run fetched", "tail sent", "payloads forgotten", "published",
     "acknowledged at accepted", "acknowledged at acquired", "acknowledged at ordered",
     "committed elsewhere after its node was lost", "duplicate rejected", "outcome unknown",
+    "condition held", "conflict told",
 )  # fmt: skip

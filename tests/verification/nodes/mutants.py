@@ -71,10 +71,20 @@ def _credulous() -> None:
     mutated._who_answers = _heard_nothing
 
 
+def _forget_writes(db: object, writes: object, published: object) -> None:
+    """Keep nothing of what was written to tables."""
+
+
+def _forgetful() -> None:
+    mutated: Any = journal_module
+    mutated.put_writes = _forget_writes
+
+
 #: Name → puts the mutant into its place, for the rest of this process.
 MUTANTS: Mapping[str, Callable[[], None]] = {
     "hasty": _hasty,
     "careless": _careless,
     "obliging": _obliging,
     "credulous": _credulous,
+    "forgetful": _forgetful,
 }

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from tests.verification.nodes import staging
-from tests.verification.nodes.checks import Checks, violated
+from tests.verification.nodes.checks import CONDITION_WINDOW, Checks, violated
 from tests.verification.nodes.clients import Clients
 from tests.verification.nodes.disk import Disks
 from tests.verification.nodes.lockstep import Lockstep
@@ -93,6 +93,7 @@ class World:
                 "stage-timeout": 5,
                 "inline-limit": staging.INLINE_LIMIT,
                 "signature-interval": 100,
+                "condition-window": CONDITION_WINDOW,
                 "check-addresses": "none",
                 **drawn,
             }

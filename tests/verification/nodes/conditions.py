@@ -1,0 +1,123 @@
+"""Conditions of simulated clients, and an independent judge of what became of them (P27).
+
+Clients read a table at one node and commit at whatever node takes it, while others write to it.
+The judge takes in one transaction after the other, from the payloads of the one queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from random import Random
+
+from tests.verification.reference import ReferenceCatalog
+
+from sparktxlog.model.conditions import Condition
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.receipt import Receipt
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.view import Phase
+
+_CONFLICT = "conflict"
+#: What the fold says of a transaction before it looks at tables and conditions.
+_BY_ID = ("duplicate-transaction", "expired-id", "expired-transaction", "voided")
+#: Chance that a transaction has a condition; how many positions back its client read.
+_CONDITIONAL = 0.25
+_BACK = (0, 0, 0, 1, 4)
+
+
+class Readers:
+    """Draw conditions, from chance of their own: histories are those that there are without them.
+
+    Args:
+        story: Names the seed.
+        table: What is read.
+    """
+
+    def __init__(self, story: str, table: str) -> None:
+        self._random = Random(f"{story}:conditions")
+        self._table = table
+
+    def read(self, masters: list[Master]) -> Condition | None:
+        """Return what a client rests on that read at one of these nodes, None = nothing."""
+        random = self._random
+        if random.random() >= _CONDITIONAL or not masters:
+            return None
+        master = random.choice(masters)
+        writes = master.writes(self._table)
+        if writes is None or self._table not in master.catalog:
+            return None
+        if random.random() < 0.3:
+            return Condition(versions=((self._table, writes.version),))
+        position = max(0, master.base.position - random.choice(_BACK))
+        return Condition(read_position=position, reads=(self._table,))
+
+
+class Judge:
+    """Judges the one queue as it grows, and what nodes and clients say of it.
+
+    Args:
+        window: Positions for which what was read counts.
+        happened: Counts rare events.
+    """
+
+    def __init__(self, window: int, happened: Callable[[str], None]) -> None:
+        self._reference = ReferenceCatalog(window)
+        self._happened = happened
+        self._entries: list[QueueEntry] = []
+        #: Positions of what took effect and wrote to a table.
+        self._writers: dict[str, list[int]] = {}
+
+    def ordered(self, entry: QueueEntry, facts: RunFacts) -> str:
+        """See the queue grow by a run; return what is wrong with its outcomes."""
+        self._entries.append(entry)
+        told = {one.index: one.code for one in entry.rejections}
+        by_id = [index for index, code in told.items() if code in _BY_ID]
+        expected = self._reference.fold(entry.position, facts, by_id, after=0)
+        found = {index: code for index, code in told.items() if index not in by_id}
+        if found != expected:
+            return f"P27: {entry.header} at {entry.position} rejects {found}, not {expected}"
+        for one in entry.rejections:
+            lost_to = self._reference.lost.get(entry.position + one.index)
+            if one.code == _CONFLICT and (one.table, one.winner) != lost_to:
+                return f"P27: {one} at {entry.position} lost to {lost_to}"
+        return self._lost_update(entry, facts, told)
+
+    def _lost_update(self, entry: QueueEntry, facts: RunFacts, told: dict[int, str]) -> str:
+        """Return which read took effect although its table was written to in between."""
+        conditions = dict(facts.conditions)
+        for index in (index for index in range(facts.n) if index not in told):
+            condition = conditions.get(index, Condition())
+            if condition.tables:
+                self._happened("condition held")
+            for table in condition.reads:
+                since = condition.read_position or 0
+                writers = self._writers.get(table, [])
+                if between := writers[bisect_right(writers, since) :]:
+                    place = entry.position + index
+                    return f"P27: {place} read {table} at {since}, written at {between[:3]}"
+            for table in {t.table for t in facts.touches if t.txs is None or index in t.txs}:
+                self._writers.setdefault(table, []).append(entry.position + index)
+        return ""
+
+    def known(self, name: str, master: Master) -> str:
+        """Return what a node has wrong about writes, at its start or at the end."""
+        if master.view.conditions_after is None and master.phase is not Phase.NORMAL:
+            return ""  # who joins was told of no view yet, and appends nothing until then
+        for table, writes in self._reference.writes_at(master.base.position).items():
+            if master.writes(table) != writes:
+                return f"P27: {name} knows {master.writes(table)} of {table}, not {writes}"
+        return ""
+
+    def answered(self, receipt: Receipt) -> str:
+        """Return what is wrong with the winners that a client was told."""
+        for told in receipt.rejections:
+            if told.code != _CONFLICT:
+                continue
+            self._happened("conflict told")
+            place = bisect_right(self._entries, told.winner or 0, key=lambda e: e.position) - 1
+            origin = self._entries[place].header.origin if place >= 0 else None
+            if told.origin not in (None, origin):
+                return f"P27: {told} was committed at {origin}"
+        return ""
