@@ -157,6 +157,13 @@ class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", 
     )
 
 
+class KeyConditionError(CommitRejectedError, code="key-condition", http_status=409):
+    """A key is in a table where it should not be, or is not where it should be.
+
+    Fields `table`, `key` and `position`, at which that was read.  To repeat it alone does not help.
+    """
+
+
 class OversizeError(CommitRejectedError, code="oversize", http_status=413):
     """A body, run or transaction is over its configured limit."""
 

@@ -74,6 +74,11 @@ def use_retry(log: TxLog, client: sparktxlog.Client, frame: DataFrame) -> None:
         with log.transaction(isolation="serializable") as t:
             t.expect_version(table, least)
             t.append(table, frame)
+            t.merge(table, frame, "target.id = source.id").whenMatchedDelete(
+                "source.n = 0"
+            ).execute()
+            t.if_absent(table, 7)
+            t.merge(table, frame, 7)  # type: ignore[arg-type]
             return t.read(table)
 
     @client.retry(attempts=3, timeout_s=1.5)

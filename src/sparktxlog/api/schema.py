@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -19,8 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from sparktxlog.codec.arrow import columns_of as arrow_columns
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.validation import row_schema
-from sparktxlog.errors import SchemaMismatchError, first_lines
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError, first_lines
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -186,6 +187,32 @@ def _cast(
     if field.name in definition.partition_by and isinstance(field.dataType, T.StringType):
         column = F.nullif(column, F.lit(""))
     return column.alias(field.name)
+
+
+def key_values(definition: TableDefinition, key: object) -> dict[str, Any]:
+    """Return key column → value of one key.
+
+    Args:
+        definition: A table with keys.
+        key: Key column → value, or the value alone if there is one key column.
+
+    Raises:
+        InvalidRequestError: The table has no keys (definite).
+        SchemaMismatchError: A key column is missing, or has a value of another type (definite).
+        InvalidRowsError: A value is NULL (definite).
+    """
+    schema = row_schema(definition, OperationKind.DELETE_KEYS)
+    given = key if isinstance(key, Mapping) else {schema.names[0]: key}
+    for column, value in given.items():
+        if value is None:
+            raise InvalidRowsError(
+                f"table {definition.name!r}: key column {column!r} is never NULL",
+                table=definition.name,
+                column=column,
+            )
+    row = {column: to_json(value) for column, value in given.items()}
+    found: dict[str, Any] = rows_to_arrow(definition.name, [row], schema).to_pylist()[0]
+    return found
 
 
 def widens(source: T.DataType, target: T.DataType) -> bool:

@@ -6,16 +6,22 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from pyspark.sql import functions as F
+
 from sparktxlog.api.frame_staging import FrameStager
+from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, TransactionDraft
-from sparktxlog.api.schema import columns_of
+from sparktxlog.api.schema import columns_of, key_values
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConflictError,
     InvalidRequestError,
+    KeyConditionError,
+    LocalProtocolError,
     TxLogError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
@@ -24,7 +30,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     from sparktxlog.api.connect import Snapshot, TxLog
@@ -76,6 +82,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
         #: What `read` shows, since it was called first.
         self._snapshot: Snapshot | None = None
+        self._merges: list[Merge] = []
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
         #: It was ordered and lost; that stays its outcome.
@@ -115,6 +122,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     def _submit(self) -> Receipt:
         if self._lost is not None:
             raise self._lost
+        if not all(merge.is_done for merge in self._merges):
+            name, fields = self._named()
+            raise LocalProtocolError(
+                f"{name} has a merge that was not executed",
+                hint="End its clauses with .execute().",
+                **fields,
+            )
         if self._only_read(*self._operations):
             self._submitted = True
             return Receipt.of_nothing(parse_level(self._level)[0])
@@ -175,13 +189,118 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 in time (definite).
         """
         self._check_records_reads()
+        return self._read(table)[1]
+
+    def _read(self, table: str) -> tuple[int, DataFrame]:
+        """Return a table and the position that all reads show, and record it."""
         is_open = self._takes_more()
         if self._snapshot is None:
             self._snapshot = self._log.latest_snapshot(self._timeout_s)
         found = self._snapshot.table(table)
         if is_open:
             self._record(self._snapshot.position, [table])
-        return found
+        return self._snapshot.position, found
+
+    def merge(
+        self,
+        table: str,
+        source: DataFrame,
+        condition: str | Column,
+        *,
+        target_name: str = "target",
+        source_name: str = "source",
+    ) -> Merge:
+        """Begin a MERGE into a table with keys, with the clauses of `DeltaTable.merge`.
+
+            t.merge("stock", sold, "target.id = source.id").whenMatchedUpdate(
+                set={"n": "target.n - source.n"}
+            ).whenNotMatchedInsertAll().execute()
+
+        It is computed here, on what `read` would return, and committed as its effects.  It records
+        that read, whatever the isolation: if anybody writes to the table before the transaction
+        takes effect, that is a conflict (`retry`), so no update is lost.
+
+        Args:
+            table: One with keys.
+            source: Rows, of any columns.
+            condition: When a row of the source matches one of the table: SQL or a Column.
+            target_name: Name of the table in expressions.
+            source_name: Name of the source in expressions.
+
+        Raises:
+            InvalidRequestError: The table has no keys, both names are the same, or the level is
+                below `ordered` (definite).
+            LocalProtocolError: The transaction wrote to the table before, which a merge would not
+                see, or is submitted (definite).
+            UnknownTableError, NotAppliedError: As `read`.
+        """
+        self._check_is_told()
+        if target_name.lower() == source_name.lower():
+            raise InvalidRequestError(
+                f"table and source are both named {source_name!r}",
+                hint="Give them two names.",
+                field="source_name",
+                value=source_name,
+            )
+        if any(operation.table == table for operation in self._operations):
+            name, fields = self._named()
+            raise LocalProtocolError(
+                f"{name} wrote to {table!r} already, and a merge would not see that",
+                hint="Merge first, or in another transaction.",
+                **fields,
+            )
+        _, target = self._read(table)
+        merge = Merge(
+            self._definition(table),
+            target,
+            source,
+            condition,
+            names=(target_name, source_name),
+            takes_more=self._takes_more,
+            add=lambda kind, rows: self.add(kind, table, rows),
+        )
+        self._merges.append(merge)
+        return merge
+
+    def if_absent(self, table: str, key: object) -> None:
+        """Let it take effect only if a table has no row with a key.
+
+        The key is looked up here, on what `read` would return, and that read is recorded: if
+        anybody writes to the table before the transaction takes effect, that is a conflict.
+
+        Args:
+            table: One with keys.
+            key: Key column → value, or the value alone of a table with one key column.
+
+        Raises:
+            KeyConditionError: The key is there (definite).
+            InvalidRequestError: The table has no keys, or the level is below `ordered` (definite).
+            SchemaMismatchError, InvalidRowsError: It is no key of the table (definite).
+            LocalProtocolError, UnknownTableError, NotAppliedError: As `read`.
+        """
+        self._expect_key(table, key, is_there=False)
+
+    def if_present(self, table: str, key: object) -> None:
+        """Let it take effect only if a table has a row with a key; otherwise as `if_absent`."""
+        self._expect_key(table, key, is_there=True)
+
+    def _expect_key(self, table: str, key: object, *, is_there: bool) -> None:
+        self._check_is_told()
+        values = key_values(self._definition(table), key)
+        position, rows = self._read(table)
+        if self._is_known():
+            return
+        for column, value in values.items():
+            rows = rows.where(F.col(quoted_name(column)) == F.lit(value))
+        if rows.isEmpty() is is_there:
+            raise KeyConditionError(
+                f"table {table!r} has {'no' if is_there else 'a'} row with key {key!r} at "
+                f"position {position}",
+                hint="Decide what to do by a read of the table, or leave the condition out.",
+                table=table,
+                key=str(key),
+                position=position,
+            )
 
     def _create(
         self,

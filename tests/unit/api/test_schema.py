@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as T
 
-from sparktxlog.api.schema import check_fit, columns_of, struct_of, widens
+from sparktxlog.api.schema import check_fit, columns_of, key_values, struct_of, widens
 from sparktxlog.codec.validation import required_columns
-from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.errors import InvalidRequestError, InvalidRowsError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -124,3 +124,21 @@ def test_columns_of_a_struct_keep_their_nullability() -> None:
 def test_a_type_that_no_table_holds_is_refused() -> None:
     with pytest.raises(SchemaMismatchError):
         columns_of(_struct(nothing=T.NullType()))
+
+
+def test_a_key_is_one_value_for_each_key_column() -> None:
+    two = TableDefinition(name="two", columns=ORDERS.columns, keys=("Id", "note"))
+    assert key_values(ORDERS, 7) == key_values(ORDERS, {"Id": 7}) == {"Id": 7}
+    assert key_values(two, {"note": "a", "Id": 2**60}) == {"Id": 2**60, "note": "a"}
+    for definition, wrong, error in (
+        (ORDERS, 7.5, SchemaMismatchError),
+        (ORDERS, "seven", SchemaMismatchError),
+        (ORDERS, True, SchemaMismatchError),
+        (ORDERS, {"Id": 7, "note": "a"}, SchemaMismatchError),
+        (ORDERS, {"id": 7}, SchemaMismatchError),
+        (two, 7, SchemaMismatchError),
+        (ORDERS, None, InvalidRowsError),
+        (TableDefinition(name="none", columns=ORDERS.columns), 7, InvalidRequestError),
+    ):
+        with pytest.raises(error):
+            key_values(definition, wrong)
