@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cluster import Cluster
 from benchmarks.results import Figure, at_least, informing
@@ -18,7 +19,7 @@ CLIENTS = 64
 class _Connection(asyncio.Protocol):
     """Sends a request, waits for the answer, sends the next: the load of one client."""
 
-    def __init__(self, load: _Load) -> None:
+    def __init__(self, load: Load) -> None:
         self.load = load
         self.buffer = b""
 
@@ -52,9 +53,12 @@ class _Connection(asyncio.Protocol):
         self.load.ended()
 
 
-class _Load:
-    def __init__(self, port: int, total: int) -> None:
+class Load:
+    """What the clients do: `total` one-row transactions, each with `more` beside its operation."""
+
+    def __init__(self, port: int, total: int, **more: Any) -> None:
         self.port, self.total, self.sent, self.failures = port, total, 0, 0
+        self.more = {"level": "accepted", **more}
         self.latencies: list[float] = []
         self.open = CLIENTS
         self.done = asyncio.Event()
@@ -65,7 +69,7 @@ class _Load:
         self.sent += 1
         body = json.dumps(
             {
-                "level": "accepted",
+                **self.more,
                 "operations": [
                     {
                         "kind": "append",
@@ -87,6 +91,7 @@ class _Load:
             self.done.set()
 
     async def run(self) -> float:
+        """Return the seconds that it took."""
         loop = asyncio.get_running_loop()
         begin = time.perf_counter()
         for _ in range(CLIENTS):
@@ -106,8 +111,8 @@ def run(short: bool) -> list[Figure]:
             "events", {"id": "bigint", "name": "string", "value": "double"}
         )
         port = int(cluster.urls["A"].rsplit(":", 1)[1])
-        asyncio.run(_Load(port, 1_000).run())
-        load = _Load(port, total)
+        asyncio.run(Load(port, 1_000).run())
+        load = Load(port, total)
         seconds = asyncio.run(load.run())
     latencies = sorted(load.latencies)
     if load.failures:
