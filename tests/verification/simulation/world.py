@@ -328,7 +328,10 @@ class World:
         empty = empty and sender.name not in self.layout.witnesses  # it keeps no queue
         seat, known = master.view.seat(sender.name), reader.disk.instances.get(sender.name)
         returned = seat is not None and disk.incarnation == seat.incarnation > 1
-        if known is not None and not empty and (returned or master.is_blank(sender.name)):
+        # What a node without a seat showed binds nobody: it is a stranger, and may come with
+        # another disk.
+        free = seat is None or returned or master.is_blank(sender.name)
+        if known is not None and not empty and free:
             known = disk.instance
         if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
             self.marks.hit("empty disk told")
