@@ -15,6 +15,7 @@ from sparktxlog.model.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.grouped_batch import GroupedReceipt
+    from sparktxlog.api.nodes import Nodes
 
     #: A position, or receipts of this log from any site.
     Seen: TypeAlias = int | Receipt | BatchReceipt | GroupedReceipt | None
@@ -55,6 +56,20 @@ def least_position(at_least: Seen) -> LeastPosition:
         )
     found = [_least(receipt) for receipt in receipts]
     return max(found, key=lambda wanted: wanted.position, default=LeastPosition())
+
+
+def come_after(link: Nodes, seen: Seen) -> None:
+    """Let later requests to the nodes come after a position, or after the transactions of receipts.
+
+    Raises:
+        ForeignLogError: A receipt of another log (definite).
+        LocalProtocolError, InvalidRequestError: As `least_position`.
+        TransportError: A receipt, and no node answers that could tell whether it is of its log.
+    """
+    wanted = least_position(seen)
+    if wanted.lineage is not None:
+        link.get("/v1/published", at_least=wanted.position, lineage=wanted.lineage)  # no wait
+    link.after(wanted.position)
 
 
 def _least(receipt: Receipt) -> LeastPosition:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import pyarrow as pa
 
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
-from sparktxlog.api.at_least import least_position
+from sparktxlog.api.at_least import come_after, least_position
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft
@@ -358,13 +358,18 @@ class Client(Commits[Rows, Columns]):
         receipts = send_runs(send, runs, 1 if one else connections)
         return BatchReceipt(receipts=receipts, ids=made.ids)
 
-    def after(self, position: int) -> None:
-        """Make later submits and reads come after a position.
+    def after(self, position: Seen) -> None:
+        """Make later submits and reads come after a position, or after what receipts say.
 
         A client remembers the positions of its own receipts; this is for those of other clients.
         A node that has not reached the position waits, at most as long as the call may take.
+
+        Raises:
+            ForeignLogError: A receipt of another log (definite).
+            LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
+            TransportError: A receipt, and no node answers that could tell its log.
         """
-        self._link.after(position)
+        come_after(self._link, position)
 
     # -- questions ------------------------------------------------------------------------------
 

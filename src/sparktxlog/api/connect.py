@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sparktxlog import __version__
-from sparktxlog.api.at_least import LeastPosition, least_position
+from sparktxlog.api.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.datasource import register
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
@@ -46,7 +46,7 @@ from sparktxlog.worker.replica.state import ReplicaDirectory
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.api.at_least import AtLeast
+    from sparktxlog.api.at_least import AtLeast, Seen
 
 _log = logging.getLogger(__name__)
 
@@ -185,9 +185,9 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             self.worker = None
         self._link.close()
 
-    def after(self, position: int) -> None:
-        """Make later commits come after a position; see `Client.after`."""
-        self._link.after(position)
+    def after(self, position: Seen) -> None:
+        """Make later commits and reads come after a position or receipt; see `Client.after`."""
+        come_after(self._link, position)
 
     # -- commits ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.api.arrow_batches import BatchReceipt
-from sparktxlog.api.at_least import LeastPosition, least_position
+from sparktxlog.api.at_least import LeastPosition, come_after, least_position
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Level, Receipt
 
@@ -52,3 +52,15 @@ def test_what_has_no_position_yet_is_told() -> None:
 def test_other_values_are_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match="expected a position or a receipt"):
         least_position(given)
+
+
+def test_what_comes_after_a_receipt_is_asked_of_its_log() -> None:
+    """A bare position is believed; of a receipt a node says whether it is of its log."""
+    asked: list[Any] = []
+    link: Any = SimpleNamespace(
+        get=lambda path, **query: asked.append((path, query)),
+        after=lambda position: asked.append(position),
+    )
+    come_after(link, 7)
+    come_after(link, ordered(7, n=3))
+    assert asked == [7, ("/v1/published", {"at_least": 9, "lineage": "l"}), 9]
