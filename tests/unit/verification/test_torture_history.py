@@ -12,7 +12,7 @@ GOOD = QueueOnDisk(
     node="A",
     positions=[1, 2, 3, 4],
     ids=["table", "x", "y", "x"],
-    hashes=[b"1", b"2", b"3", b"4"],
+    hashes=["1", "2", "3", "4"],
     rejected=frozenset({4}),
 )
 
@@ -34,7 +34,7 @@ def test_a_good_history_has_no_violation() -> None:
     ("planted", "says"),
     [
         (lambda a, q: (a, [q, replace(q, ids=["table", "y", "x", "x"])]), "different ids"),
-        (lambda a, q: (a, [q, replace(q, hashes=[b"1", b"2", b"3", b"5"])]), "different hashes"),
+        (lambda a, q: (a, [q, replace(q, hashes=["1", "2", "3", "5"])]), "different hashes"),
         (lambda a, q: (a, [replace(q, positions=[1, 2, 4, 5])]), "gaps"),
         (lambda a, q: (a, [replace(q, rejected=frozenset())]), "took effect at 2 and again at 4"),
         (lambda a, q: ([Act("v", 0, 1, "accepted"), *a], [q]), "v was accepted, and is in no"),

@@ -13,12 +13,16 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.node_processes import TABLE, wait_until
+from tests.support.node_processes import TABLE, NodeProcess, wait_until
 from tests.verification.torture.clients import Clients
 from tests.verification.torture.faults import Faults, TorturedCluster
-from tests.verification.torture.history import Act, read_queue, violations
+from tests.verification.torture.history import Act
+from tests.verification.torture.judgement import judge
+from tests.verification.torture.replicas import Replica, Tables
+from tests.verification.torture.workloads import BANKS, LISTS, BulkHistory, Workloads, founding
 
 _SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
 _SETTLE_S = 180.0
@@ -29,27 +33,56 @@ def torture(directory: Path, minutes: float, seed: int) -> tuple[list[Act], list
     cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
     cluster.small_disks = os.geteuid() == 0 and shutil.which("mount") is not None
     clients = Clients(cluster.masters(), seed)
+    replicas = [Replica(node, Tables(LISTS, BANKS)) for node in cluster.masters()]
+    workloads = Workloads(cluster.masters(), replicas, seed)
     faults = Faults(cluster, seed, lambda line: print(f"  {line}", flush=True))
+    followers = (clients, workloads, *replicas)
     try:
         cluster.start()
         wait_until(lambda: cluster.masters()[0].commit(TABLE)["position"], what="a table")
+        opened = _open(cluster.masters()[0])
         cluster.settle()
-        clients.start()
+        for each in followers[::-1]:
+            each.start()
         end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
             faults.next()
-        clients.stop()
+        for each in followers:
+            each.stop()
         position = cluster.settle(_SETTLE_S)
         cluster.agree(position, _SETTLE_S)
         cluster.publish()
         cluster.stop()
-        queues = [read_queue(name, directory / name) for name in cluster.nodes]
         print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(faults.count.items())))
-        return clients.acts, list(violations(clients.acts, queues))
+        bulk = workloads.history
+        acts = [opened, *clients.acts, *(act for run in bulk.runs for act in run.acts())]
+        _count(bulk, acts)
+        return acts, list(judge(directory, list(cluster.nodes), acts, bulk, replicas))
     finally:
-        clients.stop()
+        for each in followers:
+            each.stop()
         cluster.stop()
         cluster.unmount()
+
+
+def _open(node: NodeProcess) -> Act:
+    """Create the tables of the bulk clients."""
+    began = time.monotonic()
+    receipt = node.commit(founding())
+    ended = time.monotonic()
+    return Act(receipt["transaction_id"], began, ended, "ordered", receipt["position"])
+
+
+def _count(bulk: BulkHistory, acts: Sequence[Act]) -> None:
+    """Say what the clients did."""
+    elements = sum(len(add.elements) for add in bulk.adds)
+    appends = Counter(
+        (f"conditional {one.told}" if one.reads else f"blind {one.told}")
+        for one in bulk.lists
+        if one.appends
+    )
+    print(f"operations: {len(acts) + bulk.reads:,}, of them {bulk.reads:,} reads,")
+    print(f"{elements:,} elements added, {bulk.transfers:,} transfers; lists: {dict(appends)}")
 
 
 def main() -> int:

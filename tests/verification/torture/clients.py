@@ -8,7 +8,8 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tests.support.node_processes import HttpProblem, NodeProcess, append, call
 from tests.verification.torture.history import Act
@@ -62,19 +63,43 @@ class Clients:
 
     def _commit(self, act: Act, chance: random.Random) -> None:
         body = append(next(self._numbers), act.transaction_id)
-        level = chance.choice(_LEVELS)
-        unknown = False
-        for node in chance.choices(self._nodes, k=_ATTEMPTS):
-            url = f"{node.url}/v1/transactions?level={level}&timeout={_TIMEOUT_S}"
-            try:
-                receipt = call(url, body, timeout=_TIMEOUT_S + 10)
-            except HttpProblem as problem:
-                unknown = unknown or not problem.document.get("definite", False)
-            except (OSError, http.client.HTTPException):
-                unknown = True
-            else:
-                act.told, act.position = receipt["level"], receipt["position"]
-                if receipt.get("outcome") == "rejected":
-                    act.told = "rejected"
-                return
-        act.told = "unknown" if unknown else "refused"
+
+        def send(url: str, timeout: float) -> dict[str, Any]:
+            receipt: dict[str, Any] = call(url, body, timeout=timeout)
+            return receipt
+
+        act.told, receipt = submitted(self._nodes, chance, chance.choice(_LEVELS), 0, send)
+        if receipt is not None:
+            act.position = receipt["position"]
+            if receipt.get("outcome") == "rejected":
+                act.told = "rejected"
+
+
+def submitted(
+    nodes: Sequence[NodeProcess],
+    chance: random.Random,
+    level: str,
+    after: int,
+    send: Callable[[str, float], dict[str, Any]],
+) -> tuple[str, dict[str, Any] | None]:
+    """Submit one thing at one node after the other, until its outcome is known.
+
+    Args:
+        after: Position that a node must have reached first.
+        send: Sends it to a URL of `/v1/transactions`, within so many seconds; returns the receipt.
+
+    Returns:
+        A level and the receipt; or `refused` (it certainly did not happen) or `unknown`, and None.
+    """
+    unknown = False
+    for node in chance.choices(nodes, k=_ATTEMPTS):
+        query = f"level={level}&timeout={_TIMEOUT_S}&after={after}"
+        try:
+            receipt = send(f"{node.url}/v1/transactions?{query}", _TIMEOUT_S + 10)
+        except HttpProblem as problem:
+            unknown = unknown or not problem.document.get("definite", False)
+        except (OSError, http.client.HTTPException):
+            unknown = True
+        else:
+            return str(receipt["level"]), receipt
+    return "unknown" if unknown else "refused", None

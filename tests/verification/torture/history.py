@@ -6,6 +6,7 @@ not know the outcome.  Times are of one monotonic clock, so they order the acts 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class QueueOnDisk:
     node: str
     positions: Sequence[int]
     ids: Sequence[str]
-    hashes: Sequence[bytes]
+    hashes: Sequence[str]
     #: Positions without effect.
     rejected: frozenset[int]
 
@@ -48,6 +49,8 @@ def read_queue(node: str, data: Path) -> QueueOnDisk:
     )
     table = table.sort_by("position")
     positions, ids, hashes, outcomes = (table[name].to_pylist() for name in columns)
+    # The queues of all nodes have the same texts: they are kept once.
+    ids, hashes = list(map(sys.intern, ids)), list(map(sys.intern, hashes))
     gone = (at for at, outcome in zip(positions, outcomes, strict=True) if outcome != "committed")
     return QueueOnDisk(node, positions, ids, hashes, frozenset(gone))
 
@@ -56,13 +59,10 @@ def violations(acts: Sequence[Act], queues: Sequence[QueueOnDisk]) -> Iterator[s
     """Yield what is wrong, a sentence each; the queues are whole, from position 1 on."""
     yield from _differences(queues)
     first = queues[0]
-    effective: dict[str, int] = {}
+    effective = effects(first)
     for position, identity in zip(first.positions, first.ids, strict=True):
-        if position in first.rejected:
-            continue
-        if identity in effective:
+        if position not in first.rejected and position != effective[identity]:
             yield f"{identity} took effect at {effective[identity]} and again at {position}"
-        effective.setdefault(identity, position)
     for act in acts:
         yield from _broken_promise(act, effective)
     known = {act.transaction_id for act in acts}
@@ -71,6 +71,15 @@ def violations(acts: Sequence[Act], queues: Sequence[QueueOnDisk]) -> Iterator[s
     if len(strangers) > 1:
         yield f"{len(strangers) - 1} transactions are in the queue that nobody submitted"
     yield from _not_in_real_time(acts, effective)
+
+
+def effects(queue: QueueOnDisk) -> dict[str, int]:
+    """Return the ids that took effect, with the position where each did so first."""
+    found: dict[str, int] = {}
+    for position, identity in zip(queue.positions, queue.ids, strict=True):
+        if position not in queue.rejected:
+            found.setdefault(identity, position)
+    return found
 
 
 def _differences(queues: Sequence[QueueOnDisk]) -> Iterator[str]:

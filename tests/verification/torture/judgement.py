@@ -1,0 +1,84 @@
+"""The history of all clients, judged: each checker gets the part that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.verification.torture.bank import BankRead, bank_violations
+from tests.verification.torture.history import Act, effects, read_queue, violations
+from tests.verification.torture.list_append import ListTransaction, anomalies
+from tests.verification.torture.replicas import Replica, read_published
+from tests.verification.torture.sessions import session_violations
+from tests.verification.torture.set_full import SetRead, set_violations
+from tests.verification.torture.workloads import BANKS, LISTS, OPENING, SET, BulkHistory
+
+
+def orders(
+    transactions: Sequence[ListTransaction], positions: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Return the elements of each list in the order of the log.
+
+    Args:
+        transactions: Their names are their ids.
+        positions: Of the ids that took effect.
+    """
+    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    for one in transactions:
+        for name, elements in one.appends.items() if one.name in positions else ():
+            found.setdefault(name, []).append((positions[one.name], elements))
+    return {
+        name: [element for _, elements in sorted(parts) for element in elements]
+        for name, parts in found.items()
+    }
+
+
+def judge(
+    directory: Path,
+    nodes: Sequence[str],
+    acts: Sequence[Act],
+    bulk: BulkHistory,
+    replicas: Sequence[Replica],
+) -> Iterator[str]:
+    """Yield what is wrong, a sentence each; the nodes are stopped, and had ordered all.
+
+    Args:
+        directory: With the data directory of each node.
+        acts: All transactions, those of `bulk` included.
+    """
+    queues = [read_queue(name, directory / name) for name in nodes]
+    yield from violations(acts, queues)
+    for replica in replicas:
+        yield from replica.wrong
+    bank_reads = [read for replica in replicas for read in replica.bank_reads]
+    lists, set_reads = list(bulk.lists), list(bulk.set_reads)
+    for name in nodes:
+        view, states = read_published(name, directory / name, LISTS, BANKS)
+        bank_reads += states
+        end = view.position
+        set_reads.append(SetRead(f"the disk of {name}", end, end, view.lists[SET], is_final=True))
+        seen = {of: view.lists[of] for of in LISTS if of != SET}
+        lists.append(ListTransaction(f"the disk of {name}", 0.0, told="read", reads=seen))
+    yield from _judge_lists(lists, effects(queues[0]))
+    yield from (f"bank: {line}" for line in bank_violations(bank_reads, OPENING))
+    yield from (f"set: {line}" for line in set_violations(bulk.adds, set_reads))
+    yield from (f"session: {line}" for line in session_violations(bulk.lists))
+    yield from _idle(bulk, bank_reads)
+
+
+def _judge_lists(lists: Sequence[ListTransaction], positions: Mapping[str, int]) -> Iterator[str]:
+    for kind, text in anomalies(lists, orders(lists, positions)):
+        yield f"lists: {kind}: {text}"
+
+
+def _idle(bulk: BulkHistory, bank_reads: Sequence[BankRead]) -> Iterator[str]:
+    """Yield which workload did nothing: then its checker has seen nothing."""
+    guarded = [one.told for one in bulk.lists if one.reads and one.appends]
+    for what, count in {
+        "a conditional append took effect": guarded.count("ordered"),
+        "accounts were read": len(bank_reads),
+        "money was moved": bulk.transfers,
+        "an element was added": sum(add.told == "ordered" for add in bulk.adds),
+    }.items():
+        if not count:
+            yield f"it never happened that {what}"
