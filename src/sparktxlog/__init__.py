@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparktxlog.api.datasource import errors_from_spark as errors_from_spark
     from sparktxlog.api.streams.writer import stream_into as stream_into
     from sparktxlog.api.streams.writer import transaction_id_of_batch as transaction_id_of_batch
+    from sparktxlog.api.streams.writer import write_stream as write_stream
     from sparktxlog.errors import TxLogError as TxLogError
     from sparktxlog.model.receipt import Level as Level
     from sparktxlog.model.receipt import Receipt as Receipt
@@ -39,6 +40,7 @@ _PUBLIC = {
     "errors_from_spark": "sparktxlog.api.datasource",
     "stream_into": "sparktxlog.api.streams.writer",
     "transaction_id_of_batch": "sparktxlog.api.streams.writer",
+    "write_stream": "sparktxlog.api.streams.writer",
 }
 #: Library → extra that installs it.
 _EXTRAS = {
@@ -68,6 +70,7 @@ __all__ = [
     "errors_from_spark",
     "stream_into",
     "transaction_id_of_batch",
+    "write_stream",
 ]
 
 

@@ -49,9 +49,9 @@ from sparktxlog.model.table import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The way out for what a Python data source cannot do as a sink.
+#: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
-    "Use .foreachBatch(sparktxlog.stream_into(log, table, 'upsert')), or 'overwrite'; see "
+    "Use sparktxlog.write_stream(log, frame, table, mode), which goes by foreachBatch; see "
     "docs/streams.md."
 )
 

@@ -14,10 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.epoch_views import QUICK, all_show
 from tests.support.node_processes import Cluster, append, queue_of, running, wait_until
 
-from sparktxlog import connect, stream_into, transaction_id_of_batch
+from sparktxlog import connect, stream_into, transaction_id_of_batch, write_stream
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import errors_from_spark
-from sparktxlog.errors import ForeignLogError, InvalidRequestError, TxLogError
+from sparktxlog.errors import (
+    ForeignLogError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TxLogError,
+    UnknownTableError,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -165,16 +171,29 @@ def test_what_a_sink_cannot_do_says_the_way_out(
 
     def run(checkpoint: Path) -> None:
         # A batch that is run again is read as well: otherwise Spark misses the query's state.
-        writer = frame.writeStream.foreachBatch(stream_into(log, "totals")).outputMode("update")
+        writer = write_stream(log, frame, "totals", "update")
         writer = writer.option("checkpointLocation", str(checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
 
+    before = log.position()
     run(tmp_path / "way")
     position = log.position()
     forget_last_commit(tmp_path / "way")
     run(tmp_path / "way")
     assert log.position() == position
+    assert position == before + 1
     refused(InvalidRequestError, lambda: stream_into(log, "totals", "create_table"))
+    log.create_table("plain", "id bigint, count bigint")
+    plain = session.range(1)
+    # All of it before anything is started.
+    for kind, words, call in (
+        (InvalidRequestError, "no keys", (frame, "plain", "update")),
+        (InvalidRequestError, "'replace'", (frame, "plain", "replace")),
+        (InvalidRequestError, "no stream", (plain, "plain")),
+        (SchemaMismatchError, "'count'", (frame.select("id"), "plain")),
+        (UnknownTableError, "nowhere", (frame, "nowhere", "complete")),
+    ):
+        assert words in refused(kind, lambda call=call: write_stream(log, *call))  # type: ignore[misc]
     refused(InvalidRequestError, lambda: transaction_id_of_batch(session.range(1), 0))
 
 

@@ -43,6 +43,8 @@ _PAUSE_S = 0.2
 _MOST_KNOWN = 100
 #: Seconds that a node has to answer beside its wait.
 _ANSWER_S = 15.0
+#: A node lets a request wait no longer, seconds.
+_LONGEST_WAIT_S = 300.0
 
 
 def open_queue(log_root: str) -> Any:
@@ -114,6 +116,7 @@ class StreamedLog:
 
     def published(self, at_least: int, wait_s: float) -> int:
         """Return the end of what is published, waiting up to `wait_s` seconds for a position."""
+        wait_s = min(wait_s, _LONGEST_WAIT_S)
         found = self._at_home(
             lambda link: link.get(
                 "/v1/published", at_least=at_least, timeout=wait_s, timeout_s=wait_s + _ANSWER_S

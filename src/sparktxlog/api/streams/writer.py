@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sparktxlog.api.probe import check_directory
+from sparktxlog.api.schema import check_fit
 from sparktxlog.api.staged_append import StagedAppend, folder_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import InvalidRequestError
@@ -29,6 +30,8 @@ from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from sparktxlog.api.connect import TxLog
 
 #: Properties that Spark sets for the jobs of a micro-batch.
@@ -98,6 +101,61 @@ def stream_into(
             transaction.add(OperationKind(kind), table, frame)
 
     return save
+
+
+#: Output mode of a query → kind of operation that its batches are.
+_KINDS = {
+    "append": OperationKind.APPEND,
+    "update": OperationKind.UPSERT,
+    "complete": OperationKind.OVERWRITE,
+}
+
+
+def write_stream(
+    log: TxLog, frame: DataFrame, table: str, mode: str = "append", *, level: str = "ordered"
+) -> DataStreamWriter:
+    """Return the writer of a stream into a table, which then needs a checkpoint and `start()`.
+
+        totals = orders.groupBy("customer").count()
+        sparktxlog.write_stream(log, totals, "totals", "update").option(
+            "checkpointLocation", path
+        ).start()
+
+    What cannot be done is refused here, before the query is started.
+
+    Args:
+        log: Of `connect`.
+        frame: A stream whose columns fit the table.
+        table: The table.
+        mode: Output mode: append, update (upserts by the table's keys) or complete (overwrites).
+        level: How far each batch must get before the next one begins.
+
+    Raises:
+        UnknownTableError: The table is not in the catalog (definite).
+        SchemaMismatchError: The columns do not fit (definite).
+        InvalidRequestError: No such mode or level, no stream, or an update of a table without
+            keys (definite).
+    """
+    kind = _KINDS.get(mode.lower())
+    if kind is None:
+        raise InvalidRequestError(
+            f"output mode {mode[:40]!r} is unknown", hint=f"Use one of: {', '.join(_KINDS)}."
+        )
+    if not frame.isStreaming:
+        raise InvalidRequestError("this is no stream", hint=f"Use log.{kind.value}(table, frame).")
+    parse_level(level)
+    definition = log.definition(table)
+    if kind is OperationKind.UPSERT and not definition.keys:
+        raise InvalidRequestError(
+            f"table {table!r} has no keys, so no batch can update its rows",
+            hint="Use the mode 'complete', or create the table with keys.",
+            table=table,
+        )
+    check_fit(frame.schema, definition, kind)
+    writer = frame.writeStream.outputMode(mode)
+    if kind is OperationKind.APPEND:
+        return writer.format("txlog").option("table", table).option("level", level)
+    return writer.foreachBatch(stream_into(log, table, kind.value, level=level))
 
 
 class StagedPart(WriterCommitMessage):
