@@ -28,7 +28,7 @@ def run(short: bool) -> list[Figure]:
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory)) as cluster,
     ):
-        return [*_posts(cluster, 500 if short else 5_000), *_hot_row(cluster, 3 if short else 20)]
+        return [*_posts(cluster, 500 if short else 5_000), *_hot_row(cluster, 60 if short else 600)]
 
 
 def _posts(cluster: Cluster, total: int) -> list[Figure]:
@@ -54,8 +54,8 @@ def _posts(cluster: Cluster, total: int) -> list[Figure]:
     ]
 
 
-def _hot_row(cluster: Cluster, seconds: float) -> list[Figure]:
-    """Count one row up by clients at one site, then by clients at three."""
+def _hot_row(cluster: Cluster, total: int) -> list[Figure]:
+    """Count one row up to `total` by clients at one site, then by clients at three."""
     urls = list(cluster.urls.values())
     rates, shares, retries = [], [], []
     for name, sites in (("near", urls[:1]), ("far", urls)):
@@ -63,7 +63,7 @@ def _hot_row(cluster: Cluster, seconds: float) -> list[Figure]:
             made = client.create_table(name, {"id": "bigint", "n": "bigint"}, keys=["id"])
         assert made.position is not None
         cluster.wait_position(made.position)
-        commits, attempts, spent = _count_up(name, sites, seconds)
+        commits, attempts, spent = _count_up(name, sites, total)
         with Client(urls[0]) as client:
             if client.table(name).version != sum(commits):
                 raise RuntimeError(f"{client.table(name)} after {sum(commits)} commits")
@@ -80,7 +80,7 @@ def _hot_row(cluster: Cluster, seconds: float) -> list[Figure]:
     ]
 
 
-def _count_up(name: str, sites: Sequence[str], seconds: float) -> tuple[list[int], int, float]:
+def _count_up(name: str, sites: Sequence[str], total: int) -> tuple[list[int], int, float]:
     """Return the commits of each client, the attempts of all, and the seconds spent."""
     commits, attempts = [0] * _WRITERS, [0] * _WRITERS
     begin = time.perf_counter()
@@ -88,7 +88,7 @@ def _count_up(name: str, sites: Sequence[str], seconds: float) -> tuple[list[int
     def write(number: int) -> None:
         with Client(sites[number % len(sites)], timeout_s=60) as client:
 
-            @client.retry(attempts=100_000, timeout_s=120)
+            @client.retry(attempts=100_000, timeout_s=600)
             def add_one() -> None:
                 attempts[number] += 1
                 state = client.table(name)
@@ -96,7 +96,7 @@ def _count_up(name: str, sites: Sequence[str], seconds: float) -> tuple[list[int
                     t.read_at(state.position, name)
                     t.upsert(name, [{"id": 1, "n": (state.version or 0) + 1}])
 
-            while time.perf_counter() - begin < seconds:
+            while sum(commits) < total:
                 add_one()
                 commits[number] += 1
 

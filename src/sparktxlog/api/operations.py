@@ -314,9 +314,10 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
                     t.overwrite("stock", spark.createDataFrame([(left,)], "n bigint"))
                 return left
 
-        Only a `ConflictError` repeats it.  Each attempt begins after a random pause, at most half a
-        second, and once the position that the last one lost to is here: in this site's replica
-        (`TxLog`) or at the node (`Client`).  Each must begin a transaction with an id of its own.
+        Only a `ConflictError` repeats it.  Each attempt begins after a random pause, at most four
+        times what the last one took and half a second, and once the position that the last one lost
+        to is here: in this site's replica (`TxLog`) or at the node (`Client`).  Each
+        must begin a transaction with an id of its own.
 
         Args:
             function: Runs the whole transaction, its reads and what they lead to; it is called

@@ -15,10 +15,20 @@ from sparktxlog.errors import ConflictError, InvalidRequestError, TxLogError
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-#: Bounds of a pause before the second attempt, and of any.  A pause is drawn between 0 and its
-#: bound: who lost often must not wait much longer than those who come new.
-_FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
+#: A pause is drawn between 0 and so many times what the lost attempt took, and a longest one.
+_PAUSE, _LONGEST_PAUSE_S = 4.0, 0.5
+#: Nodes wait no longer for a position.
+_LONGEST_WAIT_S = 300.0
+
+
+def longest_pause_s(took_s: float) -> float:
+    """Return the bound of a pause after a lost attempt, seconds.
+
+    It does not grow with the number of attempts.  Of all who write one table one always wins, so
+    pauses need not grow for that; and who lost often would wait while those who won go on, and
+    starve (`test_nobody_starves_at_one_hot_row`).
+    """
+    return min(_PAUSE * took_s, _LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +69,11 @@ class Retry:
 
         @wraps(function)
         def repeated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            deadline, bound_s = self.clock() + self.timeout_s, _FIRST_PAUSE_S
+            deadline = self.clock() + self.timeout_s
             last_id, attempt = None, 0
             while True:
                 attempt += 1
+                began = self.clock()
                 try:
                     return function(*args, **kwargs)
                 except ConflictError as error:
@@ -70,14 +81,14 @@ class Retry:
                 last_id = self._check_new(lost, last_id, attempt)
                 if attempt == self.attempts:
                     raise _given_up(lost, attempt) from lost
-                left = max(0.0, deadline - self.clock())
-                self.pause(min(self.draw(0.0, bound_s), left))
-                bound_s = min(2 * bound_s, _LONGEST_PAUSE_S)
+                ended = self.clock()
+                pause_s = self.draw(0.0, longest_pause_s(ended - began))
+                self.pause(min(pause_s, max(0.0, deadline - ended)))
                 left = deadline - self.clock()
                 if left <= 0:
                     raise _given_up(lost, attempt, f" within {self.timeout_s:g} s") from lost
                 try:
-                    self.catch_up(lost, left)
+                    self.catch_up(lost, min(left, _LONGEST_WAIT_S))
                 except TxLogError as error:
                     raise _given_up(lost, attempt, f": {error.message}") from error
 
