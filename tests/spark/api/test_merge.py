@@ -102,33 +102,49 @@ _REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
 ]
 
 
-def test_what_a_merge_and_a_key_refuse_and_who_loses(
-    spark: SparkSession, log: TxLog, node: RunningNode
-) -> None:
-    log.create_table("books", "id bigint not null, n bigint", keys=["id"])
-    log.append("books", spark.createDataFrame([(1, 1), (2, 2)], "id bigint, n bigint"))
-    source = spark.createDataFrame([(1, 5), (1, 6), (2, 7)], "id bigint, n bigint")
-    on = "target.id = source.id"
+def _books(spark: SparkSession, log: TxLog, table: str) -> DataFrame:
+    """Create a table with the keys 1 and 2; return rows of a source."""
+    log.create_table(table, "id bigint not null, n bigint", keys=["id"])
+    log.append(table, spark.createDataFrame([(1, 1), (2, 2)], "id bigint, n bigint"))
+    return spark.createDataFrame([(1, 5), (1, 6), (2, 7)], "id bigint, n bigint")
+
+
+def test_what_a_merge_refuses(spark: SparkSession, log: TxLog) -> None:
+    source, on = _books(spark, log, "kept"), "target.id = source.id"
     t = log.transaction()
     for refused, error, story in _REFUSED:
         with pytest.raises(error, match=story):
-            refused(t.merge("books", source, on))
+            refused(t.merge("kept", source, on))
+    with pytest.raises(InvalidRowsError, match="would get another one"):
+        merge = t.merge("kept", source.where("n = 7"), "target.n = source.n")
+        merge.whenNotMatchedInsertAll().execute()
     with pytest.raises(LocalProtocolError, match="not executed"):
         t.commit()
 
+
+def test_who_loses_merges_again_and_loses_no_update(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    source = _books(spark, log, "books")
     # Somebody else is first: a conflict; repeated, the merge sees what it lost to.
     attempts = []
 
     def add_all() -> None:
         with log.transaction() as t:
-            merge = t.merge("books", source.where("n > 5"), on)
+            merge = t.merge(
+                "books",
+                source.where("n > 5"),
+                F.col("b.id") == F.col("s.id"),
+                target_name="b",
+                source_name="s",
+            )
             attempts.append(1)
             if len(attempts) == 1:
                 with Client(node.url) as other:
                     other.upsert("books", [{"id": 2, "n": 100}])
-            merge.whenMatchedUpdate(set={"n": "target.n + source.n"}).execute()
+            merge.whenMatchedUpdate(set={"b.n": "b.n + s.n"}).execute()
             with pytest.raises(LocalProtocolError, match="would not see"):
-                t.merge("books", source, on)
+                t.merge("books", source, "true")
 
     with pytest.raises(ConflictError, match="books"):
         add_all()
@@ -137,18 +153,23 @@ def test_what_a_merge_and_a_key_refuse_and_who_loses(
     assert len(attempts) == 2
     assert sorted(map(tuple, log.table("books").collect())) == [(1, 7), (2, 107)]
 
+
+def test_a_key_is_there_or_not_where_it_takes_effect(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    source = _books(spark, log, "users")
     t = log.transaction()
-    with pytest.raises(SchemaMismatchError, match="books"):
-        t.if_absent("books", "seven")
+    with pytest.raises(SchemaMismatchError, match="users"):
+        t.if_absent("users", "seven")
     with pytest.raises(KeyConditionError, match="has a row"):
-        t.if_absent("books", 2)
+        t.if_absent("users", 2)
     with pytest.raises(KeyConditionError, match="has no row"):
-        t.if_present("books", {"id": 3})
+        t.if_present("users", {"id": 3})
     t = log.transaction()
-    t.if_absent("books", 3)
-    t.append("books", spark.createDataFrame([(3, 3)], "id bigint, n bigint"))
+    t.if_absent("users", 3)
+    t.append("users", spark.createDataFrame([(3, 3)], "id bigint, n bigint"))
     with Client(node.url) as other:
-        other.upsert("books", [{"id": 3, "n": 0}])
+        other.upsert("users", [{"id": 3, "n": 0}])
     with pytest.raises(ConflictError):
         t.commit()
     log.apply()
@@ -156,7 +177,9 @@ def test_what_a_merge_and_a_key_refuse_and_who_loses(
     once = uuid.uuid4()
     for _ in range(2):
         with log.transaction(transaction_id=once) as t:
-            t.if_present("books", 3)
-            t.merge("books", source.where("n = 7"), on).whenMatchedDelete().execute()
-            t.delete_keys("books", spark.createDataFrame([(3,)], "id bigint"))
-        assert log.table("books").count() == 1
+            t.if_present("users", 3)
+            t.merge(
+                "users", source.where("n = 7"), "target.id = source.id"
+            ).whenMatchedDelete().execute()
+            t.delete_keys("users", spark.createDataFrame([(3,)], "id bigint"))
+        assert log.table("users").count() == 1
