@@ -82,7 +82,7 @@ def _count(bulk: BulkHistory, acts: Sequence[Act]) -> None:
         if one.appends
     )
     print(f"operations: {len(acts) + bulk.reads:,}, of them {bulk.reads:,} reads,")
-    print(f"{elements:,} elements added, {bulk.transfers:,} transfers; lists: {dict(appends)}")
+    print(f"{elements:,} elements added; transfers: {dict(bulk.transfers)}; lists: {dict(appends)}")
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ def _idle(bulk: BulkHistory, bank_reads: Sequence[BankRead]) -> Iterator[str]:
     for what, count in {
         "a conditional append took effect": guarded.count("ordered"),
         "accounts were read": len(bank_reads),
-        "money was moved": bulk.transfers,
+        "money was moved": bulk.transfers["ordered"],
         "an element was added": sum(add.told == "ordered" for add in bulk.adds),
     }.items():
         if not count:

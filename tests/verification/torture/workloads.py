@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ LISTS = (*GUARDED, *BLIND, SET)
 #: Account → what it has at first; a table holds four accounts.
 OPENING = {10 * branch + number: 100 for branch in range(len(BANKS)) for number in range(4)}
 
+_ACCOUNT = pa.schema([pa.field("a", pa.int64(), nullable=False), ("balance", pa.int64())])
 _BLIND_APPENDS = 60
 _ADDS = 4_000
 _LEVELS = ("ordered", "ordered", "acquired", "accepted")
@@ -107,8 +109,9 @@ class BulkHistory:
     lists: list[ListTransaction] = field(default_factory=list)
     adds: list[Adds] = field(default_factory=list)
     set_reads: list[SetRead] = field(default_factory=list)
-    #: Operations by what they are: transactions and reads of clients.
-    transfers: int = 0
+    #: Transfers by what was told of them.
+    transfers: Counter[str] = field(default_factory=Counter)
+    #: How often a client read all tables.
     reads: int = 0
 
 
@@ -264,8 +267,9 @@ class Workloads:
                     condition=condition,
                 )
             )
-        self._submit(client, ids, assemble_run(prepared, time.time_ns() // 1000)[1], "ordered")
-        self.history.transfers += len(prepared)
+        payload = assemble_run(prepared, time.time_ns() // 1000)[1]
+        run = self._submit(client, ids, payload, "ordered")
+        self.history.transfers.update(run.told_of(index) for index in range(len(prepared)))
 
     # -- set ---------------------------------------------------------------------------------------
 
@@ -321,8 +325,7 @@ def _append(table: str, elements: Sequence[int]) -> PreparedOperation:
 
 
 def _upsert(table: str, balances: Mapping[int, int]) -> PreparedOperation:
-    columns = {"a": list(balances), "balance": list(balances.values())}
-    rows = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+    rows = pa.table([list(balances), list(balances.values())], schema=_ACCOUNT)
     return PreparedOperation(table=table, kind=OperationKind.UPSERT, rows=rows)
 
 
