@@ -302,7 +302,9 @@ class World:
 
     def _understand(self, one: SimulatedNode, other: SimulatedNode) -> bool:
         """Return whether two nodes speak a common version (P31)."""
-        oldest = max(0 if n.master is None else n.master.view.version for n in (one, other))
+        # Of a node that has crashed its last words are on the way: its disk has its view.
+        views = [n.disk.view if n.master is None else n.master.view for n in (one, other)]
+        oldest = max(0 if view is None else view.version for view in views)
         if oldest > min(one.newest, other.newest):
             self.marks.hit("older release refused")
             return False
