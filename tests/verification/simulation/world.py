@@ -349,7 +349,7 @@ class World:
             self.after(100_000, self._start, sender, sender.life)
             return False
         admitted = seat is None or disk.incarnation <= seat.incarnation
-        if known == disk.instance and master.judge(sender.name, shown):
+        if known in (None, disk.instance) and master.judge(sender.name, shown):
             self.marks.hit("older disk told")
             self.join_anew(sender, master.view)
             return False
