@@ -13,14 +13,13 @@ import msgspec
 from sparktxlog.codec.validation import known_table
 from sparktxlog.errors import ConflictError, InvalidRequestError
 from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import Receipt, ReceiptRejection
 from sparktxlog.model.table import TableDefinition
 
 #: Tables that one condition may name.
 _MOST_TABLES = 1_000
-#: Greatest position or version: nodes keep 63 bits.
-_LARGEST = (1 << 62) - 1
 
 
 class ConditionsRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -95,7 +94,7 @@ def check_condition(condition: Condition, tables: Mapping[str, TableDefinition])
             field="conditions.read_position" if read is None else "conditions.reads",
             value=read,
         )
-    if read is not None and not 0 <= read <= _LARGEST:
+    if read is not None and not 0 <= read <= LARGEST:
         raise _refused("read_position", read, "a position is 0 or more")
     if len(set(condition.reads)) < len(condition.reads):
         raise _refused("reads", list(condition.reads[:20]), "each table once")
@@ -103,7 +102,7 @@ def check_condition(condition: Condition, tables: Mapping[str, TableDefinition])
         raise _refused("versions", list(versions)[:20], "each table once")
     for table, version in versions.items():
         known_table(tables, table)
-        if not 0 <= version <= _LARGEST:
+        if not 0 <= version <= LARGEST:
             raise _refused("versions", version, f"table {table!r}: a version is 0 or more")
     for table in condition.reads:
         known_table(tables, table)

@@ -12,8 +12,11 @@ from sparktxlog.errors import InvalidNameError
 
 #: A number that messages carry and tables keep; a larger one is refused when it is read.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-#: The same of what is looked for in the journal, whose numbers have 63 bits.
-JournalNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+#: Greatest position, timestamp, sequence number or version.  Nodes keep 63 bits, and count on from
+#: received numbers.
+LARGEST = (1 << 62) - 1
+#: A position, sequence number or version that another process sends.
+JournalNumber = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 #: Unique name of a master across all sites.
 NodeId = NewType("NodeId", str)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.ids import LARGEST
 
 #: Longest wait a request may ask for, seconds.
 MAX_TIMEOUT_S = 300.0
-#: No position is larger.
-MAX_POSITION = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def whole(
     default: int | None = None,
     *,
     low: int = 0,
-    high: int = MAX_POSITION,
+    high: int = LARGEST,
     required: bool = False,
 ) -> Query:
     """Return a whole number between two bounds."""

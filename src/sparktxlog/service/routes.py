@@ -36,11 +36,12 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Grant, ReplicaSize, Transfer
 from sparktxlog.model.epoch import EpochRecord
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
-from sparktxlog.service.query import MAX_POSITION, Query, seconds, whole
+from sparktxlog.service.query import Query, seconds, whole
 from sparktxlog.storage.interfaces import Segment
 
 #: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
@@ -147,8 +148,8 @@ class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
 class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The range of positions whose files could not be read."""
 
-    first: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
-    last: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
+    first: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+    last: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 
 
 class AddPeer(msgspec.Struct, forbid_unknown_fields=True):

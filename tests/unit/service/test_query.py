@@ -19,6 +19,7 @@ LIMIT = whole("limit", "Entries.", 100, low=1, high=1000)
         (LIMIT, "1", 1),
         (LIMIT, "1000", 1000),
         (whole("position", "", -1, low=-1), "-1", -1),
+        (whole("position", ""), str((1 << 62) - 1), (1 << 62) - 1),
         (seconds("timeout", "", 30.0), None, 30.0),
         (seconds("timeout", "", 30.0), "0.5", 0.5),
         (seconds("timeout", "", 30.0), "300", MAX_TIMEOUT_S),
@@ -38,6 +39,7 @@ def test_what_is_taken(query: Query, given: str | None, value: Any) -> None:
         *((seconds("t", "", 1.0), text) for text in ("", "-1", "300.1", "nan", "inf", "x")),
         *((Query("table", "", required=True), text) for text in (None, "")),
         (whole("offset", "", required=True), None),
+        (whole("position", ""), str(1 << 62)),
     ],
 )
 def test_what_is_refused(query: Query, given: str | None) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from sparktxlog.model.ids import NodeId
+from sparktxlog.model.ids import LARGEST, NodeId
 from sparktxlog.protocol.epoch.union import FinalQueue, final_queue
 from sparktxlog.protocol.words.balloting import Flushed, MemberState, Promise, Vote
-from sparktxlog.protocol.words.bounds import LARGEST, all_fit
+from sparktxlog.protocol.words.bounds import all_fit
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import brought_into_force, raised
 from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided

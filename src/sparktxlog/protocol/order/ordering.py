@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
-from sparktxlog.model.ids import NodeId
+from sparktxlog.model.ids import LARGEST, NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.order.addition import head_of, least_promise, may_add
 from sparktxlog.protocol.order.collecting import Collecting
@@ -54,7 +54,7 @@ from sparktxlog.protocol.words.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.bounds import LARGEST, all_fit
+from sparktxlog.protocol.words.bounds import all_fit
 from sparktxlog.protocol.words.events import FilesHeld, FilesLost, RunSubmitted, earliest
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.outbox import Outbox

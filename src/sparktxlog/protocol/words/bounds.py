@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
@@ -21,8 +22,6 @@ from sparktxlog.protocol.words.balloting import (
 from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.view import Ballot, View
 
-#: Greatest number of any kind: nodes keep 63 bits, and count on from received numbers.
-LARGEST = (1 << 62) - 1
 #: A ballot's number follows those that were seen, one an attempt.  A voter that was away learns of
 #: many at once, but one number takes no more than this of those that are left.
 _MOST_BALLOTS = 1 << 32

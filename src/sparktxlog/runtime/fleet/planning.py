@@ -39,6 +39,7 @@ from sparktxlog.catchup.planner import (
 from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
@@ -55,7 +56,6 @@ DECISION_S = 30.0
 #: Least pause between two background questions: seconds, and times the last one's duration.
 _PAUSE_S = 1.0
 _PAUSE_FACTOR = 20.0
-_MAX_COUNT = 1 << 62
 _REPLAY_PACE = "pace:replay"
 _TRANSFER_PACE = "pace:transfer"
 #: Messages that are logged as warnings.
@@ -350,7 +350,7 @@ class Planning:
                 cost.merged_bytes,
             )
         )
-        if cost is None or not all(0 <= count < _MAX_COUNT for count in counts):
+        if cost is None or not all(0 <= count <= LARGEST for count in counts):
             return
         pace = self.replay_pace.learn(Workload.of(cost), cost.seconds)
         if pace != self.replay_pace:

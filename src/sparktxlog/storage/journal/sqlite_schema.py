@@ -17,6 +17,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.model.conditions import Condition, TableWrites
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState
@@ -358,7 +359,7 @@ def put_writes(
     )
 
 
-def read_writes(db: sqlite3.Connection, position: int = (1 << 62)) -> dict[str, TableWrites]:
+def read_writes(db: sqlite3.Connection, position: int = LARGEST) -> dict[str, TableWrites]:
     """Return what was written to each table up to a run end, the queue's or the published one."""
     # SQLite takes `version` from the row that has the greatest position.
     rows = db.execute(
