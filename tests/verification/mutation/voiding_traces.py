@@ -38,7 +38,13 @@ from sparktxlog.protocol.words.balloting import (
     Probe,
     Promise,
 )
-from sparktxlog.protocol.words.events import ChangeRequested, FilesHeld, FilesLost, PayloadArrived
+from sparktxlog.protocol.words.events import (
+    ChangeRequested,
+    FilesHeld,
+    FilesLost,
+    LinkChanged,
+    PayloadArrived,
+)
 from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
 from sparktxlog.protocol.words.view import Ballot, Phase, View, Voided
 
@@ -315,3 +321,18 @@ def all_wishes_count(core: type[Master]) -> None:
     actions = node.hear(promise, node.promise("c", ballot))
     for flush in sent(actions, Flush):
         assert set(flush.candidate.voided) == set(voids)
+
+
+def a_void_waits_for_a_suspect(core: type[Master]) -> None:
+    """P32: the answer of a suspect counts, if it comes: it is suspected for what all lack."""
+    node = Lone(core, suspect_us=SECOND_US)
+    void = _void(node, _staged(node))
+    node.hear(node.prepare("b", 1))
+    node.feed(LinkChanged(peer=NodeId("c"), up=False))
+    node.wait(5 * SECOND_US)
+    asked = node.feed(ChangeRequested(ticket=1, roster=node.view.roster, void=void))
+    ballot = sent(asked, Prepare)[-1].ballot
+    actions = node.hear(node.promise("b", ballot)) + node.hear(node.promise("c", ballot))
+    assert not _answers(actions)
+    flushed = {one.header for f in sent(actions, Flush) for one in f.candidate.voided}
+    assert flushed == {void.header}

@@ -192,13 +192,24 @@ class Proposer:
         view, waited = self.view, now - self._since
         nodes = set[NodeId]()
         if waited < self._patience_us // 2:
-            nodes.update(set(view.members) - self.intent.absent)
+            nodes.update(set(view.members) - self._given_up())
         if waited < self._patience_us // 4:
             joiners = self.intent.joiners.items()
             nodes.update(n for n, i in joiners if view.weight(n) and view.is_current(n, i))
             if self.intent.raises:
                 nodes.update(seat.node_id for seat in view.roster if seat.weight > 0)
         return nodes - self._promises.keys()
+
+    def _given_up(self) -> frozenset[str]:
+        """Return the members that are not waited for.
+
+        Where runs are to be void, also suspects must say what they hold: they may be suspected
+        only because they lack those runs, as all do (P32).
+        """
+        voids = [void for promise in self._promises.values() for void in promise.voids]
+        if not voids:
+            return self.intent.absent
+        return frozenset(node for void in voids for node in void.without)
 
     def _binding_vote(self) -> Vote | None:
         """Return the highest vote (P15), unless it names runs that cannot be and binds nobody (C3).
