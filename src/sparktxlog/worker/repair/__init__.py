@@ -1,6 +1,6 @@
-"""Rows of other writers are kept in quarantine; a repaired table holds what the log says.
+"""Repairs a table that another writer changed; that writer's rows are kept in quarantine.
 
 examining         which versions a table has before it is replaced, and who wrote them
-table_quarantine  rows that a copy or a repair would make disappear
-repairing         one table restored from this site's own files and the log
+table_quarantine  keeps rows that a copy or a repair would remove
+repairing         restores one table from this site's own files and the log
 """

@@ -1,12 +1,12 @@
-"""Which versions a table has before something replaces it, and who wrote them.
+"""Which versions a table has before it is replaced, and who wrote them.
 
-A swap may only happen on exactly the version that was examined, and exported where it had to be.
-If another writer commits in between, the table is examined again.  Nothing is kept in memory: the
-answer is read from the table's log, the replica's state and the record of exports, so a process
-that starts after a kill finds the same.
+A table is replaced only at the version that was examined, after that version's foreign rows were
+exported.  If another writer commits in between, the table is examined again.  All is read from the
+table's log, the replica's state and the record of exports, so a process that starts after a kill
+gets the same answer.
 
-Versions are numbers, and a table that took another one's place counts anew.  So a version is named
-together with the time at which its commit was written.
+A table that somebody put in another one's place numbers its versions from 0 again.  So a version is
+identified by its number and the time of its commit.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignCommit:
-    """A version that somebody else wrote."""
+    """A version that another writer made."""
 
     version: int
-    #: User and engine, as far as the log says.
+    #: User and engine, if the log has them.
     author: str
     operation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A table's newest version, and what is not this log's in the versions up to it."""
+    """A table's newest version, and the commits of others up to it."""
 
     #: -1 = there is no commit.
     version: int
-    #: When its commit was written, by its file, microseconds since 1970 UTC; 0 = no commit.
+    #: Modification time of its commit's file, microseconds since 1970 UTC; 0 = no commit.
     committed_at: int = 0
-    #: Version in which a swap of the copy under way ended; None = this is still the old table.
+    #: Version in which the present copy's swap ended; None = this is still the old table.
     swapped: int | None = None
-    #: Commits of others: after that swap, else after the version that the replica's state records.
+    #: Commits of others after that swap, or else after the version in the replica's state.
     foreign: tuple[ForeignCommit, ...] = ()
-    #: Empty, or why this is not the table that the replica's state knows.
+    #: Empty, or why this is not the table in the replica's state.
     replaced: str = ""
 
 
@@ -66,8 +66,8 @@ def examine(
 
     Args:
         known: The table in the replica's state.
-        copy_id: Of the copy under way.
-        placed: Log that this copy was about to put in the table's place, None = it never was.
+        copy_id: Of the present copy.
+        placed: Log that this copy was about to put in the table's place, None = none.
 
     Raises:
         ApplyError: A commit is damaged (definite).
@@ -85,7 +85,7 @@ def examine(
             if commit.changes:
                 foreign.append(_foreign(commit))
         elif commit.own.copy_id == copy_id:
-            # It was made upon a version that had been examined: what is older was seen to.
+            # A swap is made on an examined version: all older commits were handled.
             swapped, foreign = version, []
     return Examined(
         version=newest,
@@ -103,7 +103,7 @@ def newest_commit(table: Path) -> int:
 
 
 def committed_at(table: Path, version: int) -> int:
-    """Return when a commit was written, by its file, microseconds since 1970 UTC; 0 = none."""
+    """Return the time of a commit's file, microseconds since 1970 UTC; 0 = none."""
     try:
         return commit_path(table, version).stat().st_mtime_ns // 1000
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def committed_at(table: Path, version: int) -> int:
 
 
 def placed_log(offered: OfferedTable) -> PlacedLog | None:
-    """Return what tells an offered log by its last commit, None if the commit is not offered."""
+    """Return what identifies an offered log; None = its last commit is not offered."""
     path = f"{LOG}{offered.version:020}.json"
     for file in offered.files:
         if file.path == path:
@@ -137,7 +137,7 @@ def foreign_commits(
 
 
 def _versions(table: Path, first: int, last: int) -> list[int]:
-    """Return versions whose commits are there: Delta's own cleanup removes old ones."""
+    """Return the versions whose commits exist: Delta's own cleanup removes old ones."""
     return [v for v in range(first, last + 1) if commit_path(table, v).exists()]
 
 

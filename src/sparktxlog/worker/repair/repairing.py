@@ -1,24 +1,23 @@
-"""One table given back what the log says, from this site's own files and the log alone (S2b, P28).
+"""Repairs one table from this site's own files and the log alone (S2b, P28).
 
     examine → prove → quarantine → restore or rebuild → replay → recount → state
 
-A table that another writer changed stands still while the others go on, so it may lag behind the
+A table that another writer changed stands still while the others go on, so it may be behind the
 replica's position.  If another site can lend its tables, a copy is offered.  Without one:
 
-    restore   the rows that others added go to quarantine, and one commit brings the recorded
-              version back.  Only after a full scan has found the recorded rows in it.
-    rebuild   the recorded version is gone, or is not what was recorded: the table's directory goes
-              to quarantine, and the log is replayed for this table from its first position.
+    restore   if a full scan finds the recorded rows in the recorded version: the rows that others
+              added go to quarantine, and one commit restores that version
+    rebuild   if the recorded version is gone or differs from the record: the table's directory goes
+              to quarantine, and the log is replayed for this table from its first position
 
 Then the table alone is replayed up to the replica's position, and recounted.
 
-The commit that restores is Delta's RESTORE in what it does, and one transaction with two things
-that the command has not: it is a conflict for whoever writes meanwhile, and it sets the table's
-`txn` back to the restored position.  The command would keep the newer marker of a batch that was
-under way, and Spark would then skip that batch's commits as done before.
+The commit that restores does what Delta's RESTORE does, and two things more: it conflicts with any
+concurrent writer, and it sets the table's `txn` back to the restored position.  RESTORE would keep
+the newer `txn` of an unfinished batch, and Spark would then skip that batch's commits as done.
 
-Every step may be repeated after a crash: the state says that the table stands still until the last
-one, and at which position its recorded version stands.
+Every step may be repeated after a crash: until the last one the state says that the table stands
+still, and which position its recorded version holds.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _SEGMENTS = 100
 
 
 class RepairWay(str, Enum):
-    """What brings a table back."""
+    """How a table is repaired."""
 
     NOTHING = "nothing"
     RESTORE = "restore"
@@ -85,23 +84,23 @@ class RepairWay(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is wrong with a table, and what would bring it back."""
+    """What is wrong with a table, and how it can be repaired."""
 
     table: str
     way: RepairWay
-    #: In words; empty = nothing is wrong.
+    #: Why the table is wrong; empty = it is right.
     reason: str = ""
-    #: Position up to which the version to go back to holds the log; what follows is replayed.
+    #: Position that the version to restore holds; the log after it is replayed.
     position: int = 0
     #: Applied position of the replica.
     applied: int = 0
-    #: Version to go back to, -1 = none.
+    #: Version to restore, -1 = none.
     recorded_version: int = -1
     #: Newest version.
     version: int = -1
     #: Commits of others after the recorded version.
     foreign: tuple[ForeignCommit, ...] = ()
-    #: What a copy from another site would be, in the node's words; empty = no site can lend one.
+    #: The node's reason for a copy from another site; empty = no site can lend one.
     copy: str = ""
 
 
@@ -110,7 +109,7 @@ class RepairOutcome:
     """What a repair did."""
 
     found: Diagnosis
-    #: False: only looked at, because nothing is wrong, a copy was offered, or the run was dry.
+    #: False: nothing was changed, because the table is right, a copy was offered, or in a dry run.
     done: bool = False
     #: Rows in quarantine, None = not counted.
     quarantined: int | None = None
@@ -123,7 +122,7 @@ class RepairOutcome:
     replayed: int = 0
 
     def describe(self) -> str:
-        """Return what was found and done, for people."""
+        """Return the outcome in one line for people."""
         found, name = self.found, self.found.table
         if found.way is RepairWay.NOTHING:
             return f"table {name}: nothing to repair, its rows are those of the log"
@@ -144,8 +143,8 @@ class TableRepair:
 
     Args:
         session: The worker's own.
-        directory: The lake, owned; None = nothing may be changed.
-        state: As it stands; afterwards as it was left.
+        directory: The lake, locked by this process; None = nothing may be changed.
+        state: The replica's state; a repair replaces it.
     """
 
     session: SparkSession
@@ -161,12 +160,12 @@ class TableRepair:
     # --- looking ------------------------------------------------------------------------------
 
     def diagnose(self, name: str) -> Diagnosis:
-        """Say what is wrong with a table, by its log and a full scan; nothing is changed.
+        """Find what is wrong with a table, from its log and a full scan; change nothing.
 
         Raises:
             UnknownTableError: The replica has no such table (definite).
-            NotAppliedError: A batch or a copy is under way: let the worker end it (definite).
-            ExpiredError: The log no longer holds what would have to be replayed (definite).
+            NotAppliedError: A batch or a copy is unfinished: let the worker end it (definite).
+            ExpiredError: The log no longer holds what has to be replayed (definite).
         """
         table = self._table(name)
         examined = self._examined(table)
@@ -188,7 +187,7 @@ class TableRepair:
                 way=RepairWay.REBUILD,
                 reason=table.diverged or lost,
                 recorded_version=-1,
-                # A table that was never made here is missing nothing from before.
+                # Before its position the log has nothing for a table that was never made here.
                 position=position if table.version < 0 else 0,
             )
         elif examined.foreign:
@@ -234,7 +233,7 @@ class TableRepair:
             return self.state.position
         if table.position >= 0:
             return table.position
-        # It was marked by an older worker, which kept the version only.
+        # A worker of an older release marked it, and recorded the version only.
         name = table.definition.name
         try:
             own = read_commit(self.lake / name, table.version).own
@@ -246,14 +245,14 @@ class TableRepair:
         return min((p for p, of in kept.items() if of.get(name) == table.version), default=0)
 
     def _lost(self, table: ReplicaTable, examined: Examined, position: int) -> str:
-        """Say why the recorded version cannot be gone back to, empty = its rows are all there."""
+        """Return why the recorded version cannot be restored, empty = its rows are all there."""
         name = table.definition.name
         if table.version < 0:
             return "somebody else made the table before this log did"
         if examined.replaced or examined.version < table.version:
             return examined.replaced or f"version {table.version} is gone"
         if position == 0:
-            return f"it is not known which position version {table.version} stands at"
+            return f"it is not known which position version {table.version} holds"
         forget_log(self.session, self.lake / name)
         try:
             counted = self._count(table)
@@ -268,7 +267,7 @@ class TableRepair:
         return count_rows(self.session, self.lake / table.definition.name, table)
 
     def _check_log(self, found: Diagnosis) -> None:
-        """Refuse what the log does not reach back to, before anything is touched."""
+        """Refuse a repair for which the log is too short, before anything is changed."""
         if found.position == self.state.position:
             return
         way_out = "Copy it from another site, or restore an image: sparktxlog restore"
@@ -286,7 +285,7 @@ class TableRepair:
             raise TransportError("the node has not published what this replica applied, yet")
 
     def copy_offered(self) -> str:
-        """Return what the node says of a copy from another site, empty = no site can lend one."""
+        """Return the node's reason for a copy from another site, empty = no site can lend one."""
         try:
             decision = self.source.plan(self.state.worker_id)
         except NotFoundError:
@@ -296,18 +295,18 @@ class TableRepair:
     # --- doing --------------------------------------------------------------------------------
 
     def begin(self, found: Diagnosis) -> None:
-        """Write down that the table stands still, and at which position, before it is touched."""
+        """Record that the table stands still, and at which position, before it is changed."""
         table = self.state.tables[found.table]
         if not table.diverged or table.position != self._position_of(table):
             position = self._position_of(table)
             self._save(replace(table, diverged=found.reason, position=position))
 
     def run(self, found: Diagnosis) -> RepairOutcome:
-        """Bring a table back as it was diagnosed, durably.
+        """Repair a table as it was diagnosed, durably.
 
         Raises:
             CopyConflictError: Somebody goes on writing to the table (definite).
-            DivergedError: The log did not lead to the rows that it should have (definite).
+            DivergedError: The repaired rows do not have the log's signature (definite).
             ApplyError: A step failed; the table stands still, and the repair may be repeated.
         """
         name = found.table
@@ -348,17 +347,17 @@ class TableRepair:
         self.directory.save(self.state)
 
     def _put_aside(self, found: Diagnosis) -> None:
-        """Move the table's directory into quarantine; it is made anew by the log."""
+        """Move the table's directory into quarantine; the replay makes a new one."""
         table = self.state.tables[found.table]
         quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
-        # First: what a crash leaves is a table that is not there yet.
+        # First: after a crash the table counts as not made yet.
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
         if (self.lake / found.table).exists():
             self._quarantined = None
             self._quarantine_path = quarantine.save_files(found.table, found.foreign, found.reason)
 
     def _restore(self, found: Diagnosis) -> None:
-        """Export what others added, and go back to the recorded version in one commit."""
+        """Export the rows of others, and restore the recorded version in one commit."""
         for attempt in range(1, SWAP_ATTEMPTS + 1):
             table = self.state.tables[found.table]
             examined = self._examined(table)
@@ -375,7 +374,7 @@ class TableRepair:
             except CopyConflictError:
                 if attempt == SWAP_ATTEMPTS:
                     raise
-                # What came in between would disappear with the next attempt.
+                # Somebody committed in between: those rows are exported first.
                 continue
             settle(self.lake / found.table, version, version)
             self._save(replace(table, version=version))
@@ -407,13 +406,13 @@ class TableRepair:
             donor=self.info.node_id,
         )
         with tagged(self.session, "restore", name):
-            # What the newer protocol has more reads the same.
+            # The newer table protocol stays: its readers can read the older version too.
             return commit_files(
                 self.session, path, recorded, own, examined.version, keep_protocol=True
             )
 
     def _replay(self, name: str) -> None:
-        """Apply to one table what the log has for it up to the replica's position."""
+        """Apply the log to one table, up to the replica's position."""
         steps = TableSteps(
             self.session, self.lake, Path(self.info.payload_root), self.state.lineage
         )
@@ -465,17 +464,17 @@ class TableRepair:
         )
 
     def _tell(self, table: ReplicaTable) -> None:
-        """Tell the node that a full scan found the rows right: an earlier one may not have."""
+        """Send the recount to the node: an earlier one may have found wrong rows."""
         text = table.signature.to_text()
         recounted = RecountedTable(version=table.version, recorded=text, counted=text)
         found = self.state.recount(self.info.node_id, {table.definition.name: recounted})
         try:
             self.source.take_recount(found)
         except TxLogError as error:
-            # The worker reports anyway, and any later recount says so too.
-            _logger.warning("the node was not told of the recount: %s", error)
+            # The worker reports anyway, and any later recount has the same result.
+            _logger.warning("the node did not take the recount: %s", error)
 
 
 def _repair_id(table: ReplicaTable) -> str:
-    """Name the repairs of a recorded version: a repeated one finds what it did before."""
+    """Return one id for all repairs of a version: a repeated one finds what the first did."""
     return f"repair-{table.version}"

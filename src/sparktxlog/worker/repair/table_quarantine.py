@@ -1,15 +1,15 @@
-"""Rows that a copy or a repair would remove, kept for their author (protocol P28).
+"""Keeps rows that a copy or a repair would remove, for their author (protocol P28).
 
     lake/_sparktxlog/quarantine/<table>-<copy id>        rows that the donor's version lacks, Delta
     lake/_sparktxlog/quarantine/<table>-<copy id>.files  the whole old directory of a table
     lake/_sparktxlog/quarantine.jsonl                    one line for each of them
 
 A line names the version of the old table that it covers, and the swap happens on that version or
-not at all (`swap`).  A later export of the old table replaces the earlier one, whose rows it holds
-too; what comes after a swap that has to be done again gets a directory of its own (`.v<version>`),
-and so does a table that somebody put in the old one's place.
+not at all (`swap`).  A later export of the old table replaces the earlier one, whose rows it
+includes.  An export after a swap that must be repeated gets its own directory (`.v<version>`), and
+so does that of a table that somebody put in the old one's place.
 
-Nothing is removed automatically: `removal` removes what an operator names by its age.  Operators
+Nothing is removed automatically: `removal` removes what is older than an operator says.  Operators
 also decide whether rows are submitted again.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from sparktxlog.model.table import TableDefinition
 
-#: Foreign commits named in a line; the table's own history holds all of them.
+#: Most foreign commits named in a line; the table's own history has all of them.
 _NAMED = 100
 
 
@@ -56,19 +56,19 @@ class Quarantined:
     #: Wall clock, microseconds since 1970 UTC.
     at: int
     reason: str
-    #: Version of the old table that is covered, all before it included, and the donor's; None =
-    #: the table has no commit, or the donor has no such table.
+    #: Version of the old table up to which rows are saved; None = the table has no commit.  And the
+    #: donor's version; None = the donor has no such table.
     version: int | None
     donor_version: int | None
-    #: Rows saved; None = not counted, the files were kept as they are.
+    #: Saved rows; None = not counted, the files were kept as they are.
     rows: int | None
     #: Relative to the lake, empty if there was no row to save.
     path: str
     foreign: tuple[ForeignCommit, ...] = ()
-    #: What could not be done, in words.
+    #: What failed.
     note: str = ""
-    #: When `version` was written, microseconds since 1970 UTC: it tells the version from one of
-    #: the same number in a table that took the place; 0 = unknown.
+    #: When `version` was written, microseconds since 1970 UTC; 0 = unknown.  A table that somebody
+    #: put in this one's place may have the same version, with another time.
     committed_at: int = 0
 
 
@@ -78,7 +78,7 @@ class TableQuarantine:
     Args:
         session: The worker's own.
         lake: Root of the replica's tables.
-        copy_id: Of the copy under way; a repeated act replaces what a crash left.
+        copy_id: Of the present copy; a repetition replaces what a crash left.
     """
 
     def __init__(self, session: SparkSession, lake: Path, copy_id: str) -> None:
@@ -88,7 +88,7 @@ class TableQuarantine:
         self._root = lake / STATE_DIRECTORY / "quarantine"
 
     def place_of_files(self, table: str) -> Path:
-        """Return where a table's old directory goes as a whole."""
+        """Return the path that a table's old directory is moved to."""
         return self._root / f"{table}-{self._copy_id}.files"
 
     def save_rows(
@@ -101,15 +101,15 @@ class TableQuarantine:
     ) -> Quarantined:
         """Save the rows of the old table that the donor's version lacks, duplicates counted.
 
-        Done once for each version that was examined.  A table that cannot be read is kept by its
-        files, and the line says so.
+        Does it once for each examined version.  Of a table that cannot be read the files are kept,
+        and the line says so.
 
         Args:
             donor: The staged table.
             examined: The version that is saved.
 
         Raises:
-            OSError: The files cannot be kept either; the table must not be replaced.
+            OSError: The files cannot be kept; the table must not be replaced.
         """
         name, old = definition.name, self._lake / definition.name
         exports = self._exports(name)
@@ -149,7 +149,7 @@ class TableQuarantine:
         donor_version: int,
         target: Path,
     ) -> int:
-        """Write the rows that one version has and the donor's lacks; return how many they are."""
+        """Write the rows of a version that the donor's lacks; return their number."""
         name, old = definition.name, self._lake / definition.name
         forget_log(self._session, old)
         with tagged(self._session, "quarantine", name):
@@ -164,7 +164,7 @@ class TableQuarantine:
         return rows
 
     def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> str:
-        """Move a table's directory away as a whole, and record it; return where, in the lake."""
+        """Move a table's directory to quarantine and record it; return its path in the lake."""
         old, kept = self._lake / table, free_name(self.place_of_files(table))
         version = newest_commit(old)
         at = committed_at(old, version)
@@ -190,15 +190,15 @@ class TableQuarantine:
         ).path
 
     def _exports(self, table: str) -> list[Quarantined]:
-        """Return the lines that say which versions of a table were exported, by any process."""
+        """Return the lines about exported versions of a table, of any process."""
         path, found = self._lake / STATE_DIRECTORY / "quarantine.jsonl", list[Quarantined]()
         for line in whole_lines(path):
             if f'"{self._copy_id}"'.encode() in line:
                 try:
                     read = msgspec.json.decode(line, type=Quarantined)
                 except msgspec.MsgspecError:
-                    continue  # an older version wrote after a torn line
-                # Lines without a donor's version tell of whole directories.
+                    continue  # an older release wrote after a torn line
+                # Lines without a donor's version are about whole directories.
                 if (read.table, read.copy_id) == (table, self._copy_id) and (
                     read.donor_version is not None
                 ):
@@ -206,7 +206,7 @@ class TableQuarantine:
         return found
 
     def _target(self, table: str, examined: Examined, exports: Sequence[Quarantined]) -> Path:
-        """Return where an export goes: in the place of an earlier one whose rows it holds too."""
+        """Return the path of an export: that of an earlier one if it includes its rows."""
         target = self._root / f"{table}-{self._copy_id}"
         old = self._lake / table
         same = all(
@@ -215,7 +215,7 @@ class TableQuarantine:
         )
         if examined.swapped is None and same:
             return target
-        # What was exported before is not in the table any more.
+        # The table does not have the rows of the earlier export any more.
         return target.with_name(f"{target.name}.v{examined.version}")
 
     def _record(self, line: Quarantined) -> Quarantined:
@@ -225,10 +225,10 @@ class TableQuarantine:
 
 
 def lacking(held: DataFrame, donor: DataFrame, definition: TableDefinition) -> DataFrame:
-    """Return the rows of `held` that `donor` lacks; of equal rows as many as are too many.
+    """Return the rows of `held` that `donor` lacks; equal rows count as often as they occur.
 
-    Spark's `exceptAll` does not take maps: rows are compared by their signature's two hashes, and
-    columns that only `held` has come along.
+    Spark's `exceptAll` does not take maps, so rows are compared by the two hashes of their
+    signature.  Columns that only `held` has are kept.
 
     **Shape:** columns of `held`, no order.
     """

@@ -1,8 +1,8 @@
-"""The worker's loop, and the replica that it brings forward.
+"""The worker's loop, and the replica that it changes.
 
-applier         the loop: reports, and what the node answers to them
-replica_driver  which comes next: a batch, a missing range or a copy; retries, following
-local_replica   one batch brought to all tables, once
+applier         the loop: reports to the node, and obeys its answers
+replica_driver  decides what comes next: a batch, a missing range or a copy; retries, following
+local_replica   applies one batch to all tables, exactly once
 state           the replica's durable state and lock
 driver_lock     the same lock, held by Spark's JVM
 source          where segments come from and reports go to

@@ -1,10 +1,10 @@
-"""The worker: applies what its node publishes, once or continuously, and does what it answers.
+"""The worker: applies what its node publishes, once or continuously, and obeys its answers.
 
     report → plan → segments → driver → batch, range or copy → report
 
 `local_replica` applies batches and `copy` copies.  `replica_driver` decides which comes next and
-retries after failures.  Nothing is applied before the node has seen the worker: it may want the
-worker to copy or to stop.
+retries after failures.  A worker reports before it applies anything: the node may tell it to copy
+or to stop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 #: Segments asked for at once.
 SEGMENTS_LIMIT = 500
-#: Verdicts on a replica that a replay brings back.
+#: Verdicts after which a replay may go on even if the node prefers a copy.
 _REPLAYABLE = ("IN_SYNC", "EMPTY")
 
 
@@ -67,7 +67,7 @@ class ApplyOutcome:
     seconds: float = 0.0
     #: Tables that stand still → why.
     diverged: dict[str, str] = field(default_factory=dict)
-    #: What the node made of the last report, empty if it was not reached.
+    #: The node's verdict on the last report, empty if it was not reached.
     verdict: str = ""
     #: Why the node wants the worker to stop, empty if it does not.
     stopped: str = ""
@@ -81,12 +81,12 @@ class Applier:
     Args:
         spark: A session with Delta; the applier works in a session of its own.
         source: The log; used by this thread only.
-        directory: The replica, owned.
-        reporting: A second connection, used by the heartbeat's thread too; without one, reports
-            go through `source` and there is no heartbeat.
-        copies: How to copy where the node says so; None = the worker stops instead.
-        replays_anyway: Replay though the node finds a copy faster; not a diverged replica.
-        open_fetcher: Where a copy's files come from.
+        directory: The replica, locked by this process.
+        reporting: A second connection, which the heartbeat's thread uses too; None = reports go
+            through `source`, without a heartbeat.
+        copies: How to copy when the node asks for it; None = the worker stops instead.
+        replays_anyway: Replay an IN_SYNC or EMPTY replica even if the node prefers a copy.
+        open_fetcher: Opens the source of a copy's files.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class Applier:
         self._replays_anyway = replays_anyway
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
-        #: Position and tables recounted last.
+        #: Position and tables of the last recount.
         self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
         self._scheduled = ScheduledRecounts(
             directory.own, self.info.verify_interval, self._count_aside, lambda: time_ns() // 1000
         )
         self._replays = ReplayRecords(source, self.info.node_id)
         self._driver = ReplicaDriver(self, threading.Event())
-        #: What the node sent last, and what the last batch cost.
+        #: The node's last answer, and the cost of the last batch.
         self._at_hand = LogTail(position=0, lineage="", epoch=0)
         self._pace: ReplayCost | None = None
-        # A copy that somebody asked for may replace a replica of another log.
+        # A copy that an operator asked for may replace a replica of another log.
         replaces = copies is not None and copies.forced and bool(self.state.lineage)
         if self.state.copying is None and not replaces:
             self._replica.check_lineage(self.info.lineage)
@@ -140,15 +140,15 @@ class Applier:
     # --- the loop -----------------------------------------------------------------------------
 
     def run_once(self, at_least: int = 0, timeout_s: float = 0.0) -> ApplyOutcome:
-        """Apply what is published now, and what is ordered or asked for within a time.
+        """Apply what is published now; wait for what is ordered and not published yet.
 
         Args:
-            at_least: Position to reach, besides all that was ordered when the node was asked last.
+            at_least: Position to reach; never less than the node's last ordered position.
             timeout_s: Longest wait for what is not published yet, seconds.
 
         Raises:
-            TransportError: The node cannot be reached (definite for the batch under way: a
-                repeated run goes on where this one stopped).
+            TransportError: The node cannot be reached.  A repeated run goes on where this one
+                stopped.
             ApplyError: A batch cannot be applied; its tables keep their last whole state.
         """
         with self._heartbeat():
@@ -156,11 +156,11 @@ class Applier:
         return self._ended()
 
     def _apply_published(self, at_least: int, timeout_s: float) -> None:
-        self._driver.begin()
+        self._driver.reset()
         deadline = monotonic() + timeout_s
-        # The node sees the worker, and may say stop or copy, before anything is applied.
+        # First: the node may answer with stop or copy.
         self.report()
-        self._heed()
+        self._recount_and_copy()
         tail = self._tail(wait_s=0.0)
         at_least = max(at_least, self.info.position)
         target = max(tail.position, at_least)
@@ -172,13 +172,13 @@ class Applier:
                 wait_s = min(POLL_S, deadline - monotonic())
                 if self.state.position >= at_least or wait_s <= 0:
                     return
-            self._heed()
+            self._recount_and_copy()
             if self.state.position >= target:
                 return
             tail = self._tail(wait_s=wait_s)
 
     def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
-        """Replay or copy until the replica holds what is ordered now, or the time is over.
+        """Replay or copy until the replica holds what is ordered now, or the timeout.
 
         Raises:
             TxLogError: As `run_once`, and the last failure of a copy.
@@ -186,19 +186,19 @@ class Applier:
         with self._heartbeat():
             self.report()
             if self._copies is not None and self._copies.forced:
-                self._driver.begin()
+                self._driver.reset()
                 self._copy("a copy was asked for")
             self._apply_published(0, timeout_s)
         return self._ended()
 
     def follow(self, stop: threading.Event) -> ApplyOutcome:
-        """Apply whatever comes until `stop` is set; retry transient failures (`replica_driver`).
+        """Apply new transactions until `stop` is set; retry transient failures (`replica_driver`).
 
         Raises:
             DivergedError: The replica is of another log or history (definite).
             UnauthorizedError: The node refuses the token (definite).
-            TxLogError: Node and worker do not understand each other, or this worker must not
-                copy and a batch cannot be applied.
+            TxLogError: Node and worker are of releases that do not fit, or a batch cannot be
+                applied and this worker must not copy.
         """
         self._reporter.follow()
         with self._heartbeat():
@@ -208,7 +208,7 @@ class Applier:
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
-        """Beat while the block runs; tell the node how it ended."""
+        """Send heartbeats while the block runs; tell the node how it ended."""
         self._reporter.fail("")
         beat, interval_s = self._reporter.beat, self.info.worker_heartbeat
         try:
@@ -221,7 +221,7 @@ class Applier:
             self._reporter.end()
 
     def _ended(self) -> ApplyOutcome:
-        self._replays.end("the worker ended before", self.state.position, self._transactions)
+        self._replays.end("the worker ended first", self.state.position, self._transactions)
         return self.outcome()
 
     def outcome(self) -> ApplyOutcome:
@@ -246,7 +246,7 @@ class Applier:
 
     def _apply_tail(self, tail: LogTail) -> None:
         if self.state.copying is not None and not self.state.copying.swapped:
-            # Nothing was replaced yet, and the node prefers a replay by now.
+            # No table was replaced yet, and the node prefers a replay now.
             self._replica.state = replace(self.state, copying=None)
             remove_workspaces(self.directory.lake)
         self._at_hand, self._pace = tail, None
@@ -260,15 +260,15 @@ class Applier:
         self._replays.applied(self.state.position, self._transactions)
 
     def _end_replay(self, error: TxLogError) -> None:
-        # While the node is away a replay is not over, and its end cannot be reported.
+        # While the node cannot be reached the replay goes on later, and cannot be reported.
         if not isinstance(error, TransportError):
             self._replays.end(str(error), self.state.position, self._transactions)
 
     def repair(self, name: str, *, local: bool) -> RepairOutcome:
-        """Bring a table that somebody else wrote to back to what the log says.
+        """Repair a table that somebody else wrote to: its rows are those of the log again.
 
         Args:
-            local: Use this site's own files, even if another site could give a copy.
+            local: Use this site's own files, even if another site could lend a copy.
 
         Raises:
             TxLogError: As `TableRepair`.
@@ -286,7 +286,7 @@ class Applier:
             return RepairOutcome(found=found)
         repair.begin(found)
         self._replica.take_over(repair.state)
-        # Only now the node knows that the replica needs help, and who could give it.
+        # With this report the node knows that the table is wrong, and looks for a donor.
         self.report()
         found = replace(found, copy=repair.copy_offered())
         if found.copy and not local:
@@ -298,7 +298,7 @@ class Applier:
                 self._replica.take_over(repair.state)
                 self.report()
 
-    # --- what the driver orders -----------------------------------------------------------------
+    # --- what the driver calls ------------------------------------------------------------------
 
     @property
     def position(self) -> int:
@@ -323,7 +323,7 @@ class Applier:
             self._pace = cost_of(batch, monotonic() - began)
 
     def _apply_batch(self, tail: LogTail) -> Batch:
-        """Apply the next batch; if it fails, once more after damaged files were fetched again."""
+        """Apply the next batch; after a failure fetch its damaged files and apply it once more."""
         try:
             return self._replica.apply_batch(tail)
         except DivergedError:
@@ -334,15 +334,15 @@ class Applier:
         return self._replica.apply_batch(tail)
 
     def _repair_files(self, tail: LogTail, error: ApplyError) -> bool:
-        """Have the node look at the batch's files; return whether it fetched some again.
+        """Have the node check the batch's files; return whether it fetched some again.
 
         Raises:
-            PayloadLostError: No site has a file whole that the batch needs (definite).
+            PayloadLostError: No site has an undamaged copy of a file (definite).
         """
         try:
             found = self.source.repair_files(*self._replica.range_of(tail))
         except TxLogError as failure:
-            _logger.warning("the node did not look at the files of the batch: %s", failure)
+            _logger.warning("the node did not check the files of the batch: %s", failure)
             return False
         if not found["lost"]:
             return bool(found["fetched"])
@@ -353,9 +353,9 @@ class Applier:
             f"(run {lost['run'] or 'not known any more'}) needs the file {lost['path']}, and no "
             f"site has it whole.  {self.info.node_id}: {lost['reason']}"
             + (f"; {asked}" if asked else "; each site writes such files for itself"),
-            hint="Put a good copy of it below the payload store, from a backup; or bring this "
-            "replica past the position: a copy of another site's (sparktxlog catch-up), or an "
-            "image (sparktxlog restore).  Until then the worker stands still here.",
+            hint="Put a good copy of the file from a backup into the payload store, or bring this "
+            "replica past the position: copy it from another site (sparktxlog catch-up), or "
+            "restore an image (sparktxlog restore).  Until then the worker stands still here.",
             path=lost["path"],
             position=lost["position"],
             sites=[self.info.node_id, *lost["asked"]],
@@ -366,7 +366,7 @@ class Applier:
 
         Raises:
             ExpiredError: Its log no longer has it (definite).
-            TransportError: It is not published there yet, or the node is not reached.
+            TransportError: It is not published there yet, or the node cannot be reached.
         """
         tail = self._tail(wait_s=POLL_S)
         if not tail.segments:
@@ -377,11 +377,11 @@ class Applier:
         return self._replica.range_of(tail)
 
     def give_up(self, reason: str) -> None:
-        """Tell the node that a batch fails again and again: only a copy helps."""
+        """Tell the node that a batch keeps failing: only a copy helps."""
         self._reporter.report(self.state, irreparable=reason)
 
     def open_copy(self) -> ReplicaCopy:
-        """Begin a copy, or go on with the one begun.
+        """Begin a copy, or resume the unfinished one.
 
         Raises:
             ApplyError: This worker must not copy (definite).
@@ -404,14 +404,14 @@ class Applier:
         )
 
     def close_copy(self, copy: ReplicaCopy, outcome: CopyOutcome | None) -> None:
-        """Take over the state that a copy ended in."""
+        """Take over the state that a copy left."""
         copy.close()
         self._replica.take_over(copy.state)
         if outcome is not None:
             self._copied.append(outcome)
 
     def report(self, pace: ReplayCost | None = None) -> None:
-        """Report the replica as it is, and take the node's answer."""
+        """Report the replica's state, and keep the node's answer."""
         half = self.state.copying is not None and self.state.copying.swapped
         self._reporter.report(
             self.state,
@@ -420,7 +420,7 @@ class Applier:
         )
 
     def obstacle(self) -> str:
-        """Return why the node wants this worker to stop, empty if it does not."""
+        """Return why this worker has to stop, empty = it goes on."""
         answer = self._reporter.answer
         if self._wants_copy() or answer.plan not in ("copy", "stop"):
             return ""
@@ -431,27 +431,27 @@ class Applier:
 
     # --- following ----------------------------------------------------------------------------
 
-    def lives(self) -> bool:
-        """Return whether Spark still runs: without it nothing can be applied."""
+    def spark_runs(self) -> bool:
+        """Return whether Spark still runs."""
         try:
             return not self._session.sparkContext._jsc.sc().isStopped()
         except Exception:  # noqa: BLE001 - its JVM is gone
             return False
 
     def is_foreign(self) -> bool:
-        """Return whether the node takes the replica for one of another log."""
+        """Return whether the node's verdict is that the replica belongs to another log."""
         return self._reporter.answer.verdict == ReplicaVerdict.FOREIGN.value
 
     def note_error(self, text: str) -> None:
-        """Have reports say why the worker stands still; empty = it does not any more."""
+        """Set why the worker stands still, for its reports; empty = it goes on."""
         self._reporter.fail(text)
 
     def go_on(self) -> None:
-        """Recount or copy if the node says so, else wait for segments and apply what comes."""
+        """Recount or copy if the node asks for it, else wait for segments and apply them."""
         self._recount()
         self._scheduled.step(self.state, self._tell_recount)
         if self._wants_copy():
-            self._heed()
+            self._recount_and_copy()
             return
         tail = self._tail(wait_s=POLL_S)
         if tail.segments:
@@ -466,7 +466,7 @@ class Applier:
         """Recount the tables that the node asks for: other sites report other signatures (S3)."""
         tables = self._reporter.answer.recount
         if tables and (self.state.position, tables) != self._recounted:
-            # Once for a position: a scan that fails is not repeated endlessly.
+            # Once for each position: a scan that fails is not repeated endlessly.
             self._recounted = (self.state.position, tables)
             self._tell_recount(self._count(self._session, self.state, tables))
 
@@ -480,14 +480,14 @@ class Applier:
     def _count(self, session: SparkSession, state: ReplicaState, tables: Iterable[str]) -> Recount:
         return recount(session, self.directory.lake, state, self.info.node_id, tables)
 
-    def _heed(self) -> None:
-        """Recount and copy if the node says so."""
+    def _recount_and_copy(self) -> None:
+        """Recount and copy if the node's last answer asks for it."""
         self._recount()
         if self._wants_copy():
             self._copy(self._reporter.answer.reason)
 
     def _copy(self, reason: str) -> None:
-        """Copy a donor's replica, or go on with a copy that was begun, until it is IN_SYNC.
+        """Copy a donor's replica, or resume an unfinished copy, until this one is IN_SYNC.
 
         Raises:
             TxLogError: As `ReplicaDriver.copy`.
@@ -495,7 +495,7 @@ class Applier:
         self._pace = None
         self._driver.copy(reason)
         if self._pace is not None:
-            # The donor lagged behind this replica: the rest was requested and applied at once.
+            # The donor was behind this replica: the rest was requested and applied at once.
             self.report(self._pace)
 
 

@@ -1,13 +1,11 @@
-"""A replica in its worker's hands: its state, and one batch brought to all of its tables.
+"""A worker's replica: its state, and how one batch is applied to its tables.
 
     segments → batch → plan for each table → steps, each one Delta commit → snapshot → state
 
-Exactly once: the batch is journaled before its first commit, each commit carries a rising `txn`
-version with the step's number, and after a crash the batch is done again with the same end, table
-by table from the last step that is in the table's own log.  A table that somebody else wrote to
-stands still as diverged; the others go on.
-
-What comes next, and when, is `apply`'s; here is no loop, no node and no clock.
+Each batch is applied exactly once.  It is journaled before its first commit, and each commit
+carries a rising `txn` version with the step's number.  After a crash the batch is repeated with the
+same end: each table goes on after the last step in its own log.  A table that somebody else wrote
+to stands still as diverged; the others go on.
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ Tables = dict[str, ReplicaTable]
 
 
 class Replica:
-    """The tables of a lake with the state that says where they stand.
+    """The tables of a lake, and the state that records their versions.
 
     Args:
         session: The worker's own.
-        directory: The lake, owned.
+        directory: The lake, locked by this process.
         info: Of the node that serves the log.
     """
 
@@ -90,30 +88,30 @@ class Replica:
     def _next_segments(self, tail: LogTail) -> Sequence[Segment]:
         pending, segments = self.state.pending, tail.segments
         if pending is not None and pending.cut is not None:
-            # It was begun for a worker that was to stop there, and ends there again.
+            # The worker that began it was told to stop there: it ends there again.
             segments = cut_segments(segments, pending.cut)
         return batch_segments(
             segments, self._signature_interval, end=pending.last if pending else None
         )
 
     def take_over(self, state: ReplicaState) -> None:
-        """Go on with a state that somebody else brought the lake to; tables are opened anew."""
+        """Go on from the state that a copy or a repair left; tables are opened again."""
         self.state, self._steps = state, None
 
     # --- one batch ----------------------------------------------------------------------------
 
     def apply_batch(self, tail: LogTail) -> Batch:
-        """Apply the next batch of a tail durably, and save the state that it leads to.
+        """Apply the next batch of a tail durably, and save the new state.
 
         Raises:
             DivergedError: The log does not continue this replica (protocol P24, definite).
-            ApplyError: A table could not be brought on; the batch is begun and is done again.
+            ApplyError: A table could not be changed; the next call repeats the batch.
         """
         pending, segments = self.state.pending, self._next_segments(tail)
         if self.state.copying is not None:
             raise ApplyError(
                 f"copy {self.state.copying.copy_id} was begun and is not finished",
-                hint="Run jobs/catch_up.py, which goes on with it.",
+                hint="Run jobs/catch_up.py, which resumes it.",
                 copy_id=self.state.copying.copy_id,
             )
         position, chain_hash = self.state.position, self.state.chain_hash
@@ -180,7 +178,7 @@ class Replica:
         return tables
 
     def _stands_still(self, progress: TableProgress, error: DivergedError) -> ReplicaTable:
-        """Return a table as it was before the batch, which does not reach it any more."""
+        """Return a table as it was before the batch, marked as diverged."""
         return ReplicaTable(
             definition=progress.definition,
             version=progress.recorded,
@@ -190,14 +188,14 @@ class Replica:
         )
 
     def _table_steps(self, lineage: str) -> TableSteps:
-        """Return what does the commits; kept, as it keeps tables open."""
+        """Return what makes the commits; one object for all batches, as it keeps tables open."""
         if self._steps is None:
             self._steps = TableSteps(self._session, self.lake, self._payload_root, lineage)
         return self._steps
 
 
 def cost_of(batch: Batch, seconds: float) -> ReplayCost:
-    """Return what a batch consisted of, for the node's estimates."""
+    """Return what a batch consisted of and how long it took, for the node's estimates."""
     stages = [stage for plan in batch.tables.values() for stage in plan.stages]
 
     def size_of(pieces: Iterable[Piece]) -> int:
@@ -239,7 +237,7 @@ def _recorded(progress: TableProgress) -> ReplicaTable:
 
 
 def inline_extent(payload_root: Path, last: int) -> Extent:
-    """Return a reader of the places of an inline effect's first and last row up to a position."""
+    """Return a function: inline effect → places of its first and last row up to a position."""
 
     def read(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
         places: list[LogPlace] = []

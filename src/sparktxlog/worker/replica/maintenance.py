@@ -1,13 +1,13 @@
-"""Upkeep of a replica's tables: OPTIMIZE where files are many and small, VACUUM of old versions.
+"""Upkeep of a replica's tables: OPTIMIZE of many small files, VACUUM of old versions.
 
 A table on a local disk has one writer: two JVMs that commit at once may overwrite each other's
-commit.  So whatever commits, or judges files by their age, happens under the worker's own lock,
-table by table; while a worker holds it OPTIMIZE is left out, and VACUUM runs in lite mode, which
-commits nothing and looks only at files that the table's log removed: a file that a worker has
-linked and not committed yet is safe.  OPTIMIZE changes no rows, and the worker accepts it.
+commit.  So OPTIMIZE and a full VACUUM take the worker's lock, for one table at a time.  While a
+worker holds the lock, OPTIMIZE is skipped and VACUUM runs in lite mode.  That mode commits nothing
+and looks only at files that the table's log removed, so a file that a worker linked and did not
+commit yet is safe.  OPTIMIZE changes no rows, and the worker accepts it.
 
-Nothing below `_sparktxlog/` is touched.  The files that donors pinned for running copies are hard
-links there: VACUUM takes only the table's names of them.
+Nothing below `_sparktxlog/` is touched.  Files that donors pinned for running copies are hard links
+there, which VACUUM leaves alone.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _TRY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What is wanted."""
+    """What to do."""
 
-    #: Only these tables; none named = all of the replica.
+    #: Only these tables; empty = all of the replica.
     tables: Sequence[str] = ()
     optimize: bool = True
     vacuum: bool = True
@@ -77,9 +77,9 @@ class TableUpkeep:
     #: `full`, `lite`, or empty.
     vacuumed: str = ""
     seconds: float = 0.0
-    #: What was left out, and why; the same run later may do it.
+    #: What was skipped, and why; a later run may do it.
     skipped: str = ""
-    #: What went wrong.
+    #: The error.
     failed: str = ""
 
 
@@ -91,11 +91,11 @@ def maintain_replica(
 ) -> list[TableUpkeep]:
     """Compact and vacuum the tables of a replica, one after the other; hold `single_flight`.
 
-    Doing it again is harmless, and does only what is due.  A table that fails says so in its
-    line, and the others are maintained.
+    A second call does only what is due then.  A table that fails says so in its line, and the
+    others are maintained.
 
     Args:
-        tell: Called with lines that tell of the progress.
+        tell: Called with a line after each table.
 
     Raises:
         NotAppliedError: No worker has applied anything here yet (definite).
@@ -114,7 +114,7 @@ def maintain_replica(
     session = applier_session(spark)
     # A log entry of VACUUM would be a commit that is not the worker's.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
-    # VACUUM lists files in so many tasks; Spark's default of 10,000 takes minutes (measured).
+    # VACUUM lists files in this many tasks; Spark's default of 10,000 takes minutes (measured).
     tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(tasks))
     keeper = _Keeper(session, lake, wanted)
@@ -147,7 +147,7 @@ class _Keeper:
         self._session = session
         self._lake = lake
         self._wanted = wanted
-        #: Until when a worker is waited for, once for all tables.
+        #: How long to wait for a worker, for all tables together.
         self._deadline_s = monotonic() + wanted.wait_s
 
     def maintain(self, name: str, diverged: str) -> TableUpkeep:
@@ -195,12 +195,12 @@ class _Keeper:
         with closing(replica):
             state = applied_state(self._lake)
             if state.pending is not None or state.copying is not None:
-                found.skipped = "a batch or copy was broken off; a worker has to finish it first"
+                found.skipped = "a batch or copy was interrupted; a worker has to finish it first"
                 return
             if due:
                 before = newest_version(directory, state.tables[found.table].version)
                 self._sql(f"OPTIMIZE {_quoted(directory)}")
-                # Spark fsyncs nothing, and VACUUM may take the old files some day.
+                # Spark fsyncs nothing, and a later VACUUM removes the old files.
                 settle(directory, before + 1, newest_version(directory, before))
                 found.optimized = True
             if self._wanted.vacuum:
@@ -208,7 +208,7 @@ class _Keeper:
                 found.vacuumed = "full"
 
     def _own_replica(self) -> ReplicaDirectory:
-        """Return the replica, locked as a worker locks it; wait for one that holds it."""
+        """Return the replica, locked as a worker locks it; wait until a worker releases it."""
         never = threading.Event()
         while True:
             try:

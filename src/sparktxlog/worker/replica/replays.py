@@ -1,8 +1,8 @@
-"""Catch-ups by replay, reported to the node when they end: estimate against actual.
+"""Records of catch-ups by replay: the worker sends one, with estimated and actual time, at the end.
 
 A replay counts as a catch-up if the oldest transaction that the replica lacks was ordered more than
-`BEHIND_S` seconds ago.  Batches of a worker that keeps up never were; they tell their cost with
-their reports, and leave no record.
+`BEHIND_S` seconds ago.  The batches of a worker that keeps up leave no record; their reports carry
+their cost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds since the ordering of the first missing transaction that make a replay a catch-up.
+#: A replay is a catch-up if its first transaction was ordered more seconds ago.
 BEHIND_S = 60.0
 #: Characters of an outcome that are kept.
 _MAX_OUTCOME = 500
@@ -36,12 +36,12 @@ class ReplayRecords:
     def __init__(self, source: HttpLogSource, node_id: str) -> None:
         self._source = source
         self._node_id = node_id
-        #: The record under way: `to_position` is where it is over, `transactions` counts what the
-        #: worker had applied before it.
+        #: The open record: `to_position` is its end, `transactions` how many the worker had applied
+        #: before it.
         self._open: Transfer | None = None
         #: When it began, steady clock, seconds.
         self._began = 0.0
-        #: Up to here the node would have copied: a replay all the same leaves no record.
+        #: The node preferred a copy up to here: a replay leaves no record.
         self._copied_to = 0
 
     def begin(self, tail: LogTail, worker_id: str, position: int, transactions: int) -> None:
@@ -61,8 +61,8 @@ class ReplayRecords:
         try:
             decision = self._source.plan(worker_id)
         except TxLogError as error:
-            # It counts without an estimate; the replay itself is the order of the last report.
-            _logger.warning("the node did not tell its estimate: %s", error)
+            # The record has no estimate; the replay itself follows from the last report.
+            _logger.warning("the node gave no estimate: %s", error)
         else:
             if decision.plan == Plan.COPY.value:
                 self._copied_to = tail.position
@@ -86,12 +86,12 @@ class ReplayRecords:
         )
 
     def applied(self, position: int, transactions: int) -> None:
-        """Tell the node if the replica is where the published log ended at the begin."""
+        """End the record if the replica reached the end that the log had when it began."""
         if self._open is not None and position >= self._open.to_position:
             self.end("done", position, transactions)
 
     def end(self, outcome: str, position: int, transactions: int) -> None:
-        """End an open record, as done or with the reason why it is not."""
+        """Send an open record; `outcome` is "done" or the reason for an early end."""
         replay, self._open = self._open, None
         if replay is None:
             return
@@ -106,5 +106,5 @@ class ReplayRecords:
         try:
             self._source.record_transfer(transfer)
         except TxLogError as error:
-            # The record is for people; the replica stands without it.
+            # The record is for people; the replica does not need it.
             _logger.warning("the node did not take the record of a replay: %s", error)

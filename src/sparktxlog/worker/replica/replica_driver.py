@@ -1,11 +1,11 @@
-"""Brings one replica to the end of the log, and keeps it there: one thing at a time.
+"""Brings one replica to the end of the log, and keeps it there: one step at a time.
 
-    BASIC    applies batches.  A batch that fails is tried once more; then only a copy helps, and
-             the node is told.
-    REQUEST  asks the node for a missing range, again with growing pauses.  A range that the log
-             no longer has needs a copy.
+    BASIC    applies batches.  A batch that fails is tried once more.  If that fails too, the driver
+             tells the node and copies.
+    REQUEST  asks the node for a missing range, with growing pauses.  If the log no longer has the
+             range, the driver copies.
     LOAD     copies: keeps the old files, gets a grant, stages all tables, restarts from the copy
-    IDLE     stands still, with a reason: all attempts are spent, or neither replay nor copy helps
+    IDLE     stands still, with a reason: no attempts are left, or neither replay nor copy helps
              (a refused token, an unreadable answer, a full disk)
 
 A worker that follows retries transient failures; any other error ends it:
@@ -14,15 +14,15 @@ A worker that follows retries transient failures; any other error ends it:
        ▲  └──► stop               failed
        └── stand still ◄──────────────┘
 
-While it stands still it says why, once.  It waits `IDLE_S` seconds, or until the node's plan
-changes.  Then it reports and does what the node answers.  So it survives a donor whose link is
-down, a full disk, or a queue that is behind its replica.
+A worker that stands still logs the reason once.  It waits `IDLE_S` seconds, or until the node's
+plan changes.  Then it reports and obeys the answer.  So it survives a donor whose link is down, a
+full disk, or a queue that is behind its replica.
 
 These errors end the worker, with the exit code of the error:
 
     the replica, or a copy of it, belongs to another log or history          4
     the node refuses the token                                               5
-    node and worker do not understand each other: mixed releases             1
+    node and worker are of releases that do not fit                          1
     an invariant does not hold                                               1
     Spark does not run any more                                              1
 
@@ -61,27 +61,27 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Attempts at the same after a first error of the link.
+#: Retries after a transient error.
 RETRIES = 3
-#: Seconds before the first of them; doubles.
+#: Seconds before the first retry; doubles each time.
 PAUSE_S = 1.0
-#: Copies tried again after a failed one, and copies made in a row without a batch applied after.
+#: Most retries of a failed copy, and most copies in a row without a batch applied after one.
 COPIES = 3
-#: Seconds after which a waiting worker looks whether it is to end.
+#: A waiting worker checks every so many seconds whether it has to stop.
 POLL_S = 5.0
-#: Seconds before an absent node is asked again.
+#: Seconds before a node that cannot be reached is asked again.
 RETRY_S = 1.0
-#: Seconds before a replica that stands still is reported anew.
+#: Seconds before a worker that stands still reports again.
 IDLE_S = 30.0
 
-#: A retry changes nothing: another log or history, or a bug.
+#: A retry cannot help: another log or history, or a bug.
 _FATAL = (DivergedError, InvariantViolation)
-#: Refusals, by the own node or by a donor.
+#: Refusals by the worker's node or by a donor.
 _REFUSALS = (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)
 
 
 class ReplicaPhase(str, Enum):
-    """What a replica is about."""
+    """What the driver of a replica is doing."""
 
     BASIC = "BASIC"
     REQUEST = "REQUEST"
@@ -89,7 +89,7 @@ class ReplicaPhase(str, Enum):
     IDLE = "IDLE"
 
 
-#: Phase → phases it may turn into.  A new beginning leads from each to BASIC.
+#: Phase → phases that may follow.  `reset` leads from each to BASIC.
 REPLICA_TRANSITIONS: dict[ReplicaPhase, frozenset[ReplicaPhase]] = {
     ReplicaPhase.BASIC: frozenset({ReplicaPhase.REQUEST, ReplicaPhase.LOAD}),
     ReplicaPhase.REQUEST: frozenset({ReplicaPhase.BASIC, ReplicaPhase.LOAD, ReplicaPhase.IDLE}),
@@ -99,20 +99,20 @@ REPLICA_TRANSITIONS: dict[ReplicaPhase, frozenset[ReplicaPhase]] = {
 
 
 class Fault(str, Enum):
-    """Why something failed, as far as it decides what comes next."""
+    """Kinds of failures: each calls for another next step."""
 
-    #: Silence, a broken link, a busy donor: the same may work later.
+    #: No answer, a broken link, a busy donor: a retry may succeed.
     TRANSPORT = "transport"
     #: The log, or the offered file, is not there any more.
     UNAVAILABLE = "unavailable"
-    #: It would fail again in the same way.
+    #: A retry would fail in the same way.
     DETERMINISTIC = "deterministic"
-    #: Somebody must do something first: a wrong token, another release, a full disk.
+    #: People must act first: a wrong token, another release, a full disk.
     REFUSED = "refused"
 
 
 def fault_of(error: TxLogError) -> Fault:
-    """Return what an error of the own node or of the own disk means."""
+    """Return which kind of failure an error of the worker's node, a donor or a disk is."""
     if isinstance(error, _REFUSALS):
         return Fault.TRANSPORT if error.retryable else Fault.REFUSED
     if isinstance(error, DiskFullError):
@@ -139,7 +139,7 @@ class _DrivenReplica(Protocol):
     def is_foreign(self) -> bool: ...
     def go_on(self) -> None: ...
     def note_error(self, text: str) -> None: ...
-    def lives(self) -> bool: ...
+    def spark_runs(self) -> bool: ...
 
 
 class ReplicaDriver:
@@ -147,35 +147,35 @@ class ReplicaDriver:
 
     Args:
         replica: What is driven.
-        stop: Set to end it; obeyed within `POLL_S` seconds, or after the batch under way.
+        stop: Set to end it: within `POLL_S` seconds, or after the current batch.
     """
 
     def __init__(self, replica: _DrivenReplica, stop: threading.Event) -> None:
         self._replica = replica
         self._stop = stop
-        #: Why a worker that follows stood still last, empty once something was done since.
+        #: The reason for standing still that was logged last; empty after any success.
         self._said = ""
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Begin anew: nothing was tried, nothing was heard of."""
+    def reset(self) -> None:
+        """Forget failures and received positions."""
         self.phase = ReplicaPhase.BASIC
-        #: Why the replica stands idle; empty unless IDLE.
+        #: Why the replica stands still; empty unless IDLE.
         self.reason = ""
-        #: Last position that is at hand without a gap, and furthest one ever received.
+        #: Last position received without a gap, and last one received at all.
         self._at_hand = self._heard = self._replica.position
-        #: Copies since anything was applied.
+        #: Copies since a batch was applied.
         self._barren_copies = 0
         #: Position at which a batch failed last.
         self._failed_at = -1
 
-    # --- one replica brought forward ----------------------------------------------------------
+    # --- to the end of a range ----------------------------------------------------------------
 
     def take(self, first: int, last: int) -> None:
-        """Take in a published range and do all that follows from it.
+        """Apply a published range, with requests for missing ranges and copies as needed.
 
         Raises:
-            TxLogError: The last failure, if the replica stands idle now; its tables are as
+            TxLogError: The last failure, if the replica stands still now.  Its tables are as
                 before, unless the journal names some as swapped (not definite: a repeated run
                 goes on).
         """
@@ -183,7 +183,7 @@ class ReplicaDriver:
         self._apply_all()
 
     def copy(self, reason: str) -> None:
-        """Copy, because the node or somebody says so, until the replica is in sync.
+        """Copy, because the node or an operator asked for it; then apply what follows.
 
         Raises:
             TxLogError: As `take`.
@@ -219,7 +219,7 @@ class ReplicaDriver:
                 self._failed_at = self._replica.position
                 self._pause(1, error)
                 return
-            # The second failure is taken for one that would repeat.
+            # After two failures a third one is likely.
             self._replica.give_up(str(error))
             self._copy(error.message, error)
 
@@ -243,7 +243,7 @@ class ReplicaDriver:
             self._enter(ReplicaPhase.BASIC)
 
     def _copy(self, reason: str, error: TxLogError | None = None) -> None:
-        """Copy until a copy is in place, unless the last ones led nowhere."""
+        """Copy until a copy is in place, unless the last copies did not help."""
         self._enter(ReplicaPhase.LOAD)
         if self._barren_copies >= COPIES:
             self._stand_idle(f"{self._barren_copies} copies did not help: {reason}")
@@ -278,14 +278,14 @@ class ReplicaDriver:
             except TxLogError as error:
                 _logger.warning("copying failed: %s", error)
                 if copy.in_place:
-                    # Only its report failed: the next report tells of the copied tables.
+                    # Only the report failed; the next one has the copied tables.
                     raise
                 copy.fail(str(error))
                 failed += 1
                 if isinstance(error, DiskFullError):
                     self._stand_idle(error.message)
                     raise
-                # What a donor refuses, another one or another lease may give.
+                # Another donor or another lease may work.
                 if failed > COPIES:
                     self._stand_idle(f"{failed} copies failed, the last one: {error.message}")
                     raise
@@ -305,7 +305,7 @@ class ReplicaDriver:
     def _retried(
         self, task: str, act: Callable[[], T], failed: Callable[[str], None] = lambda _: None
     ) -> T:
-        """Try again after errors of the link; any other error is the caller's."""
+        """Retry transient errors; raise any other."""
         failures = 0
         while True:
             try:
@@ -335,15 +335,15 @@ class ReplicaDriver:
         self._enter(ReplicaPhase.IDLE)
         self.reason = reason
         # At level info: the caller shows the error.
-        _logger.info("the replica is idle: %s", reason)
+        _logger.info("the replica stands still: %s", reason)
 
     # --- following ----------------------------------------------------------------------------
 
     def follow(self, changed: threading.Event) -> None:
-        """Follow until `stop` is set or the node wants a worker to stop that cannot come back.
+        """Follow until `stop` is set, or the node stops a worker for which waiting is useless.
 
         Args:
-            changed: Set whenever the node's plan becomes another one.
+            changed: Set whenever the node's verdict or plan changes.
 
         Raises:
             TxLogError: An error that a retry does not cure.
@@ -352,7 +352,7 @@ class ReplicaDriver:
         while not self._stop.is_set():
             try:
                 if not reported:
-                    # Seen by the node, and perhaps stopped, before anything is applied.
+                    # First: the node may answer with stop.
                     self._replica.report()
                     changed.clear()
                     reported = True
@@ -372,24 +372,24 @@ class ReplicaDriver:
                 reported = self._survive(foreseen(error), changed) and reported
 
     def _survive(self, error: TxLogError, changed: threading.Event) -> bool:
-        """Wait as long as an error calls for; return whether the last report still counts."""
+        """Wait after an error; return whether the last report is still valid."""
         if self._stop.is_set():
-            _logger.warning("ended in the middle: %s", error)
+            _logger.warning("stopped during an error: %s", error)
             return True
         away = isinstance(error, TransportError) and self.phase is not ReplicaPhase.IDLE
         if not away:
-            # That the node itself was away is no news to it.
+            # The node need not be told that it could not be reached.
             self._replica.note_error(str(error))
-        if not self._replica.lives() or self._is_final(error):
+        if not self._replica.spark_runs() or self._is_final(error):
             raise error
-        self.begin()
+        self.reset()
         if away:
             _logger.warning("node not reached, trying again: %s", error)
             self._stop.wait(RETRY_S)
             return True
-        # An answer that came with the failure is no news.
+        # A plan from before the error does not count as a change.
         changed.clear()
-        # The node knows by now that its log is too short: its next answer is another one.
+        # The node knows now that its log is too short: its next answer is another one.
         expired = isinstance(error, ExpiredError)
         self._stand_still(str(error), changed, RETRY_S if expired else IDLE_S)
         return False
@@ -409,7 +409,7 @@ class ReplicaDriver:
             return True
         if error.retryable or isinstance(error, InternalError):
             return False
-        # Of an idle replica a refusal may be a donor's, not the node's.
+        # If the replica is IDLE, a refusal may come from a donor, not from the node.
         if self.phase is not ReplicaPhase.IDLE and isinstance(error, _REFUSALS):
             return True
         return not self._replica.may_copy and not isinstance(error, ExpiredError)

@@ -21,17 +21,17 @@ from sparktxlog.worker.replica.state import ReplicaState
 
 _logger = logging.getLogger(__name__)
 
-#: Longest text of an error that a report carries.
+#: Most characters of an error in a report.
 _MAX_ERROR = 1_000
-#: Seconds for which the end of a heartbeat under way is waited for.
+#: Longest wait for the end of a heartbeat, seconds.
 _JOIN_S = 5.0
-#: Reports kept while the node is away; the oldest go first.
+#: Most reports kept while the node cannot be reached; the oldest are dropped first.
 REPORTS_KEPT = 1000
 
 
 @cache
 def engine_name() -> str:
-    """Return which engine applies: replicas with different ones may differ in rounding."""
+    """Return the engine that applies batches: two engines may round differently."""
     names = []
     for package in ("pyspark", "delta-spark", "deltalake"):
         try:
@@ -49,7 +49,7 @@ def report_of(
     follows: bool = False,
     error: str = "",
 ) -> WorkerReport:
-    """Make the report of a state, stamped now."""
+    """Return the report of a state, with the present time."""
     return WorkerReport(
         worker_id=state.worker_id,
         node_id=node_id,
@@ -68,7 +68,7 @@ def report_of(
 
 
 class Reporter:
-    """Sends reports in order, each once the node takes it.
+    """Sends reports in order; keeps each until the node takes it.
 
     Args:
         source: Used by no other thread.
@@ -83,23 +83,23 @@ class Reporter:
         self._latest: WorkerReport | None = None
         self._follows = False
         self._error = ""
-        #: What the node made of the last report it took; empty before the first one.
+        #: The node's answer to the last report that it took; empty before the first one.
         self.answer = Answer(verdict="", plan="")
-        #: Set when the node's plan becomes another one; clear it before waiting for it.
+        #: Set when the node's verdict or plan changes; clear it before waiting for it.
         self.changed = threading.Event()
 
     def report(
         self, state: ReplicaState, *, pace: ReplayCost | None = None, irreparable: str = ""
     ) -> Answer:
-        """Send the report of a state, after those that still wait.
+        """Send the waiting reports and then that of a state.
 
         Args:
-            pace: What the batch before it cost.
+            pace: What the last batch cost.
             irreparable: Why the worker cannot go on by itself.
 
         Raises:
-            TransportError: The node did not take it; it is kept for the next time.
-            TxLogError: The node refuses it (definite); kept as well.
+            TransportError: The node did not take it; it is kept and sent again.
+            TxLogError: The node refuses it (definite); it is kept too.
         """
         with self._lock:
             self._latest = report_of(
@@ -113,17 +113,18 @@ class Reporter:
             return self._flush()
 
     def follow(self) -> None:
-        """Say from now on that the worker goes on until it says otherwise."""
+        """Say in all later reports that the worker follows the log until further notice."""
         self._follows = True
 
     def fail(self, error: str) -> None:
-        """Say from now on why the worker stands still; empty = it does something again."""
+        """Say in all later reports why the worker stands still; empty = it goes on."""
         self._error = error[:_MAX_ERROR]
 
     def end(self, error: str = "") -> None:
-        """Tell the node that the worker ends; if it fails, the node must not expect it to.
+        """Tell the node that the worker ends, if it followed or failed.
 
-        A node that cannot be reached takes the worker for dead, as it is.
+        After a failure the report still says that it follows: the node then misses its worker.  The
+        same happens if the node cannot be reached.
         """
         if error:
             self.fail(error)
@@ -136,7 +137,7 @@ class Reporter:
                 _logger.warning("the node was not told that the worker ends: %s", failure)
 
     def beat(self) -> None:
-        """Send what waits, or the latest report anew."""
+        """Send the waiting reports, or the latest one again."""
         with self._lock:
             latest = self._latest
             if latest is not None:
@@ -155,7 +156,7 @@ class Reporter:
             sent = self._sender.shortened(report)
             answer = self._source.report(sent)
             if not self._sender.answered(report, sent, (answer.kept,)):
-                continue  # the node has restarted: whole, then
+                continue  # the node restarted: it needs the whole report
             self._waiting.popleft()
             self.answer = answer
             if (before.verdict, before.plan) != (answer.verdict, answer.plan):
@@ -166,13 +167,13 @@ class Reporter:
 
 @contextmanager
 def heartbeat(beat: Callable[[], None], *, interval_s: float) -> Iterator[None]:
-    """Call `beat` in a thread while the context is open; the only one that sends by itself."""
+    """Call `beat` in a thread every so many seconds while the context is open."""
     stop = threading.Event()
 
     def run() -> None:
         supervisor = Supervisor()
         while not stop.wait(interval_s):
-            # The next beat tries again; the node sees the silence.
+            # The next beat tries again.
             supervisor.attempt("heartbeat", beat)
 
     thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -181,5 +182,5 @@ def heartbeat(beat: Callable[[], None], *, interval_s: float) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        # A beat under way may hang for as long as a request may: the worker does not wait for that.
+        # A request may hang for long: the worker does not wait for it.
         thread.join(timeout=_JOIN_S)

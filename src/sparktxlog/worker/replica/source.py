@@ -1,4 +1,4 @@
-"""Its node as a worker sees it: source of the log, receiver of reports."""
+"""The worker's client of its node: gets the log, sends reports."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from sparktxlog.worker.apply.cutting import Cut, cut_segments
 
 T = TypeVar("T")
 
-#: Added to the wait asked for, seconds: the node needs time to answer.
+#: Timeout of a request, seconds; added to the wait that it asks for.
 _ANSWER_TIME_S = 15.0
-#: Seconds in which donors can pin the files of a large replica.
+#: Longest time in which donors pin the files of a large replica, seconds.
 _PIN_TIME_S = 120.0
-#: Seconds in which a node can remove the files of a long log.
+#: Longest time in which a node removes the files of a long log, seconds.
 _SHORTEN_TIME_S = 600.0
-#: Seconds in which a node can fetch the files of a batch from other sites.
+#: Longest time in which a node fetches the files of a batch from other sites, seconds.
 _REPAIR_TIME_S = 600.0
-#: Refusals of a node that a worker tells apart.
+#: Refusals of a node that keep their class; any other becomes RemoteProtocolError.
 _REFUSALS = (
     ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
     NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
 )  # fmt: skip
-#: Refusals by a proxy between worker and node, which may pass.
-_PASSING = (408, 425, 429)
+#: Transient refusals by a proxy between worker and node.
+_TRANSIENT = (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """What a worker must know of its node before it starts."""
+    """What a worker must know about its node before it starts."""
 
     node_id: str
     lineage: str
@@ -70,54 +70,54 @@ class NodeInfo:
     worker_heartbeat: float = 5.0
     #: Hours between two scans of a table by a worker that follows, 0 = never.
     verify_interval: float = 0.0
-    #: Where the node keeps what its workers show.
+    #: File with the token that a worker must send.
     worker_token_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
-    """Published segments after a position, ascending and without gap."""
+    """Published segments after a position, ascending, without gaps."""
 
     #: Last published position.
     position: int
     lineage: str
     epoch: int
     segments: tuple[Segment, ...] = ()
-    #: Where the worker cut them for itself; no node does.
+    #: Where the worker cut them; None = as the node sent them.
     cut: Cut | None = None
 
     def cut_at(self, cut: Cut) -> LogTail:
-        """Return this as if the node's log ended at a cut."""
+        """Return the tail as if the node's log ended at a cut."""
         end = min(self.position, cut.position)
         return replace(self, position=end, segments=cut_segments(self.segments, cut), cut=cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the node makes of a report: `plan` is up-to-date, replay, copy or stop."""
+    """The node's answer to a report: `plan` is up-to-date, replay, copy or stop."""
 
     verdict: str
     plan: str
     reason: str = ""
     #: Another site has other content, and no majority says which is right.
     contested: bool = False
-    #: Tables to be recounted, which may tell who is right.
+    #: Tables to recount: the result may show which site is right.
     recount: tuple[str, ...] = ()
-    #: Label of the report whose tables the node keeps, empty = of none.
+    #: Label of the report whose tables the node keeps, empty = none.
     kept: str = ""
 
 
 class HttpLogSource(Http):
-    """The log as a worker sees it: a node's worker interface.
+    """Calls the routes of a node that workers use.
 
-    All methods raise TransportError when the node cannot be reached (reports are idempotent,
-    so that all calls may be repeated), UnauthorizedError when it refuses the worker's token, and
-    RemoteProtocolError where node and worker do not understand each other (both definite).
+    All methods raise TransportError if the node cannot be reached, UnauthorizedError if it refuses
+    the worker's token, and RemoteProtocolError if node and worker are of releases that do not fit
+    (both definite).  Every call may be repeated: reports are idempotent.
 
     Args:
         url: Base URL of the node's client interface.
-        token: Client token, where the node asks for one; default: as of `Http`.
-        admin_token: Operator's token, for what takes one; default: the client token.
+        token: Client token, if the node asks for one; default: as of `Http`.
+        admin_token: Operator's token for `maintain_log`; default: the client token.
 
     Raises:
         ConfigError: That is no URL (definite).
@@ -129,11 +129,11 @@ class HttpLogSource(Http):
         except InvalidRequestError as error:
             raise ConfigError(error.message, hint=error.hint, value=url) from error
         self._admin_token = admin_token or token
-        #: What a worker of that node shows; None = not looked for yet, empty = not readable here.
+        #: The worker's token; None = not read yet, empty = none, or not readable here.
         self._worker_token: str | None = None
 
     def info(self) -> NodeInfo:
-        """Return where the node keeps what the worker shares with it."""
+        """Return the node's directories and settings that concern a worker."""
         return self._call(NodeInfo, "GET", "/v1/info")
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
@@ -151,33 +151,33 @@ class HttpLogSource(Http):
         return {definition.name: definition for definition in found}
 
     def report(self, report: WorkerReport) -> Answer:
-        """Tell the node where the replica stands."""
+        """Send a report of the replica."""
         return self._post(Answer, "/v1/worker/reports", report)
 
     def replicas(self) -> list[ReplicaLine]:
-        """Return what all known replicas reported last, with their tables."""
+        """Return the last report of each known replica, with its tables."""
         shown: StatusAnswer = self.document("/v1/status", tables=1)
         return shown["replicas"]
 
     def document(self, path: str, **query: Any) -> Any:
-        """Return the JSON answer of a `GET`, for what is read by people and compared by sites."""
+        """Return the JSON answer of a `GET`."""
         return self._call(object, "GET", path, query=query)
 
     def plan(self, worker_id: str) -> Decision:
-        """Return what the node would do about a replica; it does nothing."""
+        """Return the node's plan for a replica; changes nothing."""
         return self._call(Decision, "GET", "/v1/worker/plan", query={"worker": worker_id})
 
     def take_recount(self, recount: Recount) -> Answer:
-        """Tell the node what a full scan found; it answers as to a report."""
+        """Send the result of a full scan; the node answers as to a report."""
         return self._post(Answer, "/v1/worker/recounts", recount)
 
     def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         """Have donors pin their files for a copy.
 
         Args:
-            worker_id: Whose replica is replaced.
-            forced: Whatever the node plans.
-            donor: Copy from this site only, also where replicas differ; empty = any.
+            worker_id: Worker of the replica that is replaced.
+            forced: Copy even if the node's plan is not a copy.
+            donor: Copy from this site only, even if replicas differ; empty = any.
 
         Raises:
             ApplyError: No copy is possible, with the node's reason (definite).
@@ -189,12 +189,12 @@ class HttpLogSource(Http):
             raise ApplyError(error.message, hint=error.hint, **error.fields) from error
 
     def repair_files(self, first: int, last: int) -> RepairedFiles:
-        """Have the node read all files of a range, and fetch damaged ones from other sites."""
+        """Have the node check all files of a range, and fetch damaged ones from other sites."""
         wanted = {"first": first, "last": last}
         return self._post(RepairedFiles, "/v1/worker/files", wanted, wait_s=_REPAIR_TIME_S)
 
     def record_transfer(self, transfer: Transfer) -> None:
-        """Tell the node how a copy went, estimate against actual."""
+        """Send the record of a catch-up: estimated and actual time."""
         self._post(object, "/v1/worker/transfers", transfer)
 
     def maintain_log(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class HttpLogSource(Http):
         )
 
     def _post(self, kind: type[T], path: str, value: object, *, wait_s: float = 0.0) -> T:
-        """Post what only a worker of the node may tell, and show that this is one."""
+        """Post to a route that only workers may use, with the worker's token."""
         if self._worker_token is None:
             self._worker_token = self._read_worker_token()
         body = msgspec.json.encode(value)
@@ -217,12 +217,12 @@ class HttpLogSource(Http):
 
     def _read_worker_token(self) -> str:
         if not self.token:
-            # Where clients need none, workers need none either.
+            # If clients need no token, workers need none.
             return ""
         try:
             return Path(self.info().worker_token_file).read_text("ascii").strip()
         except (OSError, ValueError):
-            # The node says what is missing, and which file it is.
+            # The node's refusal names the file.
             return ""
 
     def _call(
@@ -239,11 +239,11 @@ class HttpLogSource(Http):
         answer = self.request(
             method, path, body=body, query=query, timeout_s=wait_s + _ANSWER_TIME_S, token=token
         )
-        # Where a node has nothing to say (204) its answer is empty.
+        # A 204 has no body.
         found: T = self._decoded(answer or b"null", kind)
         return found
 
-    # -- errors, in the words of a worker --------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------
 
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
@@ -261,10 +261,10 @@ class HttpLogSource(Http):
         )
 
     def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
-        """Return the error that an answer without success stands for.
+        """Return the error of an answer that is no success.
 
-        The node's code decides, not the status alone: only `expired` says that the log is gone,
-        while a proxy or another release may answer 410 as well.
+        The problem's code decides, not the status alone: only `expired` says that the log is gone;
+        a proxy or another release may also answer 410.
         """
         found = error_of(answer, status, self.url)
         text = f"{self.url}{path} answered {status}: {found.message}"
@@ -272,7 +272,7 @@ class HttpLogSource(Http):
             return type(found)(text, hint=found.hint, url=self.url)
         if status in (401, 403):
             return UnauthorizedError(text, hint=found.hint, url=self.url)
-        if status >= 500 or status in _PASSING:
+        if status >= 500 or status in _TRANSIENT:
             return TransportError(text, hint=found.hint, url=self.url)
         hint = "Is that the URL of a node?  Node and worker must be of one release."
         return RemoteProtocolError(text, hint=f"{found.hint}  {hint}".strip(), url=self.url)

@@ -1,11 +1,11 @@
 """A replica's own durable state, in `lake/_sparktxlog/`: one process at a time.
 
-    lock            held as long as the worker runs, and lock.driver as long as its JVM does
-    state.json      applied position, chain hash, tables, and the batch or copy that is under way
+    lock            held while the worker runs; lock.driver is held while its JVM runs
+    state.json      applied position, chain hash, tables, and an unfinished batch or copy
     snapshots.jsonl one line for each batch: position → {table: version}
 
-A batch is journaled in `state.json` before its first commit, so that after a crash it is done
-again with the same end, and its end is recorded after its last commit was fsynced.
+A batch is journaled in `state.json` before its first commit, so that it is repeated with the same
+end after a crash.  Its end is recorded after its last commit was fsynced.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sparktxlog.worker.apply.cutting import Cut
 
 #: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
 STATE_DIRECTORY = "_sparktxlog"
-#: Stands in it while a backup image is being written into the lake.
+#: File in it while a backup image is being restored into the lake.
 RESTORING = "restoring.json"
-#: Snapshots kept, and how many more lines may pile up before the file is rewritten.
+#: Snapshots that are kept.  The file is rewritten when it has twice as many lines.
 SNAPSHOTS_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTable:
-    """A table of the replica after the last whole batch."""
+    """A table of the replica after the last complete batch."""
 
     definition: TableDefinition
     #: Delta version that holds exactly the transactions up to the applied position.
@@ -51,12 +51,12 @@ class ReplicaTable:
     signature: TableSignature = EMPTY_SIGNATURE
     #: Empty, or why the table stands still.
     diverged: str = ""
-    #: Of a table that stands still: the position up to which `version` holds the log; -1 = it was
-    #: not kept, and of all others the replica's.
+    #: Of a table that stands still: `version` holds the log up to this position, -1 = not recorded.
+    #: All other tables: -1, the replica's position counts.
     position: int = -1
 
     def to_report(self) -> TableState:
-        """Return the table as reports carry it."""
+        """Return the table as reports contain it."""
         return TableState(
             version=self.version,
             signature=self.signature,
@@ -73,17 +73,17 @@ class PendingBatch:
     last: int
     from_hash: str
     to_hash: str
-    #: Where it ends, if that is inside a published segment.
+    #: Its end, if that is inside a published segment.
     cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLog:
-    """A donor's log that takes a table's place: known by its last commit's file."""
+    """A donor's Delta log that replaces a table's, identified by the file of its last commit."""
 
     version: int
     size_bytes: int
-    #: Microseconds since 1970 UTC; the donor's, which staged commits get too.
+    #: Time of the donor's file, which the staged commit keeps; microseconds since 1970 UTC.
     modified_at: int
 
     def stands_in(self, table: Path) -> bool:
@@ -97,9 +97,9 @@ class PlacedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCopy:
-    """A copy that was begun; until it is done the tables may stand at different positions."""
+    """An unfinished copy; until it ends, tables may stand at different positions."""
 
-    #: Of the first attempt: names the workspace, the commits and what was quarantined.
+    #: Id of the first attempt, in the names of workspace, commits and quarantine.
     copy_id: str
     #: Wall clock, microseconds since 1970 UTC.
     started_at: int
@@ -107,11 +107,11 @@ class PendingCopy:
     forced: bool = False
     #: Donor that an operator named, empty = none.
     donor: str = ""
-    #: All tables lose rows that the donor lacks: the node found the replica beyond this log.
+    #: The replica may have rows that this log lacks; those of all tables go to quarantine.
     suspect: bool = False
     #: Tables whose swap was begun.
     swapped: tuple[str, ...] = ()
-    #: Table → log that was about to take its place with its whole directory.
+    #: Table → donor's log; its whole directory was about to be replaced.
     renamed: dict[str, PlacedLog] = field(default_factory=dict)
 
 
@@ -128,16 +128,16 @@ class ReplicaState:
     chain_hash: str = ""
     tables: dict[str, ReplicaTable] = field(default_factory=dict)
     pending: PendingBatch | None = None
-    #: While it is there no batch may be applied.
+    #: Unless it is None, no batch may be applied.
     copying: PendingCopy | None = None
-    #: Node, position and copy that the replica came from last, `B@1200/3f0c…`; empty = none.
+    #: Donor, position and id of the last copy, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
-    #: Where it may stand inside a published segment: it was to stop there (`--at-most`), or was
-    #: restored from an image, made where segments may end elsewhere.
+    #: A position that may lie inside a published segment: the worker was told to stop there
+    #: (`--at-most`), or the replica was restored from an image.
     cut: Cut | None = None
 
     def begin(self, batch: Batch, lineage: str, cut: Cut | None = None) -> ReplicaState:
-        """Return the state in which a batch is under way, which may end at a cut."""
+        """Return the state with a batch begun, which may end at a cut."""
         pending = PendingBatch(
             first=batch.first,
             last=batch.last,
@@ -154,7 +154,7 @@ class ReplicaState:
         tables: dict[str, ReplicaTable],
         cut: Cut | None = None,
     ) -> ReplicaState:
-        """Return the state after a whole batch, which may have ended at a cut."""
+        """Return the state after a complete batch, which may have ended at a cut."""
         return replace(
             self,
             lineage=lineage,
@@ -163,12 +163,12 @@ class ReplicaState:
             chain_hash=batch.to_hash,
             tables=tables,
             pending=None,
-            # Until here the former one counts: the batch may have begun where that lies.
+            # The batch may have begun at the former cut, which was needed until now.
             cut=cut or self.cut,
         )
 
     def recount(self, node_id: str, tables: dict[str, RecountedTable]) -> Recount:
-        """Return what full scans of tables found, as the node is told it."""
+        """Return the results of full scans, as the node gets them."""
         return Recount(
             worker_id=self.worker_id,
             node_id=node_id,
@@ -191,7 +191,7 @@ class _SnapshotLine(msgspec.Struct, frozen=True):
 
 
 class ReplicaDirectory:
-    """The lake of a replica, owned by this process as long as it is open.
+    """The lake of a replica, locked by this process while it is open.
 
     Args:
         lake: Root of the replica's tables; made if missing.
@@ -220,7 +220,7 @@ class ReplicaDirectory:
         """Read the state; a fresh replica gets an id and stands at position 0.
 
         Raises:
-            CorruptLogError: It cannot be read, or a restore was broken off here (definite).
+            CorruptLogError: It cannot be read, or a restore here was not finished (definite).
         """
         if (self.own / RESTORING).exists():
             raise CorruptLogError(
@@ -236,21 +236,21 @@ class ReplicaDirectory:
         return state
 
     def save(self, state: ReplicaState) -> None:
-        """Replace the state durably: the old or the new one survives a crash.
+        """Replace the state durably: after a crash it is the old or the new one.
 
         Raises:
-            DiskFullError: The old one stands (definite).
-            StorageError: The disk failed; one of both stands.
+            DiskFullError: It is the old one (definite).
+            StorageError: The disk failed; it is one of both.
         """
         path = self.own / "state.json"
         with storing(path):
             write_durably(path, msgspec.json.encode(state))
 
     def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
-        """Keep which table versions belong to a position, durably, before the state is saved.
+        """Record durably, before the state is saved, which table versions belong to a position.
 
         Raises:
-            DiskFullError, StorageError: It is not kept (definite).
+            DiskFullError, StorageError: It is not recorded (definite).
         """
         path = self.own / "snapshots.jsonl"
         if self._snapshot_lines < 0:
@@ -266,7 +266,7 @@ class ReplicaDirectory:
         self._snapshot_lines += 1
 
     def forget_snapshots(self) -> None:
-        """Drop all kept snapshots: table versions of another log do not belong to them."""
+        """Drop all snapshots: their versions are of tables that were replaced."""
         (self.own / "snapshots.jsonl").unlink(missing_ok=True)
         sync_directory(self.own)
         self._snapshot_lines = 0
@@ -277,7 +277,7 @@ class ReplicaDirectory:
         self._snapshot_lines = len(kept)
 
     def on_close(self, release: Callable[[], None]) -> None:
-        """Have something released before the replica is."""
+        """Call `release` in `close`, before the replica's lock is released."""
         self._releases.append(release)
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class ReplicaDirectory:
 
 
 def read_state(lake: str | Path) -> ReplicaState | None:
-    """Read a replica's state without owning it, None where no worker has ever been.
+    """Read a replica's state without its lock; None = no worker has run here.
 
     Raises:
         CorruptLogError: The file is damaged.
@@ -309,7 +309,7 @@ def read_state(lake: str | Path) -> ReplicaState | None:
 
 
 def applied_state(lake: str | Path) -> ReplicaState:
-    """Read the state of a replica that something was applied to.
+    """Read the state of a replica to which something was applied.
 
     Raises:
         NotAppliedError: No worker has applied anything here yet (definite).
@@ -325,12 +325,12 @@ def applied_state(lake: str | Path) -> ReplicaState:
 
 
 def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
-    """Return position → {table: version} of the batches kept; torn lines are left out."""
+    """Return position → {table: version} of the recorded batches, without torn lines."""
     found: dict[int, dict[str, int]] = {}
     for line in whole_lines(Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"):
         try:
             entry = msgspec.json.decode(line, type=_SnapshotLine)
         except msgspec.MsgspecError:
-            continue  # an older version wrote after a torn line
+            continue  # an older release wrote after a torn line
         found[entry.position] = entry.tables
     return found

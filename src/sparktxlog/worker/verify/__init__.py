@@ -1,9 +1,9 @@
-"""Recounts of tables, comparison of sites, and what is wrong, named.
+"""Recounts of tables, comparison of sites, and the causes of differences.
 
 verify            a full scan of a replica's tables, for people or for the node
 recount_schedule  recounts every `verify-interval`
 histories         what sites reported, by position
 comparing         where sites began to differ
 single_flight     one verification, one maintenance of a lake at a time
-watching          progress of work that reports nothing until it ends
+watching          progress of work that reports only its end
 """

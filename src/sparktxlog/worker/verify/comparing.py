@@ -1,6 +1,6 @@
-"""Comparing sites by what they reported: where they began to differ, which ones, and after what.
+"""Compares sites by their reports: which ones differ, since which position, after which writes.
 
-Reads signatures only: no Spark, no row.  A recount (`worker.verify`) then says whose record
+Reads signatures only: no Spark, no row.  A recount (`worker.verify`) then shows which site's record
 disagrees with its own rows.
 """
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Transactions named for one difference; more would not help.
+#: Most transactions named for one difference.
 _NAMED = 20
 _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A transaction, or a stretch of them, that touched a table."""
+    """A transaction, or a range of them, that wrote to a table."""
 
     first: int
     last: int
@@ -49,15 +49,15 @@ class Suspect:
 class SiteDifference:
     """Where one table of two sites began to differ."""
 
-    #: Empty: the orders of transactions themselves differ.
+    #: Empty: the orders of transactions differ.
     table: str
     last_equal: int
     first_differing: int
     #: Site → what it reported at `first_differing`, all sites that reported there.
     signatures: dict[str, str]
-    #: Sites that disagree with the majority, if there is one of three or more.
+    #: Sites that disagree with the majority, if three or more sites have one.
     disagreeing: tuple[str, ...] = ()
-    #: What touched the table in (last_equal, first_differing], at most 20 of them, ascending.
+    #: What wrote to the table in (last_equal, first_differing], the first 20.
     suspects: tuple[Suspect, ...] = ()
 
 
@@ -69,7 +69,7 @@ class PairFinding:
     right: str
     #: Newest position that both reported, 0 = none: nothing could be compared.
     compared: int
-    #: Last common position with everything equal, as far as is known.
+    #: Last common position at which everything was equal, as far as known.
     equal_to: int
     differences: tuple[SiteDifference, ...] = ()
 
@@ -82,7 +82,7 @@ class SiteComparison:
     pairs: tuple[PairFinding, ...]
     #: Site → why its own node was not asked.
     absent: dict[str, str] = field(default_factory=dict)
-    #: Sites of which no report is known at all: their workers never applied anything.
+    #: Sites without any known report: their workers never applied anything.
     unreported: tuple[str, ...] = ()
 
     @property
@@ -96,22 +96,22 @@ class SiteComparison:
         return not self.unreported and all(pair.compared for pair in self.pairs)
 
     def to_document(self, said: list[str]) -> dict[str, Any]:
-        """Return it as commands and jobs print it, with what follows from it (`conclusions`)."""
+        """Return the document that commands and jobs print; `said` are its `conclusions`."""
         return {"equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said}
 
 
 def compare_sites(
     source: HttpLogSource, peer_urls: Mapping[str, str] | None = None, *, since: int = 0
 ) -> SiteComparison:
-    """Compare the replicas of all sites by what they reported.
+    """Compare the replicas of all sites by their reports.
 
     Args:
-        source: The own site's node.
-        peer_urls: Site → URL of its node, over what the node itself knows.
-        since: Position up to which all are known equal (a repair, an earlier comparison).
+        source: The node of this site.
+        peer_urls: Site → URL of its node; replaces the URLs that the node knows.
+        since: Position up to which all are known to be equal (a repair, an earlier comparison).
 
     Raises:
-        TransportError: The own node cannot be reached (definite: nothing is changed anywhere).
+        TransportError: The node of this site cannot be reached (definite).
     """
     own, histories = read_histories(source, peer_urls)
     suspects = _Suspects(source)
@@ -156,14 +156,14 @@ def _difference_lines(found: SiteDifference) -> list[str]:
 
 
 def suspect_text(found: Suspect) -> str:
-    """Return a transaction that touched the table, in one line."""
+    """Return one line about a transaction that wrote to the table."""
     where = f"{found.first}" if found.first == found.last else f"{found.first} to {found.last}"
     name = f" {found.transaction_id}" if found.transaction_id else ""
     return f"position {where}: {found.kind}{name} of {found.origin or 'unknown origin'}"
 
 
 def compare_histories(histories: Mapping[str, SiteHistory], *, since: int = 0) -> list[PairFinding]:
-    """Compare all pairs of sites; no transactions are named yet."""
+    """Compare all pairs of sites, without naming transactions."""
     return [
         _pair(histories, left, right, since) for left, right in combinations(sorted(histories), 2)
     ]
@@ -198,8 +198,8 @@ def _first_difference(
 ) -> tuple[int, int] | None:
     """Return the last position at which a table was equal and the next one; None = equal now.
 
-    Signatures are sums: a wrong row stays in all later ones until the table is repaired.  So the
-    search begins at the newest position, and a difference that was repaired is not found.
+    Signatures are sums: a wrong row changes all later ones until the table is repaired.  So the
+    search goes back from the newest position, and a repaired difference is not found.
 
     Args:
         positions: Reported by both sites, ascending, all after `since`.
@@ -242,7 +242,7 @@ def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:
-    """Return what follows from comparison and recount, in sentences."""
+    """Return sentences that follow from comparison and recount."""
     said = [
         f"site {site} has not reported: nothing was applied there that is known here; run its "
         "worker (sparktxlog apply)"
@@ -260,19 +260,19 @@ def conclusions(comparison: SiteComparison, recount: Verification | None) -> lis
         site = recount.node_id if recount is not None else ""
         if table.counted != table.recorded:
             said.append(
-                f"table {table.table!r}: what site {site} recorded is not what its rows count: a "
-                "damaged file, a foreign commit or a wrong claim there"
+                f"table {table.table!r}: the rows of site {site} do not have the recorded "
+                "signature: a damaged file, a foreign commit or a wrong claim there"
             )
         elif table.table in differing:
             said.append(
-                f"table {table.table!r}: the rows of site {site} are what it recorded: another "
-                "site has other rows, or a step did nothing at one of them; recount there"
+                f"table {table.table!r}: the rows of site {site} have the recorded signature: "
+                "another site has other rows, or a step did nothing at one of them; recount there"
             )
     return said
 
 
 class _Suspects:
-    """Finds the transactions that touched a table between two positions."""
+    """Finds the transactions that wrote to a table between two positions."""
 
     def __init__(self, source: HttpLogSource) -> None:
         self._source = source
@@ -296,7 +296,7 @@ class _Suspects:
         return self._found[key]
 
     def _by_segments(self, table: str, after: int, until: int) -> tuple[Suspect, ...]:
-        """Ask the node; inline rows are known by stretches of positions only."""
+        """Ask the node; of inline rows it knows only ranges of positions."""
         found: list[Suspect] = []
         try:
             runs = self._runs(after, until)
@@ -315,7 +315,7 @@ class _Suspects:
                     )
                 )
         except ExpiredError as error:
-            # The log does not reach back so far any more: what it still has is named.
+            # The log no longer has the oldest ones: the rest is named.
             _logger.warning("transactions after position %d are not all known: %s", after, error)
         return tuple(nsmallest(_NAMED, found, key=lambda suspect: suspect.first))
 
@@ -342,7 +342,7 @@ class _Suspects:
 
 
 def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Suspect, ...] | None:
-    """Read the transactions that touched a table in (after, until] from the queue's Delta table.
+    """Read the transactions that wrote to a table in (after, until] from the queue's Delta table.
 
     Returns:
         At most 20, ascending; None if the table cannot be read here.

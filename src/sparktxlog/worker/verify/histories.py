@@ -1,10 +1,9 @@
-"""What sites reported about their replicas: signatures by position, from each node that has them.
+"""What sites reported about their replicas: signatures by position.
 
-A site's history is read from its own node (`GET /v1/signatures`).  What that node does not tell is
-added from this site: the newest report of every replica (`GET /v1/status?tables=1`, also of one
-that is judged DIVERGED), and older ones from the Delta table `log/signatures`, which holds the
-reports of all sites.  So a site that cannot be reached is compared up to its last report that came
-here.
+A site's history is read from its own node (`GET /v1/signatures`).  The rest comes from this site:
+the newest report of every replica (`GET /v1/status?tables=1`, also of a DIVERGED one), and older
+ones from the Delta table `log/signatures`, which holds the reports of all sites.  So a site that
+cannot be reached is compared up to its last report that arrived here.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from sparktxlog.worker.replica.source import HttpLogSource
 
 _logger = logging.getLogger(__name__)
 
-#: Stands for the chain hash among a state's tables: sites whose orders differ, differ in it.
+#: Key of the chain hash among a state's tables: it differs where the orders differ.
 HISTORY = ""
 #: Signatures asked for at once.
 _PAGE = 1_000
-#: Follows the signature of a table that stands still: it is no state of the log.
+#: Added to the signature of a table that stands still: it is no state of the log.
 _STANDS_STILL = " (stands still)"
 
 
@@ -48,7 +47,7 @@ class SiteHistory:
     def add(
         self, position: int, chain_hash: str, tables: Mapping[str, str], *, replace: bool = False
     ) -> None:
-        """Take what was reported at a position; what is there wins unless `replace`."""
+        """Add what was reported at a position; the first report stays, unless `replace`."""
         if position > 0 and (replace or position not in self.states):
             self.states[position] = {HISTORY: chain_hash, **tables}
 
@@ -75,14 +74,14 @@ def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:
 def read_histories(
     source: HttpLogSource, peer_urls: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, SiteHistory]]:
-    """Return this site's name, and the histories of all sites known there.
+    """Return this site's name, and the histories of all sites that its node knows.
 
     Args:
-        source: The own site's node.
-        peer_urls: Site → URL of its node, over what the node itself knows.
+        source: The node of this site.
+        peer_urls: Site → URL of its node; replaces the URLs that the node knows.
 
     Raises:
-        TransportError: The own node cannot be reached (definite: nothing is changed anywhere).
+        TransportError: The node of this site cannot be reached (definite).
     """
     info, status = source.document("/v1/info"), source.document("/v1/status", tables=1)
     own = str(info["node_id"])
@@ -130,7 +129,7 @@ def _ask(source: HttpLogSource, history: SiteHistory) -> None:
 
 
 def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
-    """Take the newest report, which may be one that the site's node does not keep."""
+    """Add the newest report, which the site's own history may lack."""
     tables = {
         str(name): _text(str(state.get("signature") or ""), str(state.get("diverged") or ""))
         for name, state in (replica.get("tables") or {}).items()
@@ -138,15 +137,15 @@ def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
     position, chain_hash = int(replica.get("position") or 0), str(replica.get("chain_hash") or "")
     history.add(position, chain_hash, tables)
     if any(text.endswith(_STANDS_STILL) for text in tables.values()):
-        # The site's own list does not say that a table stands still.
+        # The site's own history does not say that a table stands still.
         history.add(position, chain_hash, tables, replace=True)
 
 
 def local_dataset(path: Path) -> Dataset:
-    """Return a Delta table of this machine as a dataset that Arrow reads by itself.
+    """Return a local Delta table as a dataset with Arrow's own file system.
 
-    The file system that delta-rs gives by default calls Python from Arrow's threads: one that is
-    still closing a file when the interpreter ends aborts the process.
+    The default file system of delta-rs calls Python from Arrow's threads.  A thread that still
+    closes a file when the interpreter ends would abort the process.
 
     Raises:
         deltalake.exceptions.DeltaError: The table cannot be read (definite).
@@ -156,7 +155,7 @@ def local_dataset(path: Path) -> Dataset:
 
 
 def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
-    """Add what the Delta table `log/signatures` has of sites, where it can be read."""
+    """Add what the Delta table `log/signatures` has about sites, if it can be read."""
     if not (path / "_delta_log").is_dir():
         return
     try:
@@ -176,7 +175,7 @@ def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
         _logger.warning("%s cannot be read: %s", path, error)
         return
     states: dict[tuple[str, int], tuple[str, dict[str, str]]] = {}
-    # The last report of a position counts: it may come after a repair.
+    # The last report of a position counts: it may follow a repair.
     for row in rows.sort_by("reported_at").to_pylist():
         state = states.setdefault((row["node_id"], row["position"]), ("", {}))
         state[1][row["table"]] = _text(row["signature"], row["diverged"] or "")

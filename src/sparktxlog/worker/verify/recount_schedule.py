@@ -1,10 +1,10 @@
 """Full scans on a schedule: a worker that follows recounts tables every `verify-interval` (S2b).
 
-Signatures are sums of what commits say; only a scan reads the rows, and finds a file that rotted.
-One table at a time, the one not counted for longest, in a thread beside the worker: batches go on
-meanwhile, and the scan reads the version that the state records when it begins.
+Signatures are sums of what commits claim; only a scan reads the rows, and finds a damaged file.
+One table is scanned at a time: the one whose last scan is oldest.  A thread does it while batches
+go on, and reads the version that the state records when the scan begins.
 
-    lake/_sparktxlog/recounted.json    table → when it was counted, or seen first
+    lake/_sparktxlog/recounted.json    table → time of its last scan, or when it was first seen
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparktxlog.worker.replica.state import ReplicaState
 _logger = logging.getLogger(__name__)
 
 _HOUR_US = 3_600_000_000
-#: A scan that proved nothing is tried again after this part of the interval.
+#: A scan that proved nothing is repeated after this part of the interval.
 _AGAIN = 0.1
 
 #: Recounts one table of a replica at its recorded version, in another thread.
@@ -30,12 +30,12 @@ Count = Callable[[ReplicaState, str], Recount]
 
 
 class ScheduledRecounts:
-    """Which table is due, and the scan under way.
+    """Knows which table is due, and runs its scan.
 
     Args:
         own: Directory of the worker's own files.
         interval_h: Hours between two scans of a table, 0 = never.
-        count: What scans.
+        count: Scans a table.
         now_us: Wall clock, microseconds since 1970 UTC.
     """
 
@@ -52,10 +52,13 @@ class ScheduledRecounts:
         self._table = ""
 
     def step(self, state: ReplicaState, tell: Callable[[Recount], None]) -> None:
-        """Tell what the last scan found, then begin the next one if it is due.
+        """Send the result of an ended scan, then begin the next one if it is due.
+
+        Args:
+            tell: Sends a result to the node.
 
         Raises:
-            TxLogError: As `tell`; the next step tells it again.
+            TxLogError: As `tell`; the next step sends it again.
         """
         if not self._interval_us or (self._thread is not None and self._thread.is_alive()):
             return
@@ -101,7 +104,7 @@ class ScheduledRecounts:
             fresh.write_bytes(msgspec.json.encode(self._counted))
             fresh.replace(self._path)
         except OSError as error:
-            # What is forgotten is counted once more.
+            # Without the file tables are scanned earlier than necessary, nothing more.
             _logger.warning("%s cannot be written: %s", self._path, error)
 
     def _load(self) -> dict[str, int]:

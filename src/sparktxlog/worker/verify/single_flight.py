@@ -1,4 +1,4 @@
-"""One maintenance, and one verification, of a lake at a time; needs no Spark."""
+"""Locks: one maintenance and one verification of a lake at a time; needs no Spark."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LOCK_NAMES = (f"{MAINTENANCE}.lock", f"{VERIFICATION}.lock")
 
 @contextmanager
 def single_flight(lake: str | Path, what: str = MAINTENANCE) -> Iterator[None]:
-    """Hold the lock of one kind of work on a lake; it dies with the process.
+    """Hold the lock of one kind of work on a lake; the kernel frees it when the process ends.
 
-    Maintenance and verification may run side by side: VACUUM keeps what readers may still read.
+    Maintenance and verification may run at once: VACUUM keeps files that readers may still need.
 
     Raises:
-        LockedError: The same work on the lake is running (definite).
+        LockedError: The same kind of work on the lake is running (definite).
     """
     own = Path(lake).absolute() / STATE_DIRECTORY
     if not own.parent.is_dir():
-        # Nothing is there that two could work on; a mistyped path is not made.
+        # There is no lake.  It is not made: the path may be mistyped.
         yield
         return
     own.mkdir(exist_ok=True)

@@ -1,13 +1,13 @@
-"""Proof by full scan: recount a replica's tables, compare sites, and name what is wrong.
+"""Proof by full scan: recount a replica's tables, compare sites, and name the causes.
 
-What a worker records is a sum of claims and of rows it counted itself; only a recount proves it.
-Where a table's recount differs from what is recorded, the causes are looked for in this order:
+The signature that a worker records is a sum of claims and of its own counts; only a recount proves
+it.  If a recount differs from the record, the causes are searched in this order:
 
     a data file that is missing, not of its recorded size, or cannot be read
-    a placed file whose bytes are not those the log carried (SHA-256)
-    a transaction whose claimed signature is not that of the rows it carried (protocol S2b)
+    a placed file whose bytes differ from those in the log (SHA-256)
+    a transaction whose claimed signature is not that of its rows (protocol S2b)
 
-The replica's own node is told: what is not as recorded is a fault of this replica, and is repaired.
+The result goes to the replica's node, which then plans a repair of this replica.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Segments read at once while looking for a wrong claim.
+#: Segments read at once in the search for a wrong claim.
 _SEGMENTS_AT_ONCE = 200
-#: Findings named per table and cause; more would not help.
+#: Most findings named for a table and cause.
 _NAMED = 20
-#: Rows decoded at once while a damaged file is looked for.
+#: Rows decoded at once in the search for a damaged file.
 _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFinding:
-    """What a recount found in one table."""
+    """Result of a recount of one table."""
 
     table: str
     version: int
-    #: Signatures as text, `rows:lane0:lane1`; counted is empty where the table cannot be read.
+    #: Signatures as text, `rows:lane0:lane1`; counted is empty if the table cannot be read.
     recorded: str
     counted: str
-    #: Node → signature it reported at the same position, where it differs from the count.
+    #: Node → signature that it reported at the same position, if it differs from the count.
     differing_sites: dict[str, str] = field(default_factory=dict)
     #: Why it stands still, or what was found: sentences that name files and transactions.
     causes: tuple[str, ...] = ()
@@ -76,25 +76,25 @@ class TableFinding:
 
     @property
     def proves(self) -> bool:
-        """Whether the node is told: a scan that failed over whole files proves nothing."""
+        """Whether the node gets it: a scan that failed over undamaged files proves nothing."""
         return bool(self.counted) or self.damaged
 
     @property
     def sound(self) -> bool:
-        """Recount, record and other sites agree, and the table does not stand still."""
+        """Whether recount, record and other sites agree, and the table does not stand still."""
         return self.counted == self.recorded and not self.differing_sites and not self.causes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What a recount found in a replica."""
+    """Result of a recount of a replica."""
 
     node_id: str
     position: int
     tables: tuple[TableFinding, ...]
     #: Nodes with a replica at the same position.
     compared_sites: tuple[str, ...]
-    #: What the node makes of it.
+    #: The node's answer.
     verdict: str = ""
     plan: str = ""
 
@@ -107,13 +107,13 @@ class Verification:
 def verify_replica(
     spark: SparkSession, source: HttpLogSource, lake: str | Path, tables: Iterable[str] = ()
 ) -> Verification:
-    """Recount a replica's tables at their recorded versions, and tell its node what was found.
+    """Recount a replica's tables at their recorded versions, and send the result to its node.
 
-    A running worker may go on.  A replica with a wrong table is DIVERGED from then on, lends to
-    nobody, and its worker copies it anew (protocol S2b).
+    A worker may run meanwhile.  A replica with a wrong table is DIVERGED from then on: it is no
+    donor any more, and its worker replaces it by a copy (protocol S2b).
 
     Args:
-        tables: Only these; none named = all.
+        tables: Only these; empty = all.
 
     Raises:
         NotAppliedError: No worker has ever applied anything here (definite).
@@ -123,7 +123,7 @@ def verify_replica(
     info = source.info()
     session = applier_session(spark)
     others = {
-        # A site that was not heard since the node's start has a line without tables.
+        # A site that sent no report since the node's start has a line without tables.
         replica["node_id"]: replica.get("tables", {})
         for replica in source.replicas()
         if replica["position"] == state.position and replica["worker_id"] != state.worker_id
@@ -149,7 +149,7 @@ def verify_replica(
 
 
 def recount_lines(found: Verification) -> list[str]:
-    """Return a recount, one line for each table and one for each thing wrong with it."""
+    """Return a recount as lines: one for each table, and one for each of its faults."""
     sites = ", ".join(found.compared_sites) or "no other site at this position"
     lines = [f"site {found.node_id}, position {found.position}; compared: {sites}"]
     for table in found.tables:
@@ -169,8 +169,7 @@ def recount(
 ) -> Recount:
     """Recount tables of a replica at their recorded versions.
 
-    A table that cannot be scanned although all its files can be read proves nothing, and is left
-    out: the scan itself failed.
+    A table whose scan failed although all its files can be read is left out: that proves nothing.
 
     Args:
         session: The worker's own.
@@ -192,7 +191,7 @@ def recount(
 
 
 def _recount_of(state: ReplicaState, node_id: str, findings: Iterable[TableFinding]) -> Recount:
-    """Return what the node is told."""
+    """Return the findings that the node gets."""
     tables = {
         table.table: RecountedTable(
             version=table.version,
@@ -207,7 +206,7 @@ def _recount_of(state: ReplicaState, node_id: str, findings: Iterable[TableFindi
 
 
 def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:
-    """Recount a replica that no node knows yet; return (recorded, counted) where they differ.
+    """Recount a replica without its node; return table → (recorded, counted) where they differ.
 
     Raises:
         NotAppliedError: There is no replica (definite).
@@ -221,7 +220,7 @@ def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str
 
 
 def count_rows(session: SparkSession, path: Path, table: ReplicaTable) -> TableSignature:
-    """Count a table's recorded version by a full scan; Spark's jobs are tagged, progress is told.
+    """Count a table's recorded version by a full scan; tags Spark's jobs and logs progress.
 
     Raises:
         PySparkException, Py4JError: The scan failed.
@@ -286,8 +285,8 @@ def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
         except MemoryError:
             continue
         except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
-            # Damaged bytes make the reader fail in every way there is.  What only this process
-            # lacks, such as a file descriptor, says nothing of the file.
+            # Damaged bytes make the reader fail in many ways.  A lack of this process, such as of
+            # file descriptors, says nothing about the file.
             number = error.errno if isinstance(error, OSError) else None
             if number in (None, errno.EIO):
                 found.append(f"data file {name} cannot be read: {str(error)[:200]}")
@@ -297,13 +296,13 @@ def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
 
 
 def _located(path: Path, name: str) -> Path:
-    """Return where a data file lies: some writers quote partition values in paths once more."""
+    """Return the path of a data file: some writers quote partition values in paths twice."""
     file = path / name
     return file if file.exists() else path / unquote(name)
 
 
 class _Search:
-    """Looks through the log for the cause of a difference, only where there is one."""
+    """Searches the log for the cause of a difference."""
 
     def __init__(
         self, session: SparkSession, source: HttpLogSource, root: Path, lake: Path, position: int
@@ -322,7 +321,7 @@ class _Search:
         failure: str,
         reported: Mapping[str, str],
     ) -> TableFinding:
-        """Add to a count which sites differ from it, and why.
+        """Add to a finding the sites that differ from it, and the causes.
 
         Args:
             reported: Node → signature that it reported at the same position.
@@ -337,7 +336,7 @@ class _Search:
         return replace(found, differing_sites=differing, causes=tuple(causes))
 
     def altered_files(self, definition: TableDefinition, files: Mapping[str, int]) -> list[str]:
-        """Name placed files whose bytes are not those that the log carried."""
+        """Name placed files whose bytes differ from those in the log."""
         found = []
         for effects in self._ranges(definition.name):
             for effect in effects:
@@ -351,7 +350,7 @@ class _Search:
         return found[:_NAMED]
 
     def wrong_claims(self, definition: TableDefinition) -> list[str]:
-        """Name transactions whose claim is not the signature of the rows they carried."""
+        """Name transactions whose claimed signature is not that of their rows."""
         found: list[str] = []
         for effects in self._ranges(definition.name):
             claimed = [effect for effect in effects if effect.claim and self._is_there(effect)]

@@ -1,6 +1,7 @@
-"""Progress of work that says nothing until its end: somebody looks at it from time to time.
+"""Progress of work that reports only its end: a thread looks at it from time to time.
 
-Progress is a log record with `done` and `total`; who shows it decides how often and in what form.
+Progress is a log record with `done` and `total`; whoever shows it decides how often and in what
+form.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ LOOK_S = 1.0
 
 @contextmanager
 def watched(look: Callable[[], None], every_s: float = LOOK_S) -> Iterator[None]:
-    """Call `look` in a thread of its own from time to time while something else works, and once at
-    its end.
+    """Call `look` in a thread every so many seconds while the context is open, and once at its end.
 
-    A look that fails ends the looking, not the work.
+    If a look fails, there are no more looks; the work goes on.
     """
     ended = threading.Event()
 
@@ -49,7 +49,7 @@ def watched(look: Callable[[], None], every_s: float = LOOK_S) -> Iterator[None]
 
 
 def tasks_shown(spark: SparkSession, logger: logging.Logger, what: str) -> Callable[[], None]:
-    """Return a look at the tasks of Spark's running stages, told as progress of `what`."""
+    """Return a look at the tasks of Spark's running stages, logged as progress of `what`."""
     tracker = spark.sparkContext.statusTracker()
 
     def look() -> None:

@@ -49,7 +49,7 @@ class Replica:
             self.script.pop(0)
             raise TransportError("node away")
 
-    def lives(self) -> bool:
+    def spark_runs(self) -> bool:
         return self.spark_lives
 
     def obstacle(self) -> str:
@@ -87,8 +87,8 @@ class Replica:
 class NotedDriver(ReplicaDriver):
     """Says when it begins anew."""
 
-    def begin(self) -> None:
-        super().begin()
+    def reset(self) -> None:
+        super().reset()
         cast(Replica, self._replica).done.append("begin")
 
 
@@ -246,4 +246,4 @@ def test_an_end_in_the_middle_is_no_failure(caplog: pytest.LogCaptureFixture) ->
 
     replica.go_on = stopped  # type: ignore[method-assign]
     assert replica.follow() == ["begin", "report", "ApplyError"]
-    assert "ended in the middle" in caplog.text
+    assert "stopped during an error" in caplog.text
