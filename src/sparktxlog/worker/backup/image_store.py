@@ -196,13 +196,13 @@ class ImageStore:
         )
 
     def add(self, image: Image) -> None:
-        """Make an image exist, durably, after all its files.
+        """Write an image's manifest durably, after all its files.
 
         Raises:
             InvalidRequestError: The name is taken (definite).
         """
         self.check_free(image.name)
-        # All of them: a killed backup may have stored files whose names are not durable yet.
+        # All directories: a killed backup may have stored files whose names are not durable yet.
         for directory in (*self._files.glob("??"), self._files, self.root):
             sync_directory(directory)
         content = msgspec.json.encode(image)
@@ -219,12 +219,12 @@ class ImageStore:
         if (self._images / f"{check_image_name(name)}.json").exists():
             raise InvalidRequestError(
                 f"there is an image {name!r} in {self.root} already",
-                hint="Choose another name, or none: the time is taken then.",
+                hint="Choose another name, or none: the default name is the time.",
                 name=name,
             )
 
     def remove(self, name: str) -> None:
-        """Make an image cease to exist, durably; its files stay until `sweep`.  Hold `writing`.
+        """Remove an image's manifest durably; its files stay until `sweep`.  Hold `writing`.
 
         Raises:
             NotFoundError: There is none of that name (definite).
@@ -239,14 +239,14 @@ class ImageStore:
     def sweep(self, *, without: Collection[str] = (), dry_run: bool = False) -> Swept:
         """Remove stored files that no image needs.  Hold `writing`.
 
-        Files of a broken-off backup are among them: the next one reads them anew.
+        Files of an unfinished backup are among them: the next one reads them again.
 
         Args:
-            without: Images to be taken for removed.
+            without: Images that count as removed.
             dry_run: Only count.
 
         Raises:
-            CorruptLogError: A manifest is damaged: what it needs is not known (nothing removed).
+            CorruptLogError: A manifest is damaged, so its files are not known (nothing removed).
         """
         images = [image for image in self.images() if image.name not in without]
         needed = {
@@ -270,7 +270,7 @@ class ImageStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Own the directory for a backup, and clear what a killed one left.
+        """Lock the directory for a backup, and remove the temporary files of a killed one.
 
         Raises:
             LockedError: Another backup writes here (definite).
@@ -300,10 +300,10 @@ class ImageStore:
         return next((p for p in (plain, plain.with_suffix(".zst")) if p.exists()), None)
 
     def put(self, path: Path) -> Stored:
-        """Store a file, reading it once; content that is there already is not stored again.
+        """Store a file, reading it once; content that the store has is not stored again.
 
         Raises:
-            FileNotFoundError: The file is gone.
+            FileNotFoundError: The file does not exist.
             OSError: It cannot be read or stored.
         """
         fresh = self._files / f".{uuid.uuid4().hex}.new"
@@ -332,13 +332,13 @@ class ImageStore:
             fresh.unlink(missing_ok=True)
 
     def blocks(self, file: ImageFile, where: str) -> Iterator[bytes]:
-        """Yield a file's plain bytes, verified: the end comes only if the digest is right.
+        """Yield a file's plain bytes; raise at the end if the digest is wrong.
 
         Args:
             where: What the file belongs to, for the error.
 
         Raises:
-            CorruptLogError: It is missing or damaged; what was yielded must be thrown away.
+            CorruptLogError: It is missing or damaged; drop what was yielded.
         """
         path = self.location(file.digest)
         if path is None:
@@ -357,7 +357,7 @@ class ImageStore:
         if size != file.size_bytes or digest.hexdigest() != file.digest:
             raise _damaged(path, f"{where} has other bytes than when it was backed up")
 
-    # -- what was read already ---------------------------------------------------------------------
+    # -- files that need not be read again ---------------------------------------------------------
 
     def read_known(self) -> dict[tuple[str, str, int, int], str]:
         """Return (lake and table, path, bytes, time) → digest of files that are stored."""
@@ -367,12 +367,12 @@ class ImageStore:
                 table, name, size, modified_at, digest = json.loads(line)
                 found[str(table), str(name), int(size), int(modified_at)] = str(digest)
             except (ValueError, TypeError):
-                # The torn last line of a killed backup, or damage: the file is read anew.
+                # The torn last line of a killed backup, or damage: the file is read again.
                 continue
         return found
 
     def note_known(self, entries: dict[tuple[str, str, int, int], str], *, anew: bool) -> None:
-        """Remember what was read; `anew` = this and nothing else."""
+        """Record read files; `anew` = forget all others."""
         path = self.root / "known.jsonl"
         lines = "".join(json.dumps([*key, digest]) + "\n" for key, digest in entries.items())
         if not anew:
@@ -409,7 +409,7 @@ def _plain_blocks(source: IO[bytes], *, packed: bool) -> Iterator[bytes]:
 def _damaged(path: Path, reason: str) -> CorruptLogError:
     return CorruptLogError(
         f"the backup's file {path} is damaged: {reason}",
-        hint="Use another image.  Where the site still has the file: remove the damaged one, and "
-        "the next backup stores it again.",
+        hint="Use another image.  If the site still has the file, remove the damaged one: the next "
+        "backup stores it again.",
         path=str(path),
     )

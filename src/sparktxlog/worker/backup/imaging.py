@@ -1,11 +1,11 @@
-"""Backing up a replica: its newest whole batch becomes an image.
+"""Backs up a replica: makes an image of its newest complete batch.
 
     state.json → position, chain hash, table versions → files of these versions → store → manifest
 
-No Spark, no node and no lock of the worker is needed: Delta never changes a file it has written,
-so the versions of the last whole batch stay readable while the worker goes on.  Only VACUUM and
-log cleanup can remove files; then the backup begins again with a newer batch, and reuses what is
-stored already.
+A backup needs no Spark, no node and no lock of the worker: Delta never changes a written file, so
+the versions of the last complete batch stay readable while the worker goes on.  Only VACUUM and log
+cleanup can remove files; then the backup starts again with a newer batch, and reuses the files that
+are stored already.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sparktxlog.worker.backup.image_store import (
 from sparktxlog.worker.backup.table_files import VersionGoneError, version_files
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state, read_state
 
-#: How often a newer batch is tried when files vanish.
+#: Most attempts, each with a newer batch, when files vanish.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageProgress:
-    """How far a backup or restore is."""
+    """Progress of a backup or restore."""
 
-    #: What is at work.
+    #: Present table.
     table: str
     files: int
     size_bytes: int
@@ -43,15 +43,15 @@ class ImageProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
-    """What a backup stored."""
+    """Result of a backup."""
 
     image: Image
-    #: Files read in this run, the others were known by name, size and time.
+    #: Files read in this run; the others were known by name, size and time.
     read_files: int
-    #: Files and bytes that the store did not have yet; bytes as they are on its disk.
+    #: Files that the store did not have yet, and their bytes on its disk.
     new_files: int
     added_bytes: int
-    #: Files that vanished made it begin anew so many times.
+    #: How often it started again because files vanished.
     repeated: int
 
 
@@ -63,7 +63,7 @@ def back_up_replica(
     site: str = "",
     tell: Callable[[ImageProgress], None] = lambda _: None,
 ) -> BackupResult:
-    """Store the newest whole batch of a replica as an image.
+    """Store the newest complete batch of a replica as an image.
 
     Args:
         name: Of the new image.
@@ -72,11 +72,11 @@ def back_up_replica(
 
     Raises:
         InvalidNameError, InvalidRequestError: The name is reserved or taken (definite).
-        NotAppliedError: Nothing was applied yet, or a copy is under way (definite).
-        DivergedError: A table stands still: an image of it would bring the fault back (definite).
-        CorruptLogError: A file of the lake has not its recorded size (definite).
-        StorageError: Files of the batch are missing, and there is no newer one.  No image was
-            made (definite); what was stored serves the next attempt.
+        NotAppliedError: Nothing was applied yet, or a copy is unfinished (definite).
+        DivergedError: A table stands still: its image would have the fault too (definite).
+        CorruptLogError: A file of the lake does not have its recorded size (definite).
+        StorageError: Files of the batch are missing, and there is no newer batch.  No image was
+            made (definite); the next attempt uses the files that were stored.
     """
     lake = Path(lake).absolute()
     check_image_name(name)
@@ -116,7 +116,7 @@ def _whole_batch(lake: Path) -> ReplicaState:
     if state.copying is not None:
         raise NotAppliedError(
             f"the replica in {lake} is being copied from another site",
-            hint="Back it up when the copy is done; its tables stand at no common position.",
+            hint="Back it up when the copy is done; its tables have no common position.",
             path=str(lake),
         )
     for table, reason in sorted(state.diverged.items()):
@@ -156,7 +156,7 @@ class _Backup:
 
     def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
         state = self._state
-        # All lists first: a missing log is noticed before anything is read.
+        # All lists first: a missing log is found before anything is read.
         wanted = {
             table: version_files(self._lake / table, state.tables[table].version)
             for table in sorted(state.tables)
@@ -199,7 +199,7 @@ class _Backup:
         )
 
     def _others(self) -> dict[tuple[str, str, int, int], str]:
-        """Return what is known of other replicas that are backed up here."""
+        """Return the known files of other replicas that are backed up here."""
         own = f"{self._state.worker_id}/"
         return {key: digest for key, digest in self._known.items() if not key[0].startswith(own)}
 

@@ -1,7 +1,7 @@
-"""The old files of a replica, kept before a copy replaces them.
+"""Keeps the old files of a replica before a copy replaces them.
 
-Hard links cost nothing and keep a file whatever happens to its name; Delta never writes into a
-file it has finished.  On another file system the files are copied.
+Hard links cost nothing, and keep a file when its name is removed; Delta never changes a finished
+file.  On another file system the files are copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparktxlog.storage.durability import link_or_copy, sync_directory
 def back_up(lake: Path, backup_dir: Path, copy_id: str, tables: Iterable[str]) -> None:
     """Keep the tables' files in `<backup-dir>/<copy id>/<table>/`, each with a manifest.
 
-    A table that has its manifest is left alone: after a crash the lake may hold new files.
+    A table that has a manifest is skipped: after a crash the lake may hold new files.
 
     Raises:
         ApplyError: A file cannot be kept; the copy must not begin (definite).

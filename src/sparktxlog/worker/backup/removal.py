@@ -1,13 +1,13 @@
-"""Removes old images, quarantine and replaced files, as far as an operator asked for it.
+"""Removes old images, quarantine and replaced files when an operator asks for it.
 
-    <store>/images, files            images that the log has outlived, and files of no image
-    lake/_sparktxlog/quarantine/     what copies took away from the replica (`quarantine`)
-    <backup-dir>/<copy id>/          old files kept before a copy replaced them (`backup`)
+    <store>/images, files            images from which no log can be replayed; files of no image
+    lake/_sparktxlog/quarantine/     rows and tables that copies replaced (`table_quarantine`)
+    <backup-dir>/<copy id>/          files that copies replaced (`old_files`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
 because the log begins after its position, and the site has newer ones.  Quarantine and old files
-are removed only by an age in days that an operator names.  Each removal may be repeated: the next
-run removes what a crash left of a directory.
+are removed only if they are older than an operator's number of days.  Each removal may be repeated:
+the next run removes what a crash left of a directory.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from sparktxlog.storage.durability import append_line, sync_directory, whole_lin
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, read_state
 
-#: Newest images of a site that are kept whatever the log holds.
+#: Newest images of a site that are always kept.
 KEEP_IMAGES = 3
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unwanted:
-    """What may go."""
+    """What to remove."""
 
-    #: Directory of images; None = images are left alone.
+    #: Directory of images; None = no image.
     images: Path | None = None
     #: Newest images of the site to keep, ≥ 1.
     keep_images: int = KEEP_IMAGES
-    #: Days after which quarantine goes, ≥ 1; None = never.
+    #: Remove quarantine older than these days, ≥ 1; None = none.
     quarantine_days: int | None = None
-    #: Days after which the files that a copy replaced go, ≥ 1; None = never.
+    #: Remove files that copies replaced more days ago, ≥ 1; None = none.
     backup_days: int | None = None
     dry_run: bool = False
 
     @property
     def anything(self) -> bool:
-        """Whether anything may go."""
+        """Whether there is anything to remove."""
         return (self.images, self.quarantine_days, self.backup_days) != (None, None, None)
 
     def check(self, *, old_files: bool) -> None:
-        """Refuse what makes no sense.
+        """Refuse impossible values.
 
         Args:
-            old_files: The node has its workers keep the files that a copy replaces.
+            old_files: The node's workers keep the files that copies replace (`backup-dir`).
 
         Raises:
             InvalidRequestError: With field and value (definite).
@@ -86,11 +86,11 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLog:
-    """What a site's node says of itself and its log."""
+    """What a site's node says about itself and its log."""
 
     node_id: str
     lineage: str
-    #: The log can be replayed from after this position; 0 = all of it.
+    #: The log can be replayed after this position; 0 = all of it.
     kept_after: int
     backup_dir: Path | None = None
 
@@ -107,7 +107,7 @@ class SiteLog:
 
 @dataclass(slots=True, kw_only=True)
 class Removal:
-    """What was removed of one kind; in a dry run, what would be."""
+    """What was removed of one kind; in a dry run what would be removed."""
 
     #: `images`, `quarantine` or `backups`.
     kind: str
@@ -116,11 +116,11 @@ class Removal:
     #: Images, or directories, that stay.
     kept: int = 0
     files: int = 0
-    #: Of the removed names; a file that has another name elsewhere still takes its space.
+    #: Of the removed names; a file with another hard link still takes its space.
     size_bytes: int = 0
-    #: What was left out, and why; the same run later may do it.
+    #: What was skipped, and why; a later run may do it.
     skipped: str = ""
-    #: What went wrong.
+    #: The error.
     failed: str = ""
 
     def describe(self) -> str:
@@ -137,7 +137,7 @@ class Removal:
 def remove_expired(
     lake: str | Path, unwanted: Unwanted, site: SiteLog, *, now_us: int
 ) -> list[Removal]:
-    """Remove what is unwanted, one kind after the other; hold `maintenance.single_flight`.
+    """Remove what is unwanted, one kind after the other; hold `single_flight`.
 
     A kind that fails says so in its line, and the others are done.
 
@@ -145,8 +145,8 @@ def remove_expired(
         now_us: Wall clock, microseconds since 1970 UTC.
 
     Raises:
-        InvalidRequestError: An age or number makes no sense, there are no images where some are
-            to go, or the node keeps no old files (definite: nothing was removed).
+        InvalidRequestError: An age or number is impossible, the directory of images has none, or
+            the node keeps no old files (definite: nothing was removed).
     """
     lake = Path(lake).absolute()
     unwanted.check(old_files=site.backup_dir is not None)
@@ -187,7 +187,7 @@ def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
     state = read_state(lake)
     worker_id = state.worker_id if state is not None else None
     with store.writing():
-        # All are read first: which files a damaged manifest needs is not known.
+        # All are read first: if a manifest is damaged, its files are not known.
         images = store.images()
         own = [image for image in images if _is_own(image, site, worker_id)]
         gone = outlived(own, site.kept_after, unwanted.keep_images)
@@ -206,13 +206,13 @@ def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
 
 
 def _is_own(image: Image, site: SiteLog, worker_id: str | None) -> bool:
-    """Tell whether an image is of this site and this log; of others nothing is known here."""
+    """Return whether an image is of this site and this log."""
     of_site = image.site == site.node_id if image.site else image.worker_id == worker_id
     return of_site and image.lineage == site.lineage
 
 
 def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]:
-    """Return images that no replay can begin from, but the newest ones, by rising position."""
+    """Return images from which no replay can begin, by position, without the newest ones."""
     ordered = sorted(images, key=lambda image: (image.position, image.created_at, image.name))
     older = ordered[: max(len(ordered) - keep, 0)]
     return [image for image in older if image.position < kept_after]
@@ -222,7 +222,7 @@ def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What is needed of a line of `quarantine.jsonl`."""
+    """The fields of a line of `quarantine.jsonl` that are needed here."""
 
     table: str
     copy_id: str
@@ -233,7 +233,7 @@ class _Line(msgspec.Struct, frozen=True):
 def _remove_quarantine(lake: Path, before_us: int, now_us: int, dry_run: bool) -> Removal:
     root, running = lake / STATE_DIRECTORY / "quarantine", _running_copy(lake)
     done = Removal(kind="quarantine", removed=[])
-    # The newest line of a directory tells when it was written; one without a line stays.
+    # The newest line of a directory has its time; a directory without a line stays.
     lines = {line.path: line for line in _lines(root.with_suffix(".jsonl"))}
     for directory in sorted(root.iterdir()) if root.is_dir() else []:
         path = str(directory.relative_to(lake))
@@ -256,7 +256,7 @@ def _lines(journal: Path) -> Iterator[_Line]:
 
 
 def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
-    """Add a line that says so, after the directory is gone; lines are never taken back."""
+    """Record the removal after it, in a new line; lines are never removed."""
     note = {"table": line.table, "copy_id": line.copy_id, "at": now_us, "removed": line.path}
     append_line(journal, json.dumps(note).encode())
 
@@ -267,7 +267,7 @@ def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
 def _remove_backups(lake: Path, root: Path, before_us: int, dry_run: bool) -> Removal:
     done, running = Removal(kind="backups", removed=[]), _running_copy(lake)
     for directory in sorted(root.iterdir()) if root.is_dir() else []:
-        # Written last, each after its table's files; without one it is not known whose this is.
+        # Manifests are written after the table's files, and say whose files these are.
         manifests = list(directory.glob("*.manifest.json"))
         written_us = max((m.stat().st_mtime_ns // 1000 for m in manifests), default=before_us)
         own = directory.name != running and all(_is_of(m, lake) for m in manifests)
@@ -279,7 +279,7 @@ def _remove_backups(lake: Path, root: Path, before_us: int, dry_run: bool) -> Re
 
 
 def _is_of(manifest: Path, lake: Path) -> bool:
-    """Tell whether a manifest is of a copy of this lake; the directory may serve several sites."""
+    """Return whether a manifest is of a copy of this lake; sites may share the directory."""
     try:
         content = json.loads(manifest.read_bytes())
         return content["copy_id"] == manifest.parent.name and Path(content["from"]).parent == lake
@@ -291,7 +291,7 @@ def _is_of(manifest: Path, lake: Path) -> bool:
 
 
 def _running_copy(lake: Path) -> str:
-    """Return the id of the copy under way, empty if there is none."""
+    """Return the id of the unfinished copy, empty = none."""
     state = read_state(lake)
     return state.copying.copy_id if state is not None and state.copying is not None else ""
 
@@ -299,7 +299,8 @@ def _running_copy(lake: Path) -> str:
 def _remove_tree(directory: Path, done: Removal, name: str, dry_run: bool) -> None:
     sizes = [path.lstat().st_size for path in directory.rglob("*") if not path.is_dir()]
     if not dry_run:
-        # Manifests stand at the top: they go last, so that a crash leaves nothing unknown.
+        # Manifests lie at the top and are removed last: after a crash they still say whose files
+        # these are.
         for child in sorted(directory.iterdir()):
             if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)

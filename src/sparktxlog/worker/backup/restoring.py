@@ -46,15 +46,14 @@ def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Im
 
     Raises:
         NotFoundError: There is none (definite).
-        InvalidRequestError: The named one lies beyond `at_most`: a replica cannot be wound back
-            (definite).
+        InvalidRequestError: The named one is after `at_most`: a replica cannot go back (definite).
     """
     if name is not None:
         image = store.image(name)
         if at_most is not None and image.position > at_most:
             raise InvalidRequestError(
                 f"image {name!r} stands at position {image.position}, beyond {at_most}",
-                hint="Name an older image, or none: the nearest one is taken then.",
+                hint="Name an older image, or none: the default is the nearest one.",
                 position=image.position,
             )
         return image
@@ -194,7 +193,7 @@ def _write_file(store: ImageStore, file: ImageFile, target: Path, where: str) ->
         written.writelines(store.blocks(file, where))
         written.flush()
         if is_commit(file.path):
-            # Delta dates commits by it.  Data files keep the time of the restore.
+            # Delta dates commits by the time of their files.  Data files keep the restore's time.
             os.utime(written.fileno(), ns=(file.modified_at * 1000, file.modified_at * 1000))
         os.fsync(written.fileno())
 

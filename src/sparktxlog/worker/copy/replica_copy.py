@@ -1,15 +1,15 @@
-"""A replica brought back by copying a donor's files: from the grant to an IN_SYNC state.
+"""Replaces a replica by a copy of a donor's files: from the ticket to an IN_SYNC report.
 
     journal → back up → ticket → staging of all tables → quarantine → swap
             → state → report (must be IN_SYNC) → transfer record
 
-A table is swapped on exactly the version that was examined for rows of others, and exported if it
-had any: also by a process that goes on after a kill, which examines anew.
+Each table is examined for rows of others, which are exported, and is swapped at exactly the
+examined version.  A process that resumes after a crash examines again.
 
-Nothing of the old state is touched before all tables are fetched and recounted; until then a
-failure costs only the bytes fetched, and these are found again by the next attempt.  The swap then
-goes table by table, each step repeatable; `copying` in the replica's state keeps batches away
-until the last one is done.
+The old state is not changed before all tables are fetched and recounted.  A failure until then
+costs nothing but time, and the next attempt finds the fetched bytes.  Then tables are swapped one
+after the other, in steps that may be repeated.  Until the last one is done, `copying` in the
+replica's state forbids batches.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds for the node to learn of a position that the donor had before it.
+#: Longest wait for a node that has not reached the donor's position, seconds.
 AHEAD_S = 30.0
-#: Verdicts under which a replica may hold what this log does not.
+#: Verdicts on a replica that may have rows that this log lacks.
 _SUSPECT = ("AHEAD", "DIVERGED", "FOREIGN")
 
 
 class ReplicaCopy:
-    """One copy of a whole replica, in steps that may each be repeated.
+    """One copy of a whole replica, in steps that may be repeated.
 
     Args:
         session: The worker's own.
         report: Reports a state to the node and returns its answer.
-        open_fetcher: Where files come from.
+        open_fetcher: Opens what fetches the files.
 
-    **After calling** `restart`: what keeps tables open must open them anew.
+    **After calling** `restart`: objects that keep tables open must open them again.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class ReplicaCopy:
         self._quarantine = TableQuarantine(session, self._lake, self._copy_id)
         self.ticket: CopyTicket | None = None
         self._from_position = state.position
-        #: Of the attempt under way, None before its ticket.
+        #: Of the present attempt, None before its ticket.
         self._staging: CopyStager | None = None
         self._quarantined: dict[str, int] = {}
-        #: Table → newest version that was examined, and exported where it had to be.
+        #: Table → newest version that was examined, with foreign rows exported.
         self._examined: dict[str, int] = {}
 
     def _journaled(self, state: ReplicaState) -> ReplicaState:
-        """Begin a copy in the replica's state, or go on with the one begun."""
+        """Begin a copy in the replica's state, or resume the unfinished one."""
         pending = state.copying
         if pending is None:
             marked = self._verdict == "DIVERGED" and bool(state.diverged)
@@ -114,7 +114,7 @@ class ReplicaCopy:
                 suspect=self._contested or (self._verdict in _SUSPECT and not marked),
             )
         elif self._options.forced:
-            # Whoever asks anew may have named another donor, or the first one.
+            # The operator may have named a donor, or another one than before.
             pending = replace(pending, forced=True, donor=self._options.donor)
         state = replace(state, copying=pending)
         self._directory.save(state)
@@ -128,28 +128,28 @@ class ReplicaCopy:
 
     @property
     def in_place(self) -> bool:
-        """Whether all of it is recorded in the replica's state; then it cannot be repeated."""
+        """Whether the replica's state records the copy as done; then it cannot be repeated."""
         return self.state.copying is None
 
     @property
     def grant(self) -> Grant:
-        """What the donor granted."""
+        """The best donor's grant."""
         assert self.ticket is not None
         return self.ticket.grants[0]
 
     @property
     def staging(self) -> CopyStager:
-        """What the attempt under way has staged."""
+        """The staged tables of the present attempt."""
         assert self._staging is not None
         return self._staging
 
     # --- before the swap ----------------------------------------------------------------------
 
     def back_up(self) -> None:
-        """Keep the old files where a backup directory is configured.
+        """Keep the old files if a backup directory is configured.
 
         Raises:
-            ApplyError: They cannot be kept: there will be no copy (definite).
+            ApplyError: They cannot be kept: the copy ends (definite).
         """
         if self._info.backup_dir and self.state.tables:
             back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
@@ -158,7 +158,8 @@ class ReplicaCopy:
         """Have donors pin a snapshot.
 
         Raises:
-            ApplyError: Nobody lends, or the snapshot is of no use here (definite).
+            ApplyError: No donor lends one (definite).
+            DivergedError: The snapshot is of another log (definite).
         """
         self._staging, self._quarantined = None, {}
         self.ticket = self._source.copy_ticket(
@@ -184,12 +185,12 @@ class ReplicaCopy:
     # --- the swap -----------------------------------------------------------------------------
 
     def restart(self) -> CopyOutcome:
-        """Put everything fetched in place, record it, and report; return what was done.
+        """Swap all staged tables in, record and report it; return what was done.
 
         Raises:
             ApplyError: A table could not be replaced; the copy may be repeated.
-            DivergedError: The node takes the result for neither IN_SYNC nor AHEAD of itself.
-            TransportError: The node is not reached; the copy itself is done (not definite).
+            DivergedError: The node's verdict on the result is neither IN_SYNC nor AHEAD.
+            TransportError: The node cannot be reached; the copy itself is done (not definite).
         """
         tables: dict[str, ReplicaTable] = {}
         self._save_rows()
@@ -211,7 +212,7 @@ class ReplicaCopy:
         self._fetcher.remove()
         answer = self._report_known()
         self._tell(outcome, "done")
-        # A node that is still behind its donor says stop, and knows the replica once it is there.
+        # AHEAD: the node itself has not reached the donor's position yet.
         if answer.verdict not in ("IN_SYNC", "AHEAD"):
             raise DivergedError(
                 f"the copy from {outcome.donor} is {answer.verdict} for the node: {answer.reason}",
@@ -220,7 +221,7 @@ class ReplicaCopy:
         return outcome
 
     def _report_known(self) -> Answer:
-        """Report, and wait for the node where the donor was ahead of it."""
+        """Report; wait for the node if the donor was ahead of it."""
         answer, deadline = self._report(self.state), monotonic() + AHEAD_S
         while answer.verdict == "AHEAD" and monotonic() < deadline:
             self._source.segments(self.state.position - 1, wait_s=1.0, limit=1)
@@ -228,12 +229,12 @@ class ReplicaCopy:
         return answer
 
     def _save_rows(self) -> None:
-        """Export the rows that a copy would make disappear though nobody ordered it (P28)."""
+        """Export the rows that the copy removes although no transaction removed them (P28)."""
         for _, staged in sorted(self.staging.staged.items()):
             self._save_rows_of(staged)
 
     def _save_rows_of(self, staged: StagedTable) -> None:
-        """Examine a table, and export what the swap would make disappear; once for a version."""
+        """Examine a table, and export the rows that the swap removes; once for each version."""
         name = staged.name
         known = self.state.tables.get(name)
         examined = examine(
@@ -289,7 +290,7 @@ class ReplicaCopy:
             except CopyConflictError:
                 if not left:
                     raise
-                # What came in between would disappear with the next attempt.
+                # Somebody committed in between: those rows are exported first.
                 self._save_rows_of(staged)
         self.staging.ways[staged.name] = staged.way.value
         return version
@@ -318,7 +319,7 @@ class ReplicaCopy:
     def _record(self, tables: dict[str, ReplicaTable]) -> None:
         grant = self.grant
         if Way.RENAME.value in self.staging.ways.values() or grant.position < self.state.position:
-            # Versions of older positions were those of other logs, or of another history.
+            # Recorded versions belong to other Delta logs now, or to another history.
             self._directory.forget_snapshots()
         self._directory.record_snapshot(grant.position, tables)
         self.state = replace(
@@ -330,19 +331,19 @@ class ReplicaCopy:
             tables=tables,
             pending=None,
             copying=None,
-            # With the copy's own name: another copy of the same position makes other tables.
+            # With the copy's id: another copy of the same position makes other tables.
             copied_from=f"{grant.node_id}@{grant.position}/{self._copy_id}",
         )
         self._directory.save(self.state)
 
     def close(self) -> None:
-        """Give back what an interrupted attempt still holds."""
+        """Release the leases of an interrupted attempt."""
         self._fetcher.release()
 
-    # --- telling ------------------------------------------------------------------------------
+    # --- records ------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Give leases back and tell the node that an attempt failed; the journal stays."""
+        """Release the leases and record the failed attempt at the node; the journal stays."""
         if self.ticket is not None:
             self._fetcher.release()
             self._tell(self._outcome(), reason[:500])
@@ -390,5 +391,5 @@ class ReplicaCopy:
         try:
             self._source.record_transfer(transfer)
         except TxLogError as error:
-            # The record is for people and for the next estimate; the copy stands without it.
+            # The record is for people and for the next estimate; the copy does not need it.
             _logger.warning("the node did not take the record of the copy: %s", error)

@@ -1,12 +1,11 @@
-"""A donor's tables staged beside the replica's: fetched, checked, recounted; nothing is replaced.
+"""Stages a donor's tables beside the replica's: fetches, checks and recounts, replaces nothing.
 
-    all tables:   offered → stands here already? → logs → ways → live files → room for all of them
-    table by table:                                              live files → recount → staged
+    all tables:   offered → equal already? → logs → ways → live files → space for all of them
+    table by table:                                        live files → recount → staged
 
-Whether everything fits on the disk is known, and checked, before the first data file travels; the
-logs, which say which files are needed, are checked before they come.  Everything here may be done
-again at any time: files that are in the workspace are not fetched twice, and a table that stands as
-offered, proved by a recount, is not fetched at all.
+The disk must have space for all logs before the first log is fetched, and for all data files before
+the first data file.  Every step may be repeated: files in the workspace are not fetched twice, and
+a table that a recount finds equal to the offered one is not fetched at all.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Coming:
-    """A table whose log is staged, and whose data has to come."""
+class _PlannedTable:
+    """A table whose log is staged, and whose data must be fetched."""
 
     staged: StagedTable
     data: Wanted
-    #: Paths of its log and of its data.
+    #: Paths of its log and its data.
     paths: frozenset[str]
 
 
 class CopyStager:
-    """What one attempt of a copy has staged so far.
+    """Stages the tables of one attempt of a copy.
 
     Args:
         session: The worker's own.
         lake: Root of the replica's tables.
         state: Of the replica, with the copy journaled in it.
-        fetcher: Where files come from.
-        grant: Of the best donor: its tables are the ones copied.
+        fetcher: Fetches the files.
+        grant: Of the best donor, whose tables are copied.
         options: How the copy is made.
     """
 
@@ -83,32 +82,32 @@ class CopyStager:
         self._options = options
         self.fetched = Fetched()
         self.staged: dict[str, StagedTable] = {}
-        #: Table → version of what stays, or was swapped in by an attempt before.
+        #: Table → version of one that is equal already: it was kept, or swapped in earlier.
         self.standing: dict[str, int] = {}
-        #: Table → kept, rename or commit, of what stands.
+        #: Table → kept, rename or commit, of each in place.
         self.ways: dict[str, str] = {}
 
     def stage_tables(self) -> None:
-        """Fetch all tables that do not stand already into the workspace, and recount them.
+        """Fetch all tables that are not equal already into the workspace, and recount them.
 
         Raises:
-            TransportError, StorageError: The donor failed; ask for a ticket anew.
-            DiskFullError: The tables do not fit together; nothing of their data was fetched.
+            TransportError, StorageError: The donor failed; ask for a new ticket.
+            DiskFullError: The tables do not fit on the disk; none of their data was fetched.
             ApplyError: The table cannot be copied by its files (definite).
         """
-        for name, coming in self._prepare().items():
+        for name, planned in self._prepare().items():
             with failures_named(name):
-                self.fetched += self._fetcher.fetch(coming.data)
-                _prune(coming.staged.path, coming.paths)
+                self.fetched += self._fetcher.fetch(planned.data)
+                _prune(planned.staged.path, planned.paths)
                 if self._options.verify:
-                    self._recount(coming.staged)
-                self.staged[name] = coming.staged
+                    self._recount(planned.staged)
+                self.staged[name] = planned.staged
 
     # --- before the first data file -----------------------------------------------------------
 
-    def _prepare(self) -> dict[str, _Coming]:
-        """Stage the logs of all tables that do not stand already, and check the room for all."""
-        #: Log of what is there, None = the donor's takes its place.
+    def _prepare(self) -> dict[str, _PlannedTable]:
+        """Stage the logs of all tables that are not equal, and check the space for all data."""
+        #: Log of the replica's table, None = the donor's log replaces it.
         olds: dict[str, LogVersion | None] = {}
         logs: dict[str, Wanted] = {}
         for offered in self._grant.tables:
@@ -121,20 +120,20 @@ class CopyStager:
                 olds[name] = None if self._options.history else self._readable_log(name)
                 logs[name] = self._select_log(offered, whole=olds[name] is None)
         self._fetcher.require_space([*logs.values()])
-        coming = {}
+        planned = {}
         for offered in self._grant.tables:
             name = offered.definition.name
             if name in logs:
                 with failures_named(name):
-                    coming[name] = self._plan(offered, logs[name], olds[name])
-        self._fetcher.require_space([table.data for table in coming.values()])
-        return coming
+                    planned[name] = self._plan(offered, logs[name], olds[name])
+        self._fetcher.require_space([table.data for table in planned.values()])
+        return planned
 
     def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
         return self._fetcher.select(offered.definition.name, log_files(offered, whole=whole))
 
-    def _plan(self, offered: OfferedTable, log: Wanted, old: LogVersion | None) -> _Coming:
-        """Fetch a table's log; decide how it is swapped in, and which data that needs."""
+    def _plan(self, offered: OfferedTable, log: Wanted, old: LogVersion | None) -> _PlannedTable:
+        """Fetch a table's log; decide how the table is swapped in, and which data that needs."""
         name, stage = offered.definition.name, self._fetcher.staged(offered.definition.name)
         version = self._stage_log(offered, stage, log)
         check_copyable(name, version)
@@ -145,7 +144,7 @@ class CopyStager:
             version = self._stage_log(offered, stage, log)
         files = data_files(offered, version, history=self._options.history)
         data = self._fetcher.select(name, files)
-        return _Coming(
+        return _PlannedTable(
             staged=StagedTable(offered=offered, path=stage, log=version, way=way),
             data=data,
             paths=log.paths | data.paths,
@@ -153,13 +152,13 @@ class CopyStager:
 
     def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogVersion:
         self.fetched += self._fetcher.fetch(log)
-        # Left by an attempt with another donor, its log would be read as part of this one.
+        # An attempt with another donor may have left log files, which do not belong to this log.
         _prune(stage, log.paths, LOG)
         forget_log(self._session, stage)
         return read_log(self._session, stage, offered.version)
 
     def _readable_log(self, name: str) -> LogVersion | None:
-        """Return the newest version of the replica's table, None if its log cannot be read."""
+        """Return the log of the replica's table, None if it cannot be read."""
         table = self._lake / name
         if not (table / LOG).is_dir():
             return None
@@ -172,7 +171,7 @@ class CopyStager:
         return log if log.version >= 0 else None
 
     def _find_standing(self, offered: OfferedTable) -> int | None:
-        """Return the version of a table that is as offered already, proved by a recount."""
+        """Return the version of a table that a recount finds equal to the offered one."""
         definition = offered.definition
         table, known = self._lake / definition.name, self._state.tables.get(definition.name)
         version, way = find_copy(table, self._pending.copy_id, self._grant), Way.COMMIT.value
@@ -194,7 +193,7 @@ class CopyStager:
         return version
 
     def _find_equal(self, offered: OfferedTable, known: ReplicaTable | None) -> int | None:
-        """Return the recorded version of a table that nothing happened to since the position."""
+        """Return the recorded version of a table that did not change since the position."""
         if known is None or known.diverged or self._state.position > self._grant.position:
             return None
         if (known.signature, known.definition) != (offered.signature, offered.definition):
@@ -203,10 +202,10 @@ class CopyStager:
         return known.version if newest == known.version else None
 
     def _recount(self, staged: StagedTable) -> None:
-        """Compare staged rows with what the donor reported, by a full scan.
+        """Compare the staged rows with the donor's report, by a full scan.
 
         Raises:
-            ApplyError: They differ; the replica is as before (definite).
+            ApplyError: They differ; the replica was not changed (definite).
         """
         definition, wanted = staged.offered.definition, staged.offered.signature
         with tagged(self._session, "recount", staged.name):
@@ -223,7 +222,7 @@ class CopyStager:
 
 
 def _prune(root: Path, wanted: AbstractSet[str], below: str = "") -> None:
-    """Remove staged files that this attempt did not ask for."""
+    """Remove staged files that this attempt does not want."""
     start = root / below
     for path in [*start.rglob("*")] if start.is_dir() else []:
         if path.is_file() and str(path.relative_to(root)) not in wanted:

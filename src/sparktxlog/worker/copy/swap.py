@@ -1,16 +1,16 @@
-"""A staged table put in the place of the replica's: by its directory, or by one Delta commit.
+"""Replaces a table by a staged one: by its directory, or by one Delta commit.
 
-    RENAME   the staged directory, log included, becomes the table's; an old one is moved into
-             quarantine before.  Versions and commit times are then the donor's.
+    RENAME   the staged directory, log included, becomes the table's; the old one is moved to
+             quarantine first.  Versions and commit times are then the donor's.
     COMMIT   staged files are linked beside the old ones, and one commit removes the old live files
              and adds the donor's.  The old state stays in the table's history.
 
-Either happens only on the version of the old table that was examined (`examining`): whatever was
-committed since then is examined, and exported where it must be, before it is tried again.
+Both work only at the version of the old table that was examined (`examining`).  If somebody
+committed since, that commit is examined and its rows are exported before the next attempt.
 
-Both may be repeated after a crash at any point: a directory that was renamed is recognized by its
-log, a commit by the copy's id in it.  The commit carries the table's `txn`, so that the next batch
-is newer and what the donor had applied is skipped.
+Both may be repeated after a crash at any point: a renamed directory is recognized by its log, a
+commit by the copy's id in it.  The commit sets the table's `txn`, so that Delta takes the next
+batch and skips what the donor had applied.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 #: Step number of a copy's commit: after all steps of the batch that ended at its position.
 COPY_STEP = STEPS - 1
-#: Attempts of one table's swap while others write to it.
+#: Most attempts to swap a table while others write to it.
 SWAP_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """A table fetched from a donor: a readable Delta table of its own, not yet the replica's."""
+    """A table fetched from a donor: a readable Delta table beside the replica's."""
 
     offered: OfferedTable
     #: Its directory.
@@ -68,7 +68,7 @@ def swap_table(
     copy_id: str,
     examined: int,
 ) -> int:
-    """Make a staged table the replica's, durably; return its version there.
+    """Replace a table by a staged one, durably; return its version.
 
     Args:
         session: The worker's own.
@@ -76,17 +76,18 @@ def swap_table(
         examined: Newest version of the old table that was examined; -1 = it had no commit.
 
     Raises:
-        CopyConflictError: Somebody else wrote to the table since then (definite; may be repeated
-            once that was examined).
-        PySparkException, Py4JError, OSError: The table keeps its last whole state, or is absent
-            for a moment while one directory takes the place of another; repeating ends either.
+        CopyConflictError: Somebody else wrote to the table since then (definite); examine that and
+            try again.
+        PySparkException, Py4JError, OSError: The table keeps its last complete state, or does not
+            exist because its directory was moved away and the new one was not put there yet;
+            repeat it.
     """
     table = lake / staged.name
     if staged.way is Way.RENAME:
         if staged.path.exists():
             _check_examined(table, newest_commit(table), examined)
             _rename(session, lake, staged, quarantine)
-        # Not the newest one: what somebody committed behind it must be found as theirs.
+        # Not the newest version: later commits of others must be found as theirs.
         return staged.offered.version
     done = find_copy(table, copy_id, grant)
     if done is not None:
@@ -111,15 +112,15 @@ def find_copy(table: Path, copy_id: str, grant: Grant) -> int | None:
 
 
 def is_renamed(table: Path, offered: OfferedTable) -> bool:
-    """Tell whether a table's log ends with the offered one's last commit, of its size and time."""
+    """Return whether a table's log ends with the last offered commit, of its size and time."""
     placed = placed_log(offered)
     return placed is not None and placed.stands_in(table) and newest_commit(table) == placed.version
 
 
 def date_commits(staged: Path, offered: OfferedTable) -> None:
-    """Give staged commits the donor's times: Delta dates them by it.
+    """Give staged commits the donor's times, from which Delta dates them.
 
-    Everything else is new here: VACUUM judges unreferenced files by their age.
+    All other files keep the time of the copy: VACUUM judges unreferenced files by their age.
     """
     times = {file.path: file.modified_at * 1000 for file in offered.files}
     for path in (staged / LOG).rglob("*"):
@@ -162,7 +163,7 @@ def _rename(
 def _place_files(staged: StagedTable, table: Path) -> None:
     """Link the staged live files into the table, durably.
 
-    A file of the same name that is another one is damaged: names of data files are never reused.
+    Another file of the same name is damaged and replaced: names of data files are never reused.
     """
     folders = {table}
     for path in sorted(live_paths(staged.log.adds)):
@@ -214,32 +215,31 @@ def commit_files(
     *,
     keep_protocol: bool = False,
 ) -> int:
-    """Make live files another version's, in one commit on the examined version; return its own.
+    """Replace a table's live files in one commit after the examined version; return its version.
 
     Args:
-        files: Live files and metadata that the table gets.
-        own: Names the commit.
+        files: The table's new live files and metadata.
+        own: Identifies the commit.
         examined: The only version that the commit may follow.
-        keep_protocol: The table keeps its protocol: Delta refuses to take one back.
+        keep_protocol: The table keeps its protocol: Delta refuses an older one.
 
     Raises:
         CopyConflictError: Somebody else wrote to the table since then; nothing was committed.
     """
     forget_log(session, table)
     transaction = LogTransaction(session, table)
-    # Later commits of others are a conflict for Delta itself.
+    # Delta itself refuses to commit after later commits of others.
     _check_examined(table, transaction.base.version, examined)
     if keep_protocol:
         files = replace(files, protocol=transaction.base.protocol)
-    # The session's own txn setting would skip nothing here, and is the same.
     actions = swap_actions(transaction.base, files, own, now_ms=time_ns() // 1_000_000)
     return transaction.commit(actions, own)
 
 
 def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: int) -> list[Action]:
-    """Return what turns a table's live files into the donor's; equal ones are left alone.
+    """Return the actions that replace a table's live files by the new ones; equal files stay.
 
-    Metadata and protocol come along where they differ; the table keeps its id.
+    Metadata and protocol are replaced if they differ; the table keeps its id.
     """
     before = {_file_key(add): add for add in old.adds}
     after = {_file_key(add): add for add in new.adds}
@@ -260,7 +260,7 @@ def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: in
 
 
 def _file_key(add: Action) -> tuple[str, str]:
-    """Return what makes a logical file: its path and its deletion vector."""
+    """Return what identifies a logical file: its path and its deletion vector."""
     vector = add.get("deletionVector") or {}
     parts = [str(vector.get(key, "")) for key in ("storageType", "pathOrInlineDv", "offset")]
     return str(add["path"]), "|".join(parts)
