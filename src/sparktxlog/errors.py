@@ -114,6 +114,22 @@ class SchemaMismatchError(CommitRejectedError, code="schema-mismatch"):
     """The columns or types differ from those of the table."""
 
 
+class UnknownColumnError(CommitRejectedError, code="unknown-column", http_status=404):
+    """A change names a column that the table does not have."""
+
+
+class ColumnInUseError(CommitRejectedError, code="column-in-use", http_status=409):
+    """A key or partition column cannot be dropped."""
+
+
+class NameTakenError(CommitRejectedError, code="name-taken", http_status=409):
+    """A new name is that of another column or table."""
+
+
+class TypeChangeError(CommitRejectedError, code="type-change"):
+    """A column's type cannot become the other one without loss."""
+
+
 class InvalidRowsError(CommitRejectedError, code="invalid-rows"):
     """Rows break a rule of the table: NULL, a key twice in an upsert, no rows."""
 
@@ -146,6 +162,18 @@ class ConflictError(CommitRejectedError, code="conflict", retryable=True, http_s
     """
 
     way_out = "Read again, and commit as a new transaction: this one took no effect at any site."
+
+
+class StaleSchemaError(ConflictError, code="stale-schema", retryable=True, http_status=409):
+    """A table changed before the transaction was ordered, which was made for its old schema (P33).
+
+    Fields as of `ConflictError`; `winner` is the last write to the table, at or after the change.
+    """
+
+    way_out = (
+        "Read the table's definition again, and commit as a new transaction: this one took no "
+        "effect at any site."
+    )
 
 
 class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", http_status=404):

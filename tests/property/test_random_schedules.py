@@ -32,6 +32,7 @@ REACHED = (
     "held files",
     "duplicate-transaction",
     "schema-mismatch",
+    "stale-schema",
     "unknown-table",
 )
 

@@ -8,10 +8,11 @@ core's ADD must be exactly that; with a smaller quorum that prefix must be a pre
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, TailReceived
 from sparktxlog.protocol.words.messages import RunHeader
@@ -149,7 +150,7 @@ class ReferenceCatalog:
 
     def __init__(self, window: int = 1_000_000) -> None:
         self._window = window
-        #: (position, definition) of what was created, in order.
+        #: (position, definition after it) of what was created or changed, in order.
         self.created: list[tuple[int, TableDefinition]] = []
         self._tables: dict[str, TableDefinition] = {}
         #: Table → where it came into being and who wrote to it, as far as that counts.
@@ -169,7 +170,7 @@ class ReferenceCatalog:
             rejected: Indices that are rejected for their ids.
             after: Writes and conditions count after this position; None = nowhere yet.
         """
-        if not (facts.creates or facts.touches or facts.conditions):
+        if not (facts.creates or facts.touches or facts.conditions or facts.changes):
             return {}
         counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
@@ -182,7 +183,8 @@ class ReferenceCatalog:
             if codes[index]:
                 continue
             fresh = [tables[key] for key in tables if key not in self._tables]
-            self.created += [(position + index, definition) for definition in fresh]
+            changed = [new for key, new in tables.items() if self._tables.get(key) != new]
+            self.created += [(position + index, definition) for definition in changed]
             self._tables = tables
             touched = {t.table for t in facts.touches if t.txs is None or index in t.txs}
             if counts:
@@ -235,9 +237,12 @@ class ReferenceCatalog:
 
     @staticmethod
     def _take(index: int, facts: RunFacts, tables: dict[str, TableDefinition]) -> str:
-        """Let one transaction create its tables; return why it is rejected, empty = it is not."""
+        """Let one transaction create and change its tables; return why it is rejected, or ""."""
         for at, table in facts.creates:
-            if at == index and tables.setdefault(table.name.lower(), table) != table:
+            if at != index:
+                continue
+            there = tables.setdefault(table.name.lower(), table)
+            if replace(there, schema_version=table.schema_version) != table:
                 return "schema-mismatch"
         for touch in facts.touches:
             if touch.txs is None or index in touch.txs:
@@ -245,7 +250,21 @@ class ReferenceCatalog:
                 if known is None or known.name != touch.table:
                     return "unknown-table"
                 if known.schema_version != touch.schema_version:
-                    return "schema-mismatch"
+                    return "stale-schema"
+        for at, name, change in facts.changes:
+            if at == index:
+                known = tables[name.lower()]
+                added = tuple(
+                    Column(name=c.name, type=c.type, nullable=c.nullable) for c in change.add
+                )
+                if {c.name.lower() for c in known.columns} & {c.name.lower() for c in added}:
+                    return "name-taken"
+                tables[name.lower()] = replace(
+                    known,
+                    columns=known.columns + added,
+                    keys=known.keys if change.keys is None else change.keys,
+                    schema_version=known.schema_version + 1,
+                )
         return ""
 
 

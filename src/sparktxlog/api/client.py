@@ -28,6 +28,7 @@ from sparktxlog.api.at_least import come_after, least_position
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft
+from sparktxlog.codec.alterations import put_change
 from sparktxlog.codec.arrow import columns_of
 from sparktxlog.codec.condition_requests import request_of_condition
 from sparktxlog.codec.requests import (
@@ -41,6 +42,7 @@ from sparktxlog.codec.requests import (
 )
 from sparktxlog.codec.rows import to_json
 from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
     check_table_name,
     transaction_id_from_text,
@@ -132,6 +134,11 @@ class Transaction(TransactionDraft[Rows, Columns]):
                 deletion_vectors=bool(deletion_vectors),
             )
         )
+
+    def _alter(self, table: str, change: TableChange) -> None:
+        operation = OperationRequest(kind=OperationKind.ALTER_TABLE, table=table)
+        put_change(change, operation)
+        self._add(operation)
 
     def _delete_where(self, table: str, predicate: str) -> None:
         self._add(

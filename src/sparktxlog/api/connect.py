@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -278,17 +278,25 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
     # -- what transactions and batches need ------------------------------------------------------
 
-    def definition(self, table: str) -> TableDefinition:
-        """Return a table's definition; it is kept once read, because definitions do not change.
+    def definition(self, table: str, *, newest: bool = False) -> TableDefinition:
+        """Return a table's definition; it is kept once read, until a commit of it fails.
+
+        Args:
+            newest: Ask the node again: the table may have changed.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
         """
-        found = self._definitions.get(table)
+        found = None if newest else self._definitions.get(table)
         if found is None:
             found = self._link.table(check_table_name(table))
             self._definitions[table] = found
         return found
+
+    def forget_definitions(self, tables: Iterable[str]) -> None:
+        """Ask the node again for the definitions of tables: they may have changed."""
+        for table in tables:
+            self._definitions.pop(table, None)
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""

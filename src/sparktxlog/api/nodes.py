@@ -22,13 +22,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from sparktxlog.codec.condition_requests import conflict_of
+from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
-    ConflictError,
     DiskFullError,
     InvalidRequestError,
     LocalProtocolError,
@@ -552,7 +551,7 @@ def committed(receipt: Receipt) -> Receipt:
     if receipt.outcome != "rejected":
         return receipt
     reason = receipt.rejections[0]
-    if reason.code == ConflictError.code:
+    if is_conflict(reason):
         raise conflict_of(receipt, reason)
     kind = ERROR_CLASSES.get(reason.code, CommitRejectedError)
     if not issubclass(kind, CommitRejectedError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import (
     ClassVar,
@@ -21,6 +21,7 @@ from typing import (
 from sparktxlog.api.retry import Parameters, Result, Retry
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
+from sparktxlog.model.alteration import AddedColumn, TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.model.operation import OperationKind
@@ -78,6 +79,45 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         """
         self._create(table, columns, keys, partition_by, deletion_vectors)
 
+    def alter_table(
+        self,
+        table: str,
+        *,
+        add: Mapping[str, str | tuple[str, str]] | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> None:
+        """Change a table where this transaction takes effect; at every site alike.
+
+            t.alter_table("orders", add={"note": "string", "rank": ("int", "1 is best")})
+
+        What was committed before sees the table as it was; what is ordered later and was made for
+        it as it was is rejected (StaleSchemaError).  The transaction has no other operation on the
+        table.
+
+        Args:
+            table: Its name.
+            add: New column → its type, or type and comment; rows that are there have NULL in it.
+            keys: Columns that upserts and deletes match on from then on; none: it has no keys.
+
+        Raises:
+            UnknownTableError, UnknownColumnError, NameTakenError: At submit, or before (definite).
+            SchemaMismatchError: At submit: an unknown type, or one that keys cannot have
+                (definite).
+            InvalidRequestError: Nothing is to change; or at submit: the log cannot do it yet
+                (definite).
+        """
+        change = TableChange(
+            add=tuple(_added(name, kind) for name, kind in (add or {}).items()),
+            keys=_names("keys", keys),
+        )
+        if change.is_nothing:
+            raise InvalidRequestError(
+                f"the change of table {table!r} changes nothing",
+                hint="Give add={'note': 'string'}, or another change.",
+                table=table,
+            )
+        self._alter(table, change)
+
     def append(self, table: str, rows: RowsT) -> None:
         """Add rows; keys are not enforced, and no rows change nothing."""
         self.add(OperationKind.APPEND, table, rows)
@@ -117,7 +157,23 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
     ) -> None: ...
 
     @abstractmethod
+    def _alter(self, table: str, change: TableChange) -> None: ...
+
+    @abstractmethod
     def _delete_where(self, table: str, predicate: str) -> None: ...
+
+
+def _added(name: str, kind: str | tuple[str, str]) -> AddedColumn:
+    found, comment = (kind, "") if isinstance(kind, str) else kind
+    return AddedColumn(name=name, type=found, comment=comment)
+
+
+def _names(role: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(given, str):
+        raise InvalidRequestError(
+            f"{role}={given!r} is a string", hint=f"Write {[given]}.", field=role, value=given
+        )
+    return None if given is None else tuple(given)
 
 
 class Draft(ABC, Generic[ReceiptT]):
@@ -354,6 +410,19 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         """Create a table; see `Operations.create_table`."""
         with self.transaction(**options) as t:
             t.create_table(table, columns, keys, partition_by, deletion_vectors)
+        return t.receipt
+
+    def alter_table(
+        self,
+        table: str,
+        *,
+        add: Mapping[str, str | tuple[str, str]] | None = None,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Receipt:
+        """Change a table; see `Operations.alter_table`."""
+        with self.transaction(**options) as t:
+            t.alter_table(table, add=add, keys=keys)
         return t.receipt
 
     def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:

@@ -107,7 +107,7 @@ class Retry:
 def _given_up(lost: ConflictError, attempts: int, why: str = "") -> ConflictError:
     """Return the last conflict with what was tried."""
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return ConflictError(
+    return type(lost)(
         f"{lost.message} (given up after {times}{why})",
         hint="Nothing of it took effect.  Others write to this table all the time: allow more "
         "attempts or a longer timeout_s, or make the transaction shorter.",

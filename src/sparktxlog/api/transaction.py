@@ -22,8 +22,10 @@ from sparktxlog.errors import (
     InvalidRequestError,
     KeyConditionError,
     LocalProtocolError,
+    SchemaMismatchError,
     TxLogError,
 )
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
@@ -148,15 +150,21 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         is_nothing = all(operation.is_nothing for operation in self._operations)
         if is_nothing and not self._given and transaction.condition is None:
             return Receipt.of_nothing(parse_level(self._level)[0])
+        tables = {operation.table for operation in self._operations}
         try:
-            return self._log.submit(transaction, self._level, self._timeout_s)
+            receipt = self._log.submit(transaction, self._level, self._timeout_s)
+            if any(operation.change is not None for operation in self._operations):
+                self._log.forget_definitions(tables)
+            return receipt
         except ConflictError as error:
             self._lost = error
+            self._log.forget_definitions(tables)
             # Once it is ordered other sites may still ask for its files; there they expire.
             if error.fields.get("position") is None:
                 self._staging.discard()
             raise
         except TxLogError as error:
+            self._log.forget_definitions(tables)
             if error.definite:  # otherwise it may have been accepted, and needs its files
                 self._staging.discard()
                 self._operations.clear()
@@ -327,6 +335,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             PreparedOperation(table=table, kind=OperationKind.CREATE_TABLE, definition=definition)
         )
 
+    def _alter(self, table: str, change: TableChange) -> None:
+        if self._takes_more():
+            change.applied_to(self._log.definition(table, newest=True))
+            self._operations.append(
+                PreparedOperation(table=table, kind=OperationKind.ALTER_TABLE, change=change)
+            )
+
     def _delete_where(self, table: str, predicate: str) -> None:
         if not self._takes_more():
             return
@@ -349,8 +364,18 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         """
         if not self._takes_more():
             return
-        place = len(self._operations)
-        self._operations.append(self._staging.stage(rows, self._definition(table), kind, place))
+        place, known = len(self._operations), self._definition(table)
+        try:
+            prepared = self._staging.stage(rows, known, kind, place)
+        except SchemaMismatchError:
+            if table in self._created:
+                raise
+            newest = self._log.definition(table, newest=True)
+            if newest == known:
+                raise
+            # The table changed since this session has read its definition.
+            prepared = self._staging.stage(rows, newest, kind, place)
+        self._operations.append(prepared)
 
     def _definition(self, table: str) -> TableDefinition:
         return self._created.get(table) or self._log.definition(table)

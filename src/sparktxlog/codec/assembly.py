@@ -202,6 +202,7 @@ def _single_block(operation: PreparedOperation, tx: int, op: int) -> Block:
         definition=operation.definition,
         predicate=operation.predicate,
         claim=operation.claim,
+        change=operation.change,
     )
 
 

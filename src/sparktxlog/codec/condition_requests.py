@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from sparktxlog.codec.validation import known_table
-from sparktxlog.errors import ConflictError, InvalidRequestError
+from sparktxlog.errors import ConflictError, InvalidRequestError, StaleSchemaError
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import RunManifest
@@ -20,6 +20,8 @@ from sparktxlog.model.table import TableDefinition
 
 #: Tables that one condition may name.
 _MOST_TABLES = 1_000
+#: Rejections of transactions that lost to another one.
+_CONFLICTS = {kind.code: kind for kind in (ConflictError, StaleSchemaError)}
 
 
 class ConditionsRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -108,9 +110,14 @@ def check_condition(condition: Condition, tables: Mapping[str, TableDefinition])
         known_table(tables, table)
 
 
+def is_conflict(rejection: ReceiptRejection) -> bool:
+    """Return whether a transaction lost to another one, and a new attempt may win."""
+    return rejection.code in _CONFLICTS
+
+
 def conflict_of(receipt: Receipt, rejection: ReceiptRejection) -> ConflictError:
     """Return the error that tells a client that its transaction lost to another one."""
-    return ConflictError(
+    return _CONFLICTS[rejection.code](
         f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
         f"{rejection.text}" + (f", by node {rejection.origin!r}" if rejection.origin else ""),
         transaction_id=receipt.transaction_id,

@@ -20,7 +20,7 @@ from dataclasses import fields, replace
 import msgspec
 
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.model.operation import RunFacts, RunManifest
+from sparktxlog.model.operation import Block, RunFacts, RunManifest
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import Voided
 
@@ -28,20 +28,29 @@ MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")
 
 _encode = msgspec.msgpack.Encoder().encode
-#: What a manifest says without conditions: its bytes are the same in every release.
+#: What a manifest says without conditions, and a block without a change of its table: the bytes
+#: are the same in every release.
 _PLAIN_FIELDS = tuple(field.name for field in fields(RunManifest) if field.name != "conditions")
+_PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
 
 
 def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]) -> bytes:
     """Return the container of a manifest and its inline sections."""
-    said: object = manifest
-    if not manifest.conditions:
-        said = {name: getattr(manifest, name) for name in _PLAIN_FIELDS}
+    said = {name: getattr(manifest, name) for name in _PLAIN_FIELDS}
+    said["blocks"] = [_said(block) for block in manifest.blocks]
+    if manifest.conditions:
+        said["conditions"] = manifest.conditions
     body = _encode(said)
     head = _HEAD.pack(MAGIC, len(body), len(sections))
     lengths = struct.pack(f"<{len(sections)}Q", *(len(section) for section in sections))
     return b"".join((head, lengths, body, *sections))
+
+
+def _said(block: Block) -> object:
+    if block.change is not None:
+        return block
+    return {name: getattr(block, name) for name in _PLAIN_BLOCK}
 
 
 def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryview]]:

@@ -6,7 +6,8 @@
       {"kind": "upsert", "table": "orders", "rows": [{"id": 1, …}]},
       {"kind": "append", "table": "events", "arrow": "<base64 of an Arrow IPC stream>"},
       {"kind": "append", "table": "bulk", "files": [{"path": "<transaction id>/…", …}]},
-      {"kind": "delete_where", "table": "orders", "predicate": "amount < 0"}]}
+      {"kind": "delete_where", "table": "orders", "predicate": "amount < 0"},
+      {"kind": "alter_table", "table": "flights", "add": [{"name": "note", "type": "string"}]}]}
 
 `decode_request` checks the form, `prepare` the content against the catalog; staged files are
 looked at by the service, which has the payload store.
@@ -17,7 +18,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -25,6 +28,12 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import asdict
 
+from sparktxlog.codec.alterations import (
+    CHANGE_FIELDS,
+    AddedColumnRequest,
+    prepare_change,
+    put_change,
+)
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
 from sparktxlog.codec.condition_requests import (
     ConditionsRequest,
@@ -110,6 +119,7 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     deletion_vectors: bool | None = None
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
+    add: Annotated[list[AddedColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -157,6 +167,7 @@ _encoder = msgspec.json.Encoder()
 _ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset({"columns", "keys", "partition_by", "deletion_vectors"}),
+    OperationKind.ALTER_TABLE: CHANGE_FIELDS,
     OperationKind.DELETE_WHERE: frozenset({"predicate"}),
     **dict.fromkeys(ROW_KINDS, _ROW_FIELDS),
 }
@@ -255,6 +266,8 @@ class Preparation:
         self.given = self._predicates = 0
         self._files: frozenset[str] = frozenset()
         self._created: dict[str, TableDefinition] = {}
+        #: Tables that it changes, and does nothing else to: so each operation sees one schema.
+        self._changed: frozenset[str] = frozenset()
 
     def add(
         self,
@@ -289,6 +302,7 @@ class Preparation:
                 limit=_MAX_PREDICATES,
             )
         seen_files, created = set(self._files), dict(self._created)
+        changed = set(self._changed)
         known, prepared = Tables.of(tables), list(self.operations)
         if created:
             known = known.below(created)
@@ -306,6 +320,10 @@ class Preparation:
                 )
                 continue
             table = known_table(known, operation.table)
+            if operation.kind is OperationKind.ALTER_TABLE:
+                prepared.append(prepare_change(operation, table))
+                changed.add(table.name)
+                continue
             found = _prepare_operation(
                 operation, table, self._transaction_id, seen_files, self._limits
             )
@@ -313,7 +331,9 @@ class Preparation:
                 prepared.append(found)
         if measured:
             _check_size(prepared, self._limits)
+        _check_changed(prepared, changed)
         self.operations, self._created = tuple(prepared), created
+        self._changed = frozenset(changed)
         self.given, self._predicates = given, predicates
         self._files = frozenset(seen_files)
 
@@ -332,6 +352,19 @@ def _check_fields(operation: OperationRequest) -> None:
             )
 
 
+def _check_changed(operations: Iterable[PreparedOperation], changed: set[str]) -> None:
+    """Refuse a transaction that changes a table and does something else to it."""
+    once = Counter(operation.table for operation in operations if operation.table in changed)
+    for table, count in once.items():
+        if count > 1:
+            raise InvalidRequestError(
+                f"the transaction changes table {table!r}, and has another operation on it",
+                hint="Put all of the change into one alter_table, and the rows into a transaction "
+                "after it.",
+                table=table,
+            )
+
+
 def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     definition = TableDefinition(
         name=operation.table,
@@ -345,7 +378,10 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     )
     check_definition(definition)
     present = tables.alike(definition.name)
-    if present is not None and present != definition:
+    if present is None:
+        return definition
+    definition = replace(definition, schema_version=present.schema_version)
+    if present != definition:
         raise SchemaMismatchError(
             f"table {present.name!r} exists with another definition",
             hint="Names of tables ignore case.  Creating an equal table again does nothing; "
@@ -610,6 +646,7 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
         request.arrow = arrow_text(operation.rows)
     if operation.files:
         request.files = msgspec.convert(operation.files, list[FileRequest], from_attributes=True)
+    put_change(operation.change, request)
     definition = operation.definition
     if definition is not None:
         request.columns = msgspec.convert(

@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     OversizeError,
     SchemaMismatchError,
+    StaleSchemaError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import (
@@ -75,7 +76,8 @@ def validate_run(
         DuplicateTransactionError: An id occurs twice (definite).
         InvalidRequestError: Blocks that a run from a client may not hold, or rows whose
             transactions are not ascending, complete and in range (definite).
-        SchemaMismatchError, InvalidRowsError, UnknownTableError: As for single transactions.
+        StaleSchemaError, SchemaMismatchError, InvalidRowsError, UnknownTableError: As for single
+            transactions.
     """
     if len(payload) > limits.size_bytes:
         raise OversizeError(
@@ -157,7 +159,8 @@ def _check_block(
     """Check one inline block; return its operations as `tx << 32 | op`, distinct, ascending."""
     definition = known_table(tables, block.table)
     inline = block.inline
-    plain = block.kind in ROW_KINDS and not block.files and block.definition is None
+    plain = block.kind in ROW_KINDS and not block.files
+    plain = plain and block.definition is None and block.change is None
     if inline is None or not plain or block.predicate is not None or block.op != 0:
         raise InvalidRequestError(
             f"table {block.table!r}: a run from a client may only hold inline rows",
@@ -165,10 +168,10 @@ def _check_block(
             table=block.table,
         )
     if block.schema_version != definition.schema_version:
-        raise SchemaMismatchError(
+        raise StaleSchemaError(
             f"table {block.table!r} has schema version {definition.schema_version}, "
             f"the run was made for {block.schema_version}",
-            hint="Read the table's definition again.",
+            hint="Read the table's definition again, and make the run for that.",
             table=block.table,
         )
     section = sections[inline.index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
@@ -24,6 +25,7 @@ class PreparedOperation:
     definition: TableDefinition | None = None
     predicate: str | None = None
     claim: TableSignature | None = None
+    change: TableChange | None = None
 
     @property
     def carried(self) -> int:

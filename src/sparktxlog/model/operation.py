@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -28,6 +29,7 @@ class OperationKind(str, Enum):
     """What an operation does to its table."""
 
     CREATE_TABLE = "create_table"
+    ALTER_TABLE = "alter_table"
     APPEND = "append"
     UPSERT = "upsert"
     DELETE_KEYS = "delete_keys"
@@ -98,6 +100,8 @@ class Block:
     predicate: str | None = None
     #: Signature of the rows carried, computed by the submitter: a claim (protocol S2b).
     claim: TableSignature | None = None
+    #: For alter_table: made for `schema_version`, it leads to the next one (P33).
+    change: TableChange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,21 +176,27 @@ class RunFacts:
     voided: bool = False
     #: (transaction index, condition), ascending by index.
     conditions: tuple[tuple[int, Condition], ...] = ()
+    #: (transaction index, table, change), ascending by index; each is among the touches too.
+    changes: tuple[tuple[int, str, TableChange], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
         """Extract the facts; O(blocks)."""
         touches = []
         creates = []
+        changes = []
         for block in manifest.blocks:
             if block.kind is OperationKind.CREATE_TABLE:
                 assert block.definition is not None and block.txs is not None
                 creates.append((block.txs[0], block.definition))
             else:
+                if block.change is not None and block.txs:
+                    changes.append((block.txs[0], block.table, block.change))
                 touches.append(
                     Touch(table=block.table, schema_version=block.schema_version, txs=block.txs)
                 )
         creates.sort(key=lambda item: item[0])
+        changes.sort(key=lambda item: item[0])
         return cls(
             n=manifest.n,
             ids=manifest.ids,
@@ -196,4 +206,5 @@ class RunFacts:
             valid_until=manifest.valid_until,
             voided=manifest.voided,
             conditions=manifest.conditions,
+            changes=tuple(changes),
         )

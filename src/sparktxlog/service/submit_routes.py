@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
-from sparktxlog.codec.condition_requests import conflict_of
+from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.requests import (
     OperationRequest,
     TransactionRequest,
@@ -39,7 +39,7 @@ from sparktxlog.codec.validation import (
     read_rows,
     row_schema,
 )
-from sparktxlog.errors import ConflictError, InvalidRequestError, OversizeError
+from sparktxlog.errors import InvalidRequestError, OversizeError
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
@@ -110,7 +110,8 @@ class SubmitRoutes(RouteHandlers):
         A transaction without effect is recorded only if the client gave it an id.
 
         Raises:
-            TxLogError: As `Node.submit`; ConflictError if a condition does not hold.
+            TxLogError: As `Node.submit`; ConflictError if a condition does not hold, or a table
+                changed.
         """
         if any(operation.files for operation in prepared.operations):
             prepared = await asyncio.to_thread(
@@ -121,7 +122,7 @@ class SubmitRoutes(RouteHandlers):
             return json_response(Receipt.of_nothing(level))
         receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
         for rejection in receipt.rejections:
-            if rejection.code == ConflictError.code:
+            if is_conflict(rejection):
                 raise conflict_of(receipt, rejection)
         return self._told(receipt, rows=prepared.carried)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
@@ -109,7 +110,7 @@ class AppendQueue:
     entries: tuple[QueueEntry, ...]
     #: Wall clock, microseconds since 1970 UTC.
     ordered_at: int
-    #: Tables that came into being with these entries: (position, definition).
+    #: Tables that came into being or changed with these entries: (position, definition after it).
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Table and what was written to it, for each entry that did, ascending by entry.
     writes: tuple[tuple[str, TableWrites], ...] = ()
@@ -213,6 +214,9 @@ class TableEffect:
     predicate: str | None = None
     #: Claimed signature of the carried rows as text, "" = none given.
     claim: str = ""
+    #: Of the table for which it was made; a change leads to the next one (P33).
+    schema_version: int = 1
+    change: TableChange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     OversizeError,
     SchemaMismatchError,
+    StaleSchemaError,
     TxLogError,
     UnknownTableError,
 )
@@ -201,7 +202,7 @@ def test_blocks_that_a_client_may_not_send() -> None:
 def test_unknown_tables_and_stale_schemas() -> None:
     data = section([0, 1, 2])
     refused(UnknownTableError, container(({"table": "u"}, data)), "no table 'u'")
-    error = refused(SchemaMismatchError, container(({"schema_version": 2}, data)), "version 1")
+    error = refused(StaleSchemaError, container(({"schema_version": 2}, data)), "version 1")
     assert error.fields["table"] == "t"
 
 

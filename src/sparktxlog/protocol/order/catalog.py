@@ -1,21 +1,25 @@
-"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b, P25c, P27).
+"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P33).
 
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
-with another definition, if it touches a table that does not exist or has another schema version, if
-its run is void (P32), or if its condition does not hold (P27).  To create an identical table again
-is a commit without effect.  A create counts for its own transaction and later ones.
+with another definition, if it touches a table that does not exist or has another schema version
+(P33), if its run is void (P32), or if its condition does not hold (P27).  To create an identical
+table again is a commit without effect.  A create counts for its own transaction and later ones, a
+change of a table for later ones.
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
-only in a run that creates tables, or does not fit.
+only in a run that creates or changes tables, or does not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
+from sparktxlog.errors import CommitRejectedError, SchemaMismatchError, StaleSchemaError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
@@ -24,7 +28,7 @@ from sparktxlog.protocol.order.last_writes import LastWrites
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.protocol.words.recovery import NoOlderIds, OlderIds
 
-#: Tables that a run creates: (position of the creating transaction, definition).
+#: Tables that a run creates or changes: (position of the transaction, definition after it).
 Created = tuple[tuple[int, TableDefinition], ...]
 
 _NONE: Mapping[str, TableDefinition] = MappingProxyType({})
@@ -72,14 +76,14 @@ class Catalog:
         """Process the run that starts at `position` with timestamp `ts`.
 
         Returns:
-            Its rejections and created tables.
+            Its rejections, and the tables that it created or changed.
         """
         assert position == self._window.end + 1, (position, self._window.end)
         rejected = self._reject_by_id(position, facts, ts)
         if facts.voided:
             rejected = {index: _voided(index) for index in range(facts.n)} | rejected
         created: list[tuple[int, TableDefinition]] = []
-        if facts.creates or not all(map(self._fits, facts.touches)):
+        if facts.creates or facts.changes or not all(map(self._fits, facts.touches)):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
             self._writes.fold(position, facts, rejected, self._broken)
@@ -131,13 +135,16 @@ class Catalog:
         """Judge a run's transactions one by one: each sees the effects of those before it.
 
         Returns:
-            What they create.
+            What they create and change.
         """
         created: list[tuple[int, TableDefinition]] = []
         written: set[str] = set()
         creates: dict[int, list[TableDefinition]] = {}
         for index, definition in facts.creates:
             creates.setdefault(index, []).append(definition)
+        changes: dict[int, list[tuple[str, TableChange]]] = {}
+        for index, table, change in facts.changes:
+            changes.setdefault(index, []).append((table, change))
         conditions = dict(facts.conditions)
         touches_of = _touches_by_index(facts)
         counts = self._writes.count_at(position)
@@ -146,6 +153,9 @@ class Catalog:
                 continue
             touches, fresh = touches_of(index), dict[str, TableDefinition]()
             reason = self._misfit(index, creates.get(index, ()), touches, fresh)
+            names = [definition.name for definition in fresh.values()]
+            if reason is None and index in changes:
+                reason = self._change(index, changes[index], fresh)
             condition = conditions.get(index)
             if reason is None and condition is not None:
                 reason = self._broken(condition, position, index)
@@ -153,7 +163,6 @@ class Catalog:
                 rejected[index] = reason
                 continue
             self._tables.update(fresh)
-            names = [definition.name for definition in fresh.values()]
             created.extend((position + index, definition) for definition in fresh.values())
             if counts:
                 written |= self._writes.note(position + index, names, touches)
@@ -173,14 +182,32 @@ class Catalog:
             present = fresh.get(key) or self._tables.get(key)
             if present is None:
                 fresh[key] = definition
-            elif present != definition:
+            elif present != replace(definition, schema_version=present.schema_version):
                 return Rejection(
                     index=index,
-                    code="schema-mismatch",
+                    code=SchemaMismatchError.code,
                     text=f"table {present.name!r} exists with another definition",
                 )
         misfit = next((touch for touch in touches if not self._fits(touch, fresh)), None)
         return None if misfit is None else self._rejection(misfit, index, fresh)
+
+    def _change(
+        self,
+        index: int,
+        changes: Sequence[tuple[str, TableChange]],
+        fresh: dict[str, TableDefinition],
+    ) -> Rejection | None:
+        """Put the tables that a transaction changes into `fresh`; return why it cannot (P33).
+
+        The accepting node looked at each change, at this very schema version.
+        """
+        for name, change in changes:
+            key = name.lower()
+            try:
+                fresh[key] = change.applied_to(fresh.get(key) or self._tables[key])
+            except CommitRejectedError as error:
+                return Rejection(index=index, code=error.code, text=error.message, table=name)
+        return None
 
     def _broken(self, condition: Condition, position: int, index: int) -> Rejection | None:
         """Return why a transaction's condition does not hold; its own creates do not count."""
@@ -199,11 +226,13 @@ class Catalog:
             return _unknown(touch.table, index)
         return Rejection(
             index=index,
-            code="schema-mismatch",
+            code=StaleSchemaError.code,
             text=(
                 f"table {touch.table!r} has schema version {table.schema_version}, "
-                f"the transaction was checked against {touch.schema_version}"
+                f"the transaction was made for {touch.schema_version}"
             ),
+            table=touch.table,
+            winner=self._writes.of(touch.table).position or None,
         )
 
 

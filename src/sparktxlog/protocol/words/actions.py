@@ -65,7 +65,7 @@ class PersistQueue:
     """Append entries to the synchronized queue."""
 
     entries: tuple[QueueEntry, ...]
-    #: Tables created by them (P25b): (position, definition), ascending.
+    #: Tables created or changed by them (P25b, P33): (position, definition after it), ascending.
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Table and what was written to it, for each entry that did, ascending by entry (P27).
     writes: tuple[tuple[str, TableWrites], ...] = ()

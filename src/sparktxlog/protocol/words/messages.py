@@ -149,12 +149,13 @@ class Rejection:
     #: Index in the run.
     index: int
     #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
-    #: `expired-id`, `expired-transaction`, `voided`, `conflict`.
+    #: `expired-id`, `expired-transaction`, `voided`, `conflict`, `stale-schema`.
     code: str
     text: str
     #: Of a repeated id: its first position.
     first: int | None = None
     #: Of a conflict: the table, and the position of the write that it lost to; None = not known.
+    #: Of a stale schema: the table, and the position of the last write to it.
     table: str | None = None
     winner: int | None = None
 

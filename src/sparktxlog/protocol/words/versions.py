@@ -18,7 +18,7 @@ from sparktxlog.protocol.words.view import FIRST_VERSION, View
 
 #: Versions that this release speaks.
 OLDEST = FIRST_VERSION
-NEWEST = 4
+NEWEST = 5
 #: In force: manifests say what the accepting node knew of their ids, and until when transactions
 #: are valid (P25c).
 ACCEPTANCE = 3
@@ -28,6 +28,8 @@ PARTS = 3
 VOIDS = 3
 #: In force: transactions may have conditions, and writes to tables are counted (P27).
 CONDITIONS = 4
+#: In force: tables may be changed (P33).
+CHANGES = 5
 
 
 def deciders(view: View) -> set[NodeId]:

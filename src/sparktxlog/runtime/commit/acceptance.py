@@ -24,7 +24,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
@@ -102,6 +102,8 @@ class Submits:
         self._check_valid(tx.valid_until)
         if tx.condition is not None:
             self._check_condition(tx.condition)
+        if any(operation.change is not None for operation in tx.operations):
+            self._check_may_change()
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -209,6 +211,20 @@ class Submits:
                 winner=None,
                 origin=None,
                 field="conditions.read_position",
+            )
+
+    def _check_may_change(self) -> None:
+        """Refuse to change a table while a member would not understand it (P31, P33).
+
+        Raises:
+            InvalidRequestError: Nothing happened (definite).
+        """
+        in_force = self._master.view.version
+        if in_force < CHANGES:
+            raise InvalidRequestError(
+                f"changes of tables need wire version {CHANGES}, the log uses {in_force}",
+                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
+                field="kind",
             )
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:

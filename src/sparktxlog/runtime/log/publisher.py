@@ -248,6 +248,7 @@ class Publisher:
                 payloads=self._payloads,
                 queue=queue,
                 creations=self._journal.read_created,
+                older=self._journal.read_definition,
             )
             self._log.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version

@@ -15,6 +15,7 @@ from typing import Any
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.recovery import (
     RecoveredAnnouncement,
@@ -230,10 +231,19 @@ class JournalReader:
         )
 
     def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
-        """Return position and name of the tables created from position `first` to `last`."""
+        """Return position and name of the tables created or changed from `first` to `last`."""
         statement = "SELECT position, name FROM catalog WHERE position BETWEEN ? AND ?"
         with self._reading() as db:
             return set(db.execute(statement, (first, last)))
+
+    def read_definition(self, table: str, schema_version: int) -> TableDefinition | None:
+        """Return a table as it is or was at a schema version, None if it never had that."""
+        statement = "SELECT definition FROM catalog WHERE name = ? ORDER BY position DESC"
+        with self._reading() as db:
+            for (body,) in db.execute(statement, (table,)):
+                if (found := definition_of(body)).schema_version == schema_version:
+                    return found
+        return None
 
     def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
         """Return code and text of the rejection of a transaction that never got a stamp."""

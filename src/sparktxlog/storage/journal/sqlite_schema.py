@@ -16,6 +16,7 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
@@ -31,7 +32,7 @@ APPLICATION_ID = 0x54584C47
 #: Formats that this release writes and keeps; an older release refuses a later format.  From format
 #: 2 on, a file has the number of the wire version that its log uses.  Until that is raised, the
 #: releases that wrote the file can open it again (P31).
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _KEPT_VERSION = 2
 
 _PAGE_BYTES = 8192
@@ -105,6 +106,7 @@ class _Facts(msgspec.Struct, array_like=True):
     valid_until: tuple[tuple[int, int], ...] = ()
     voided: bool = False
     conditions: tuple[tuple[int, Condition], ...] = ()
+    changes: tuple[tuple[int, str, TableChange], ...] = ()
 
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
@@ -264,8 +266,10 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which have their own column."""
     kept: tuple[Any, ...] = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
-    if facts.voided or facts.conditions:
+    if facts.voided or facts.conditions or facts.changes:
         kept = (*kept, facts.voided, facts.conditions)
+    if facts.changes:
+        kept = (*kept, facts.changes)
     return encode(kept)
 
 

@@ -149,6 +149,11 @@ class _Notes:
             self.partitions.setdefault(position, {})[path] = values
 
 
+def _unpartitioned(table: TableDefinition) -> TableDefinition:
+    """Return a table whose rows go to one file for all partitions, which has all columns."""
+    return replace(table, partition_by=())
+
+
 class Quarantine:
     """One act: writes given-up runs and their files.
 
@@ -174,8 +179,7 @@ class Quarantine:
         self._id = quarantine_id
         self._files = files
         self._journal = journal
-        # One file for all partitions, so that it has all columns.
-        self._tables = {name: replace(table, partition_by=()) for name, table in tables.items()}
+        self._tables = {name: _unpartitioned(table) for name, table in tables.items()}
         self._queue = log_root / QUEUE_NAME
         self.path = log_root / QUARANTINE_NAME
         self._table = LogTable(
@@ -218,10 +222,14 @@ class Quarantine:
 
     # -- from the payloads -------------------------------------------------------------------------
 
+    def _older(self, table: str, schema_version: int) -> TableDefinition | None:
+        found = self._journal.read_definition(table, schema_version)
+        return None if found is None else _unpartitioned(found)
+
     def _built(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
         """Make rows and files of payloads; a damaged payload loses only its own rows."""
         try:
-            _, rows = build_segment(entries, self._tables, self._files)
+            _, rows = build_segment(entries, self._tables, self._files, older=self._older)
         except _DAMAGED as error:
             if len(entries) > 1:
                 return pa.concat_tables([self._built([entry], notes) for entry in entries])

@@ -1,4 +1,4 @@
-"""Inline rows of a segment: gathered per (table, kind), written as Parquet files for the workers.
+"""Inline rows of a segment: gathered per (table, kind, schema version), written as Parquet files.
 
 No Python object is made per row or transaction: positions, orders and partitions are arrays.  The
 files have the table's columns (for deletions its keys), `POSITION_COLUMN` and `OP_COLUMN`, sorted
@@ -63,7 +63,7 @@ class InlineFile:
 
 @dataclass(slots=True)
 class InlineGroup:
-    """Inline rows of one (table, kind) of a segment."""
+    """Inline rows of one (table, kind, schema version) of a segment."""
 
     table: str
     kind: OperationKind
@@ -124,7 +124,7 @@ class InlineGroup:
             rejected: Positions of rejected transactions, ascending.
         """
         rows = self._rows(rejected)
-        if rows is None or not rows.num_rows:
+        if rows is None or not rows.num_rows or self.definition is None:
             return None, []
         written = [
             self._write_file(sink, f"{directory}/{self._name(k, many)}", piece, partition)
@@ -139,6 +139,7 @@ class InlineGroup:
             files=tuple(item.file for item in written),
             inline=True,
             claim=self._claim(rejected),
+            schema_version=self.definition.schema_version,
         )
         return effect, written
 
@@ -181,8 +182,10 @@ class InlineGroup:
         return total.to_text()
 
     def _name(self, k: int, many: bool) -> str:
-        number = f"-{k}" if many else ""
-        return f"{self.table}-{self.kind.value}{number}.parquet"
+        assert self.definition is not None
+        version, number = self.definition.schema_version, f"-{k}" if many else ""
+        schema = f"-s{version}" if version > 1 else ""
+        return f"{self.table}-{self.kind.value}{schema}{number}.parquet"
 
     def _pieces(
         self, rows: pa.Table

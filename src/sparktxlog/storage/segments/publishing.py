@@ -24,8 +24,12 @@ from sparktxlog.storage.segments.inline_files import InlineFile, InlineGroup, In
 
 #: Directory of published inline files below the payload store.
 INLINE_DIRECTORY = "inline"
+#: Table, kind and schema version.
+_GroupKey = tuple[str, OperationKind, int]
 #: Returns the tables created at positions from … to: (position, name).
 Creations = Callable[[int, int], Collection[tuple[int, str]]]
+#: Returns a table as it was at an older schema version, None if it never had that.
+Definitions = Callable[[str, int], TableDefinition | None]
 
 
 def plan_segments(
@@ -54,6 +58,7 @@ def build_segment(
     tables: Mapping[str, TableDefinition],
     payloads: FileSink,
     creations: Creations | None = None,
+    older: Definitions | None = None,
 ) -> tuple[Segment, pa.Table]:
     """Write the inline files of one segment and return it with its rows for the queue table.
 
@@ -63,6 +68,7 @@ def build_segment(
         payloads: Where inline files are written; **after calling** they must be synced.
         creations: Distinguishes a creation from its repeat, which has no effect (P25b); called
             only if there is one.  None = every creation counts.
+        older: Knows tables as they were before a change (P33); None = there was none.
 
     Raises:
         CorruptLogError: A payload is damaged or missing.
@@ -70,7 +76,7 @@ def build_segment(
     """
     first, last = entries[0].entry.position, entries[-1].entry.end
     rejected = _rejected_positions(entries)
-    groups: dict[tuple[str, OperationKind], InlineGroup] = {}
+    groups: dict[_GroupKey, InlineGroup] = {}
     operations = OperationColumns()
     effects: list[TableEffect] = []
     created: Collection[tuple[int, str]] | None = None
@@ -86,10 +92,12 @@ def build_segment(
         sections = split_payload(item.payload)[1]
         for block in manifest.blocks:
             if block.inline is not None:
-                key = (block.table, block.kind)
+                key = (block.table, block.kind, block.schema_version)
                 group = groups.get(key)
                 if group is None:
                     definition = tables.get(block.table)
+                    if older is not None and _is_other(definition, block.schema_version):
+                        definition = older(block.table, block.schema_version)
                     group = InlineGroup(block.table, block.kind, definition)
                     groups[key] = group
                 group.add(block, sections[block.inline.index], item.entry.position)
@@ -126,6 +134,7 @@ def publish(
     payloads: PayloadStore,
     queue: QueueTable,
     creations: Creations | None = None,
+    older: Definitions | None = None,
 ) -> list[MarkPublished]:
     """Publish ordered entries: files, rows, fsync; return the writes for the journal.
 
@@ -146,7 +155,7 @@ def publish(
         *plan_segments(known, signature_interval),
         *plan_segments(entries[len(known) :], signature_interval),
     ):
-        segment, piece_rows = build_segment(piece, tables, payloads, creations)
+        segment, piece_rows = build_segment(piece, tables, payloads, creations, older)
         segments.append(segment)
         rows.append(piece_rows)
     payloads.sync(
@@ -174,8 +183,12 @@ def restored_rows(entries: Sequence[StoredEntry]) -> pa.Table:
     return queue_rows(entries, [None] * len(entries), OperationColumns(), [])
 
 
+def _is_other(definition: TableDefinition | None, schema_version: int) -> bool:
+    return definition is None or definition.schema_version != schema_version
+
+
 def _write_groups(
-    groups: Mapping[tuple[str, OperationKind], InlineGroup],
+    groups: Mapping[_GroupKey, InlineGroup],
     payloads: FileSink,
     first: int,
     last: int,
@@ -184,7 +197,7 @@ def _write_groups(
     effects: list[TableEffect],
 ) -> list[InlineFile]:
     files: list[InlineFile] = []
-    for (table, kind), group in groups.items():
+    for (table, kind, _), group in groups.items():
         operations.add_inline(table, kind, group.operations())
         effect, written = group.write(payloads, f"{INLINE_DIRECTORY}/{first}-{last}", rejected)
         files.extend(written)
@@ -229,4 +242,6 @@ def _block_effect(block: Block, position: int) -> TableEffect:
         definition=block.definition,
         predicate=block.predicate,
         claim=block.claim.to_text() if block.claim is not None else "",
+        schema_version=block.schema_version,
+        change=block.change,
     )

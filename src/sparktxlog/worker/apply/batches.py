@@ -2,9 +2,10 @@
 
 A *batch* is a series of whole segments, up to the first signature boundary (protocol S2a).  For
 each table the rows of a batch fall into *stages*, cut by `delete_where` and `overwrite`, whose
-effect is on the table as a whole.  Within a stage only the last upsert or delete of a key counts.
-So appends, upserts and deletes of thousands of transactions become at most one MERGE and one
-placing of untouched files.  Operations before the last overwrite of a batch are skipped.
+effect is on the table as a whole, and by changes of the table.  Within a stage only the last upsert
+or delete of a key counts.  So appends, upserts and deletes of thousands of transactions become at
+most one MERGE and one placing of untouched files.  Operations before the last overwrite of a batch
+are skipped.
 
 Steps, the Delta commits of one table in one batch, are numbered; a table's `txn` version is
 `to_position * STEPS + step`, which rises with every commit and is the same when a batch is done
@@ -13,12 +14,13 @@ again after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
 from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
@@ -57,6 +59,7 @@ class StepKind(str, Enum):
     """A Delta commit of a table: in this order within a stage."""
 
     CREATE = "create"
+    ALTER = "alter"
     CLEAR = "clear"
     MERGE = "merge"
     PLACE = "place"
@@ -78,7 +81,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStage:
-    """At most one clearing, then rows of which the last operation of each key counts."""
+    """At most one clearing, then rows of which the last operation of each key counts.
+
+    Or a change of the table, and nothing else.
+    """
 
     index: int
     clear: Clear = Clear.NOTHING
@@ -90,6 +96,7 @@ class TableStage:
     upper: LogPlace | None = None
     appends: tuple[Piece, ...] = ()
     keyed: tuple[Piece, ...] = ()
+    change: TableChange | None = None
 
     @property
     def partial(self) -> tuple[Piece, ...]:
@@ -129,6 +136,8 @@ class TablePlan:
             found.append((0, StepKind.CREATE, TableStage(index=-1)))
         for stage in self.stages:
             base = 1 + stage.index * _STEPS_PER_STAGE
+            if stage.change is not None:
+                found.append((base, StepKind.ALTER, stage))
             if stage.clear is not Clear.NOTHING:
                 found.append((base, StepKind.CLEAR, stage))
             if stage.keyed or stage.partial:
@@ -144,6 +153,17 @@ class TablePlan:
             Step(number=number, kind=kind, stage=stage, last=index == len(found) - 1)
             for index, (number, kind, stage) in enumerate(found)
         ]
+
+    def defined(self, table: TableDefinition) -> Iterator[tuple[TableStage, TableDefinition]]:
+        """Yield each stage with the table as it is before it.
+
+        Args:
+            table: As it is before the batch, or created by it.
+        """
+        for stage in self.stages:
+            yield stage, table
+            if stage.change is not None:
+                table = stage.change.applied_to(table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,16 +291,29 @@ def plan_batch(
 
 
 def _plan_table(
-    table: str, effects: Iterable[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
+    table: str, effects: Sequence[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
 ) -> TablePlan:
-    create = None
+    """Plan one table: what was made for a schema version comes before the change to the next."""
+    create = next((effect.definition for effect in effects if effect.definition is not None), None)
+    stages: list[TableStage] = []
+    for version in sorted({effect.schema_version for effect in effects}):
+        made_for = [effect for effect in effects if effect.schema_version == version]
+        stages += _stages_of_schema(made_for, extent, begin, end)
+        stages += [TableStage(index=0, change=e.change) for e in made_for if e.change is not None]
+    numbered = (replace(stage, index=index) for index, stage in enumerate(stages))
+    return TablePlan(table=table, create=create, stages=tuple(numbered))
+
+
+def _stages_of_schema(
+    effects: Iterable[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
+) -> tuple[TableStage, ...]:
     wheres: list[tuple[LogPlace, str]] = []
     rows: list[TableEffect] = []
     for effect in effects:
         kind = OperationKind(effect.kind)
-        if kind is OperationKind.CREATE_TABLE:
-            create = effect.definition
-        elif kind is OperationKind.DELETE_WHERE:
+        if kind in (OperationKind.CREATE_TABLE, OperationKind.ALTER_TABLE):
+            continue
+        if kind is OperationKind.DELETE_WHERE:
             wheres.append((LogPlace(effect.first, effect.op), effect.predicate or "false"))
         else:
             rows.append(effect)
@@ -301,8 +334,7 @@ def _plan_table(
     if overwritten is not None and overwritten < begin:
         # An inline overwrite that ended before the position.
         overwritten = None
-    stages = _stages(begin, upper, overwritten, wheres, spans)
-    return TablePlan(table=table, create=create, stages=stages)
+    return _stages(begin, upper, overwritten, wheres, spans)
 
 
 def _stages(

@@ -34,6 +34,7 @@ from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
+    alter_table,
     check_recorded,
     commit_path,
     create_table,
@@ -119,12 +120,12 @@ class TableSteps:
         # Spark looks for the files as soon as they are named.
         with failures_named(", ".join(batch.tables)), tagged(self._session, "count", "appends"):
             for name, progress in working.items():
-                for stage in _stages_left(batch.tables.get(name), progress):
+                for stage, definition in _stages_left(batch.tables.get(name), progress):
                     pieces = [piece for piece in stage.whole if not piece.claimed]
                     if pieces:
-                        columns = progress.definition.columns
+                        columns = definition.columns
                         rows = rows_of(self._session, str(self._payload_root), columns, pieces)
-                        frames.append((f"{name}/{stage.index}", rows, progress.definition))
+                        frames.append((f"{name}/{stage.index}", rows, definition))
             return signatures_of(frames)
 
     def apply(
@@ -156,6 +157,8 @@ class TableSteps:
                         self.run_step(
                             batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
                         )
+                if stage.change is not None:
+                    progress.definition = stage.change.applied_to(progress.definition)
             # Others may have written between the examination and a step's commit.
             self._examine(progress, batch)
 
@@ -204,6 +207,10 @@ class TableSteps:
                 created = own(after)
                 txn = {"appId": created.app_id, "version": created.txn_version}
                 create_table(table, progress.definition, created.to_text(), txn)
+            elif step.kind is StepKind.ALTER:
+                assert step.stage.change is not None
+                after = before
+                alter_table(table, version, progress.definition, step.stage.change, own(after))
             elif step.kind is StepKind.CLEAR:
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
@@ -266,12 +273,15 @@ def _is_full(error: Exception) -> bool:
     return any(os.strerror(number) in str(error) for number in _FULL)
 
 
-def _stages_left(plan: TablePlan | None, progress: TableProgress) -> list[TableStage]:
-    steps = [] if plan is None else plan.steps()
+def _stages_left(
+    plan: TablePlan | None, progress: TableProgress
+) -> list[tuple[TableStage, TableDefinition]]:
+    """Return the stages that have steps left, each with the table as it is before it."""
+    if plan is None:
+        return []
+    left = {step.stage.index for step in plan.steps() if step.number > progress.done}
     return [
-        stage
-        for stage, group in groupby(steps, key=lambda step: step.stage)
-        if any(step.number > progress.done for step in group)
+        (stage, table) for stage, table in plan.defined(progress.definition) if stage.index in left
     ]
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import pwd
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -23,6 +24,7 @@ from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
@@ -281,50 +283,109 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
     Args:
         txn: `txn` action of the commit.
     """
-    schema = Schema.from_arrow(arrow_schema(definition)).to_json()
-    features = sorted(
-        feature
-        for feature, wanted in (
-            ("deletionVectors", definition.deletion_vectors),
-            ("timestampNtz", '"timestamp_ntz"' in schema),
-        )
-        if wanted
-    )
-    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    if features:
-        protocol = {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": features,
-            "writerFeatures": sorted([*features, "appendOnly", "invariants"]),
-        }
     properties = {"delta.enableDeletionVectors": "true"} if definition.deletion_vectors else {}
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema,
+        "schemaString": _schema(definition),
         "partitionColumns": list(definition.partition_by),
         "configuration": properties,
     }
     info = {
         "operation": "CREATE TABLE",
         "operationParameters": {"partitionBy": json.dumps(list(definition.partition_by))},
-        "engineInfo": "sparktxlog",
-        "userMetadata": user_metadata,
     }
-    actions = [{"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}, {"txn": txn}]
+    actions = [{"protocol": _protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
+    (table / "_delta_log").mkdir(parents=True, exist_ok=True)
+    _commit(table, 0, info, user_metadata, actions)
+    sync_directory(table.parent)
+
+
+def alter_table(
+    table: Path, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
+) -> None:
+    """Commit a change that no row has to be written for, durably, after a version.
+
+    The schema is that of the log with columns added, so what Delta keeps with columns stays.
+
+    Args:
+        before: The table as it is.
+
+    Raises:
+        OSError: Among others FileExistsError: somebody else committed meanwhile (definite).
+    """
+    known, after = DeltaTable(table, version=version), change.applied_to(before)
+    held, actions = known.metadata(), list[dict[str, Any]]()
+    if _protocol(after) != _protocol(before):
+        actions.append({"protocol": _protocol(after)})
+    if change.add:
+        schema = json.loads(known.schema().to_json())
+        added = Schema.from_arrow(arrow_schema(after, [column.name for column in change.add]))
+        for field, column in zip(json.loads(added.to_json())["fields"], change.add, strict=True):
+            comment = {"comment": column.comment} if column.comment else {}
+            schema["fields"].append(field | {"metadata": comment})
+        metadata = {
+            "id": str(held.id),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(schema, separators=(",", ":")),
+            "partitionColumns": held.partition_columns,
+            "configuration": held.configuration,
+            "createdTime": held.created_time,
+        }
+        actions.append({"metaData": metadata})
+    actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
+    info = {
+        "operation": "ADD COLUMNS" if change.add else "CHANGE KEYS",
+        "operationParameters": {"columns": json.dumps([column.name for column in change.add])},
+    }
+    _commit(table, version + 1, info, own.to_text(), actions)
+
+
+def _schema(definition: TableDefinition) -> str:
+    return Schema.from_arrow(arrow_schema(definition)).to_json()
+
+
+def _protocol(definition: TableDefinition) -> dict[str, Any]:
+    """Return the lowest protocol that a table's columns need."""
+    features = sorted(
+        feature
+        for feature, wanted in (
+            ("deletionVectors", definition.deletion_vectors),
+            ("timestampNtz", '"timestamp_ntz"' in _schema(definition)),
+        )
+        if wanted
+    )
+    if not features:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": sorted([*features, "appendOnly", "invariants"]),
+    }
+
+
+def _commit(
+    table: Path,
+    version: int,
+    info: dict[str, Any],
+    user_metadata: str,
+    actions: Iterable[dict[str, Any]],
+) -> None:
+    """Write a version's file durably, unless there is one already."""
     log = table / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
+    told = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
     fresh = log / f".{uuid.uuid4().hex}.tmp"
     with open(fresh, "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        lines = ({"commitInfo": told}, *actions)
+        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(fresh, commit_path(table, 0))
+        os.link(fresh, commit_path(table, version))
     finally:
         fresh.unlink()
-    for directory in (log, table, table.parent):
+    for directory in (log, table):
         sync_directory(directory)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
+from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.order.catalog import Catalog
 from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.order.last_writes import LastWrites
 
 
 class Unscanned(dict[str, TableDefinition]):
@@ -33,12 +36,15 @@ _made = 0
 
 
 def _facts(
-    n: int, touches: tuple[Touch, ...] = (), creates: tuple[tuple[int, TableDefinition], ...] = ()
+    n: int,
+    touches: tuple[Touch, ...] = (),
+    creates: tuple[tuple[int, TableDefinition], ...] = (),
+    changes: tuple[tuple[int, str, TableChange], ...] = (),
 ) -> RunFacts:
     global _made
     _made += 1
     ids = b"".join((_made * 1_000 + i).to_bytes(16, "big") for i in range(n))
-    return RunFacts(n=n, ids=ids, touches=touches, creates=creates)
+    return RunFacts(n=n, ids=ids, touches=touches, creates=creates, changes=changes)
 
 
 def _codes(rejections: object) -> list[tuple[int, str]]:
@@ -58,9 +64,9 @@ def test_unknown_table_and_stale_version() -> None:
     touches = (_touch("u", (1,)), _touch("t", (0, 2), version=2))
     rejections, _ = catalog.fold(1, _facts(4, touches))
     assert _codes(rejections) == [
-        (0, "schema-mismatch"),
+        (0, "stale-schema"),
         (1, "unknown-table"),
-        (2, "schema-mismatch"),
+        (2, "stale-schema"),
     ]
 
 
@@ -130,7 +136,7 @@ def test_a_creation_looks_at_no_other_table() -> None:
     # A transaction that fails takes its creations with it.
     w, stale = replace(U, name="w"), (_touch("w", (0,)), _touch("t", (0,), version=2))
     rejections, created = catalog.fold(4, _facts(1, stale, ((0, w),)))
-    assert (_codes(rejections), created) == ([(0, "schema-mismatch")], ())
+    assert (_codes(rejections), created) == ([(0, "stale-schema")], ())
     assert (tables["u"], tables.alike("U"), tables.get("U"), len(tables)) == (U, U, None, 2)
     assert "w" not in tables
 
@@ -226,3 +232,62 @@ def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
     assert _codes(catalog.fold(5, replace(again, ids=lost.ids[:16]))[0]) == [
         (0, "duplicate-transaction")
     ]
+
+
+NOTE = TableChange(add=(AddedColumn(name="note", type="string"),))
+T_NOTE = NOTE.applied_to(T)
+
+
+def test_a_change_counts_for_later_transactions_only() -> None:
+    """Those before it were made for the table as it was; those after it must know the change."""
+    catalog = _catalog(T)
+    touches = (_touch("t", (0, 1, 2)), _touch("t", (3,), version=2))
+    rejections, changed = catalog.fold(1, _facts(4, touches, changes=((1, "t", NOTE),)))
+    assert _codes(rejections) == [(2, "stale-schema")]
+    assert rejections[0].table == "t" and "schema version 2" in rejections[0].text
+    assert changed == ((2, T_NOTE),)
+    assert catalog.tables["t"] == T_NOTE and T_NOTE.schema_version == 2
+
+
+def test_of_two_changes_for_one_schema_version_the_first_wins() -> None:
+    catalog, rank = _catalog(T), TableChange(add=(AddedColumn(name="rank", type="int"),))
+    facts = _facts(2, (_touch("t"),), changes=((0, "t", NOTE), (1, "t", rank)))
+    rejections, changed = catalog.fold(1, facts)
+    assert _codes(rejections) == [(1, "stale-schema")]
+    assert changed == ((1, T_NOTE),)
+
+
+def test_a_rejected_transaction_changes_nothing() -> None:
+    catalog = _catalog(T)
+    touches = (_touch("t", (0,)), _touch("nowhere", (0,)), _touch("t", (1,)))
+    rejections, changed = catalog.fold(1, _facts(2, touches, changes=((0, "t", NOTE),)))
+    assert _codes(rejections) == [(0, "unknown-table")]
+    assert changed == () and catalog.tables == {"t": T}
+
+
+def test_a_changed_table_is_created_again_only_as_it_is_now() -> None:
+    catalog = _catalog(T_NOTE)
+    again = replace(T_NOTE, schema_version=1)
+    rejections, created = catalog.fold(1, _facts(2, (), ((0, T), (1, again))))
+    assert _codes(rejections) == [(0, "schema-mismatch")]
+    assert created == ()
+
+
+def test_a_change_is_a_write_to_its_table() -> None:
+    """Whoever read the table before, and rests on that, has lost."""
+    writes = LastWrites({}, 1_000)
+    writes.after = 0
+    catalog = Catalog([T], IdWindow(100, max_run=50), writes=writes)
+    read = Condition(read_position=0, reads=("t",))
+    facts = _facts(2, (_touch("t", (0,)),), changes=((0, "t", NOTE),))
+    rejections, _ = catalog.fold(1, replace(facts, conditions=((1, read),)))
+    assert _codes(rejections) == [(1, "conflict")]
+    assert rejections[0].winner == 1 and writes.of("t").version == 1
+
+
+def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
+    """No node accepts it; should it be ordered all the same, it is an outcome, not an accident."""
+    twice = TableChange(add=(AddedColumn(name="C", type="string"),))
+    rejections, changed = _catalog(T).fold(1, _facts(1, (_touch("t"),), changes=((0, "t", twice),)))
+    assert _codes(rejections) == [(0, "name-taken")]
+    assert changed == ()

@@ -1,0 +1,141 @@
+"""How tables change (protocol P33): the change itself, and the definition that it leads to.
+
+A change is one operation of a transaction.  The fold of the catalog, the accepting node and the
+workers compute the new definition with the same function, so all of them agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sparktxlog.errors import (
+    ColumnInUseError,
+    InvalidRequestError,
+    NameTakenError,
+    UnknownColumnError,
+)
+from sparktxlog.model.table import Column, TableDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedColumn(Column):
+    """A column that a table gets; rows that were there before have NULL in it."""
+
+    #: For people; Delta keeps it with the column, the catalog does not.
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """What becomes of a table, all of it at one position.
+
+    Columns are named as they were before; `keys` as they are afterwards.
+    """
+
+    add: tuple[AddedColumn, ...] = ()
+    #: (name, new name).
+    rename: tuple[tuple[str, str], ...] = ()
+    drop: tuple[str, ...] = ()
+    #: (column, new DDL type).
+    widen: tuple[tuple[str, str], ...] = ()
+    #: Key columns from now on; None = as they were.
+    keys: tuple[str, ...] | None = None
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the rows of the table have to be written again."""
+        return bool(self.rename or self.drop or self.widen)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it changes nothing."""
+        return not (self.add or self.rewrites) and self.keys is None
+
+    def applied_to(self, table: TableDefinition) -> TableDefinition:
+        """Return the table after the change: the next schema version.
+
+        Raises:
+            UnknownColumnError: A column to change, or a key, is not there (definite).
+            ColumnInUseError: A key or partition column would be dropped (definite).
+            NameTakenError: A new name is that of another column (definite).
+            InvalidRequestError: A column is changed in two ways, or nothing is changed (definite).
+            SchemaMismatchError: No column would be left that rows have (definite).
+        """
+        self._check(table)
+        renamed, widened, dropped = dict(self.rename), dict(self.widen), set(self.drop)
+        columns = [
+            replace(
+                column,
+                name=renamed.get(column.name, column.name),
+                type=widened.get(column.name, column.type),
+            )
+            for column in table.columns
+            if column.name not in dropped
+        ]
+        added = [Column(name=c.name, type=c.type, nullable=c.nullable) for c in self.add]
+        taken = set[str]()
+        for column in (*columns, *added):
+            if column.name.lower() in taken:
+                raise NameTakenError(
+                    f"table {table.name!r}: there is a column {column.name!r} already (case is "
+                    "ignored)",
+                    hint="Choose another name.",
+                    table=table.name,
+                    column=column.name,
+                )
+            taken.add(column.name.lower())
+        keys = tuple(renamed.get(name, name) for name in table.keys)
+        if self.keys is not None:
+            keys = self.keys
+            names = {column.name for column in (*columns, *added)}
+            for name in keys:
+                if name not in names:
+                    raise _unknown(table, name)
+        return replace(
+            table,
+            columns=(*columns, *added),
+            keys=keys,
+            partition_by=tuple(renamed.get(name, name) for name in table.partition_by),
+            schema_version=table.schema_version + 1,
+        )
+
+    def _check(self, table: TableDefinition) -> None:
+        """Refuse a change of what is not there, or is changed twice, or is needed; see above."""
+        if self.is_nothing:
+            raise InvalidRequestError(
+                f"the change of table {table.name!r} changes nothing",
+                hint="Name what to add, rename, drop or widen, or the keys.",
+                table=table.name,
+            )
+        named = [*(old for old, _ in self.rename), *self.drop, *(name for name, _ in self.widen)]
+        for name in named:
+            if table.column(name) is None:
+                raise _unknown(table, name)
+            if named.count(name) > 1:
+                raise InvalidRequestError(
+                    f"table {table.name!r}: column {name!r} is changed twice",
+                    hint="Make it two changes, one after the other.",
+                    table=table.name,
+                    column=name,
+                )
+        keys = table.keys if self.keys is None else ()
+        for name in self.drop:
+            if name in keys or name in table.partition_by:
+                role = "key" if name in keys else "partition"
+                raise ColumnInUseError(
+                    f"table {table.name!r}: {name!r} is a {role} column",
+                    hint="Give the table other keys in the same change."
+                    if role == "key"
+                    else "Create another table without it, and copy the rows.",
+                    table=table.name,
+                    column=name,
+                )
+
+
+def _unknown(table: TableDefinition, name: str) -> UnknownColumnError:
+    return UnknownColumnError(
+        f"table {table.name!r} has no column {name!r}",
+        hint=f"Columns: {', '.join(column.name for column in table.columns)}."[:2000],
+        table=table.name,
+        column=name,
+    )
