@@ -183,8 +183,8 @@ class ReferenceCatalog:
             if codes[index]:
                 continue
             fresh = [tables[key] for key in tables if key not in self._tables]
-            changed = [new for key, new in tables.items() if self._tables.get(key) != new]
-            self.created += [(position + index, definition) for definition in changed]
+            changed = [tables[key] for key, old in self._tables.items() if tables[key] != old]
+            self.created += [(position + index, table) for table in (*fresh, *changed)]
             self._tables = tables
             touched = {t.table for t in facts.touches if t.txs is None or index in t.txs}
             if counts:

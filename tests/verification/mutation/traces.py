@@ -11,6 +11,7 @@ from collections.abc import Callable
 from inspect import isfunction
 
 from tests.verification.mutation import (
+    change_traces,
     clock_traces,
     condition_traces,
     deciding_traces,
@@ -37,6 +38,7 @@ _MODULES = (
     version_traces,
     voiding_traces,
     condition_traces,
+    change_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

@@ -50,7 +50,8 @@ class ReadersAndWriters:
             if random.random() < 0.7:
                 writers.setdefault(table, []).append(index)
         touches = tuple(
-            Touch(table=table, schema_version=1, txs=tuple(txs)) for table, txs in writers.items()
+            Touch(table=table, schema_version=master.catalog[table].schema_version, txs=tuple(txs))
+            for table, txs in writers.items()
         )
         return tuple(conditions), touches
 

@@ -47,7 +47,7 @@ EXPECTED = (
     "expired id", "repeat ordered late",
     "duplicate rejected", "version raised", "table created", "rejected for its table",
     "read held", "version held", "conflict", "conflict within a run", "read too old",
-    "condition of a repeat",
+    "condition of a repeat", "table changed", "stale schema",
     "payload damaged", "run voided", "void refused",
     "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
     "overdue run whole",

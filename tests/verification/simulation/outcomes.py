@@ -19,6 +19,7 @@ from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig
 
 _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
+_STALE = "stale-schema"
 _CONFLICT = "conflict"
 
 
@@ -104,8 +105,12 @@ class Outcomes:
         by_id = [index for index, _, _ in expected]
         by_table = self.catalog.fold(entry.position, facts, by_id, after)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
-        if set(by_table.values()) - {_CONFLICT}:
+        if set(by_table.values()) - {_CONFLICT, _STALE}:
             self._marks.hit("rejected for its table")
+        if _STALE in by_table.values():
+            self._marks.hit("stale schema")
+        if any(index not in by_id and index not in by_table for index, _, _ in facts.changes):
+            self._marks.hit("table changed")
         for told in entry.rejections:
             lost = self.catalog.lost.get(entry.position + told.index, (None, None))
             if told.code == _CONFLICT and (told.table, told.winner) != lost:

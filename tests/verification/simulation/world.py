@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.verification.model.invariants import violated
+from tests.verification.simulation.changes import Alterers
 from tests.verification.simulation.checks import Checks
 from tests.verification.simulation.conditions import ReadersAndWriters
 from tests.verification.simulation.marks import Marks
@@ -112,7 +113,7 @@ def _read_before(view: View) -> View:
 
 
 def _tables_of(
-    ticket: int, n: int
+    ticket: int, n: int, master: Master
 ) -> tuple[tuple[Touch, ...], tuple[tuple[int, TableDefinition], ...]]:
     """Return what a run does to tables: now and then it creates one, or writes to one.
 
@@ -126,7 +127,9 @@ def _tables_of(
         return (), ((number % n, TableDefinition(name=name, columns=columns)),)
     if kind == 1:
         txs = tuple(range(number % n, n, 2)) if number % 2 else None
-        return (Touch(table=name, schema_version=1 + (number % 7 == 6), txs=txs),), ()
+        known = master.catalog.get(name)
+        version = (1 if known is None else known.schema_version) + (number % 7 == 6)
+        return (Touch(table=name, schema_version=version, txs=txs),), ()
     return (), ()
 
 
@@ -150,6 +153,7 @@ class World:
         self.marks = Marks()
         self.rot = Rot(self.random, self.marks.hit)
         self._readers = ReadersAndWriters(f"{layout.name}:{seed}")
+        self._alterers = Alterers(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
@@ -250,11 +254,13 @@ class World:
         if known is not None:
             repeats = dict(known.repeats) | dict(older)
             acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
-        touches, creates = _tables_of(ticket, transactions)
+        touches, creates = _tables_of(ticket, transactions, node.master)
         conditions, more = self._readers.draw(node.master, transactions)
+        drawn = self._alterers.draw(node.master, transactions)
         facts = RunFacts(
-            n=transactions, ids=ids, acceptance=acceptance, touches=(*touches, *more),
-            creates=creates, conditions=conditions,
+            n=transactions, ids=ids, acceptance=acceptance,
+            touches=(*touches, *more, *drawn.touches),
+            creates=creates, conditions=conditions, changes=drawn.changes,
         )  # fmt: skip
         self.facts[digest] = facts
         event = RunSubmitted(

@@ -1,0 +1,138 @@
+"""Directed traces of tables that change (protocol P33)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.verification.mutation.lone import SECOND_US, Lone, queued
+
+from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.conditions import Condition, TableWrites
+from sparktxlog.model.operation import Touch
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import Action
+from sparktxlog.protocol.words.events import PostReceived
+from sparktxlog.protocol.words.messages import RunHeader
+
+_TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+_NOTE = TableChange(add=(AddedColumn(name="note", type="string"),))
+_CREATE: dict[str, Any] = {"creates": ((0, _TABLE),)}
+
+
+def _writes(version: int, *txs: int) -> Touch:
+    return Touch(table="t", schema_version=version, txs=txs)
+
+
+def _changing(index: int = 0, version: int = 1) -> dict[str, Any]:
+    """Return facts of a run in which one transaction changes the table."""
+    return {"touches": (_writes(version, index),), "changes": ((index, "t", _NOTE),)}
+
+
+def _told(actions: list[Action]) -> list[tuple[int, str, int | None]]:
+    """Return position, code and winner of what the appended runs reject."""
+    return [
+        (entry.position + one.index, one.code, one.winner)
+        for appended in queued(actions)
+        for entry in appended.entries
+        for one in entry.rejections
+    ]
+
+
+def _alone(core: type[Master]) -> Lone:
+    """Return a node that orders by itself, with the table at position 1."""
+    node = Lone(core, votes={"a": 1})
+    node.start()
+    assert not _told(node.submit(**_CREATE))
+    return node
+
+
+def _columns(node: Lone) -> tuple[int, list[str]]:
+    table = node.master.catalog["t"]
+    return table.schema_version, [column.name for column in table.columns]
+
+
+def a_change_counts_from_its_place_on(core: type[Master]) -> None:
+    """P33: of one run, those before the change know the old schema, those after it the new one."""
+    node = _alone(core)
+    touches = (_writes(1, 0, 1, 2), _writes(2, 3), _writes(3, 4))
+    told = _told(node.submit(5, touches=touches, changes=((1, "t", _NOTE),)))
+    assert told == [(4, "stale-schema", 3), (6, "stale-schema", 5)]
+    assert _columns(node) == (2, ["id", "note"])
+
+
+def a_stale_writer_of_another_site_is_rejected(core: type[Master]) -> None:
+    """P33: its node knew the table as it was; another site's change came before it in the order."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    first = node.run_of("b", 1, node.now, **_CREATE)
+    assert not _told(node.push(first) + _heard(node, first))
+    change = node.run_of("b", 2, node.now + 1, **_changing())
+    node.now += SECOND_US
+    assert not queued(node.submit(touches=(_writes(1, 0),))), "b may have stamped something before"
+    assert _told(node.push(change) + _heard(node, change)) == [(3, "stale-schema", 2)]
+    node.submit(touches=(_writes(2, 0),))
+    assert _told(_heard(node)) == []
+
+
+def _heard(node: Lone, *runs: RunHeader) -> list[Action]:
+    """Let `b` say that it stamped these runs, and has all that this node stamped."""
+    node.now += SECOND_US
+    own = {"a": node.master.standing.seq_now}
+    post = replace(
+        node.post_of("b", node.now, *runs),
+        known=own,
+        acquired=own,
+        base=node.master.base,
+        last_seq=max([run.last for run in runs], default=2),
+    )
+    return node.feed(PostReceived(post=post))
+
+
+def of_two_changes_the_first_wins(core: type[Master]) -> None:
+    """P33: two changes of one schema version: the second one was made for what is no more."""
+    node = _alone(core)
+    assert not _told(node.submit(**_changing()))
+    other = TableChange(add=(AddedColumn(name="rank", type="int"),))
+    again = {"touches": (_writes(1, 0),), "changes": ((0, "t", other),)}
+    assert _told(node.submit(**again)) == [(3, "stale-schema", 2)]
+    assert _columns(node) == (2, ["id", "note"])
+
+
+def what_lost_changes_nothing(core: type[Master]) -> None:
+    """P27, P33: a transaction whose condition does not hold leaves its table as it was."""
+    node = _alone(core)
+    unread = ((0, Condition(versions=(("t", 7),))),)
+    assert _told(node.submit(**_changing(), conditions=unread)) == [(2, "conflict", 1)]
+    assert _columns(node) == (1, ["id"])
+    assert not _told(node.submit(touches=(_writes(1, 0),)))
+
+
+def a_change_is_a_write(core: type[Master]) -> None:
+    """P27, P33: what was read before a change lost to it; the table's version goes on."""
+    node = _alone(core)
+    node.submit(touches=(_writes(1, 0),))
+    node.submit(**_changing())
+    assert node.master.writes("t") == TableWrites(version=2, position=3)
+    read = ((0, Condition(read_position=2, reads=("t",))),)
+    told = _told(node.submit(touches=(_writes(2, 0),), conditions=read))
+    assert told == [(4, "conflict", 3)]
+
+
+def changes_survive_a_restart(core: type[Master]) -> None:
+    """P33: a node that starts knows the schema version that is in force."""
+    node = _alone(core)
+    node.submit(**_changing())
+    node.start()
+    assert _columns(node) == (2, ["id", "note"])
+    told = _told(node.submit(2, touches=(_writes(1, 0), _writes(2, 1))))
+    assert told == [(3, "stale-schema", 2)]
+
+
+def a_repeated_change_is_a_repeat(core: type[Master]) -> None:
+    """P25c, P33: the same transaction again is told so, and does not change the table again."""
+    node = _alone(core)
+    node.submit(**_changing())
+    again = {**_changing(), "ids": node.submits[2].facts.ids}
+    assert _told(node.submit(**again)) == [(3, "duplicate-transaction", None)]
+    assert _columns(node) == (2, ["id", "note"])

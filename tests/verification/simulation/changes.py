@@ -1,0 +1,73 @@
+"""Who changes tables in a simulated hour, and who writes to them as a node knows them (P33).
+
+They are drawn beside everything else, so the histories are those that there are without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.operation import Touch
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.versions import CHANGES
+
+#: Part of the runs with a change.
+_RUNS = 0.15
+#: Tables that are changed: few, so that writers meet a change.
+_TABLES = 3
+#: A table with so many columns only gets other keys.
+_MOST_COLUMNS = 12
+#: Chance that a run changes a table in two transactions, and of a column that is there.
+_TWICE, _TAKEN = 0.2, 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnChanges:
+    """What a run changes, and what it writes to the same tables."""
+
+    changes: tuple[tuple[int, str, TableChange], ...] = ()
+    touches: tuple[Touch, ...] = ()
+
+
+class Alterers:
+    """Clients that change a table as a node knows it, and others that write to it.
+
+    Args:
+        seed: Of their own draws.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._random = Random(f"{seed}:changes")
+
+    def draw(self, master: Master, n: int) -> DrawnChanges:
+        """Return changes of a run of `n` transactions, as a node takes them."""
+        random = self._random
+        tables = sorted(master.catalog)[:_TABLES]
+        if random.random() >= _RUNS or master.view.version < CHANGES or not tables:
+            return DrawnChanges()
+        name = random.choice(tables)
+        version = master.catalog[name].schema_version
+        places = sorted({random.randrange(n) for _ in range(1 + (random.random() < _TWICE))})
+        writers = tuple(i for i in range(n) if i not in places and random.random() < 0.5)
+        return DrawnChanges(
+            changes=tuple((index, name, self._change(master, name)) for index in places),
+            touches=tuple(
+                Touch(table=name, schema_version=version, txs=txs)
+                for txs in (tuple(places), writers)
+                if txs
+            ),
+        )
+
+    def _change(self, master: Master, name: str) -> TableChange:
+        random, table = self._random, master.catalog[name]
+        columns = len(table.columns)
+        if columns >= _MOST_COLUMNS or random.random() < 0.3:
+            chosen = random.choice(table.columns).name
+            return TableChange(keys=() if table.keys else (chosen,))
+        number = 0 if random.random() < _TAKEN else columns
+        taken = table.columns[0].name
+        return TableChange(
+            add=(AddedColumn(name=f"c{columns}" if number else taken, type="bigint"),)
+        )
