@@ -258,7 +258,7 @@ class ReferenceCatalog:
                     Column(name=c.name, type=c.type, nullable=c.nullable) for c in change.add
                 )
                 if {c.name.lower() for c in known.columns} & {c.name.lower() for c in added}:
-                    return "name-taken"
+                    return "schema-mismatch"
                 tables[name.lower()] = replace(
                     known,
                     columns=known.columns + added,

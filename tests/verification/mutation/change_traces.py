@@ -94,7 +94,7 @@ def of_two_changes_the_first_wins(core: type[Master]) -> None:
     node = _alone(core)
     assert not _told(node.submit(**_changing()))
     other = TableChange(add=(AddedColumn(name="rank", type="int"),))
-    again = {"touches": (_writes(1, 0),), "changes": ((0, "t", other),)}
+    again: dict[str, Any] = {"touches": (_writes(1, 0),), "changes": ((0, "t", other),)}
     assert _told(node.submit(**again)) == [(3, "stale-schema", 2)]
     assert _columns(node) == (2, ["id", "note"])
 

@@ -206,7 +206,9 @@ class Catalog:
             try:
                 fresh[key] = change.applied_to(fresh.get(key) or self._tables[key])
             except CommitRejectedError as error:
-                return Rejection(index=index, code=error.code, text=error.message, table=name)
+                return Rejection(
+                    index=index, code=SchemaMismatchError.code, text=error.message, table=name
+                )
         return None
 
     def _broken(self, condition: Condition, position: int, index: int) -> Rejection | None:

@@ -95,11 +95,8 @@ def build_segment(
                 key = (block.table, block.kind, block.schema_version)
                 group = groups.get(key)
                 if group is None:
-                    definition = tables.get(block.table)
-                    if older is not None and _is_other(definition, block.schema_version):
-                        definition = older(block.table, block.schema_version)
-                    group = InlineGroup(block.table, block.kind, definition)
-                    groups[key] = group
+                    definition = _definition(block, tables, older)
+                    groups[key] = group = InlineGroup(block.table, block.kind, definition)
                 group.add(block, sections[block.inline.index], item.entry.position)
                 continue
             position = item.entry.position + _only_transaction(block)
@@ -183,8 +180,14 @@ def restored_rows(entries: Sequence[StoredEntry]) -> pa.Table:
     return queue_rows(entries, [None] * len(entries), OperationColumns(), [])
 
 
-def _is_other(definition: TableDefinition | None, schema_version: int) -> bool:
-    return definition is None or definition.schema_version != schema_version
+def _definition(
+    block: Block, tables: Mapping[str, TableDefinition], older: Definitions | None
+) -> TableDefinition | None:
+    """Return the table for which a block was made."""
+    newest = tables.get(block.table)
+    if older is None or (newest is not None and newest.schema_version == block.schema_version):
+        return newest
+    return older(block.table, block.schema_version)
 
 
 def _write_groups(

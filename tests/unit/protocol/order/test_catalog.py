@@ -289,5 +289,5 @@ def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
     """No node accepts it; should it be ordered all the same, it is an outcome, not an accident."""
     twice = TableChange(add=(AddedColumn(name="C", type="string"),))
     rejections, changed = _catalog(T).fold(1, _facts(1, (_touch("t"),), changes=((0, "t", twice),)))
-    assert _codes(rejections) == [(0, "name-taken")]
+    assert _codes(rejections) == [(0, "schema-mismatch")]
     assert changed == ()
