@@ -89,5 +89,5 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
             assert found.schema["rank"].metadata == {"comment": "1 is best"}
         old = there.snapshot(first.position).table("orders")
         assert rows(old) == [{"id": 1, "item": "a"}, {"id": 2, "item": "b"}]
-        (told,) = there.tables().collect()
-        assert (told["schema_version"], told["last_write"]) == (2, last.position)
+        told = client.table("orders")
+        assert (told.schema_version, told.last_write) == (2, last.position)
