@@ -84,7 +84,7 @@ def test_nodes_are_upgraded_one_by_one_under_load(tmp_path: Path) -> None:
         c.environment[WIRE_VERSION] = str(OLDEST)
         c.start()
         assert c.process is not None and c.process.wait(60) != 0
-        refusal = f"works by wire version {NEWEST}, this release speaks {OLDEST} to {OLDEST}"
+        refusal = f"uses wire version {NEWEST}, this release speaks {OLDEST} to {OLDEST}"
         assert refusal in c.log_text()
         shutil.rmtree(c.directory / c.name)
         c.start()

@@ -364,15 +364,15 @@ def test_the_run_behind_a_position_tells_whether_a_queue_is_its_beginning(tmp_pa
             link = b.base.links["A"]
             stored = a.base.journal.read_queue(0, 10, payloads=False)
             for item in stored:
-                tail = await link.get_run_behind(item.entry.position - 1)
+                tail = await link.get_run_after(item.entry.position - 1)
                 assert tail.entries == (item.entry,)
                 assert (tail.sender, tail.previous_hash) == ("A", item.entry.previous_hash)
             # Behind the end there is nothing; of what is pruned nothing is known any more.
             for position in (3, 10**17):
-                assert (await link.get_run_behind(position)).entries == ()
+                assert (await link.get_run_after(position)).entries == ()
             a.base.journal.read_entry_at = lambda position: None  # type: ignore[method-assign]
             with pytest.raises(TransportError) as caught:
-                await link.get_run_behind(1)
+                await link.get_run_after(1)
             assert caught.value.fields["status"] == ExpiredError.http_status
 
     asyncio.run(main())

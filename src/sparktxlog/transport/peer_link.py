@@ -556,7 +556,7 @@ class PeerLink:
         return await self._get("/peer/v1/snapshot")
 
     async def snapshot_offer(self, has: str) -> wire.SnapshotOffer:
-        """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_behind`.
+        """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_after`.
 
         Args:
             has: Name of the snapshot of which a part is here, empty = none.
@@ -568,7 +568,7 @@ class PeerLink:
         """Return bytes of an offered snapshot, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/snapshots/{name}/{offset}")
 
-    async def get_run_behind(self, position: int) -> Tail:
+    async def get_run_after(self, position: int) -> Tail:
         """Return the peer's run that holds the next position after `position`.
 
         Raises:

@@ -96,7 +96,7 @@ class Delivery:
             case TellChange():
                 self._membership.epochs.on_change(action)
             case TellDoubt():
-                self._membership.greet_anew(action.peer)
+                self._membership.expire_greeting(action.peer)
             case Alarm():
                 pass  # the cycle has told it
             case _:

@@ -1,13 +1,12 @@
-"""History of the epochs that this node entered.
+"""History of the epochs that this node took up.
 
-The journal keeps the latest `HISTORY` in a ring of named values; each has a number of its own, from
-1.  The publisher appends what the Delta table `log/epochs` does not hold yet, and the commit says
-the number of its last row: so a row is neither lost by a kill nor written twice.  An epoch counts
-as taken up once its view is durable, so the view in the journal is enough to find, at a start, that
-the last one is missing here.
+A node takes an epoch up when its view is durable.  The journal keeps the latest `HISTORY` epochs in
+a ring of named values, numbered from 1.  The publisher appends the new ones to the Delta table
+`log/epochs`, in a commit that names the number of its last row: so a crash neither loses nor
+repeats a row.  If a crash kept the last epoch out of the history, the start adds it from the view
+in the journal.
 
-That the journal remembers, and not the table alone, keeps questions away from a table that another
-thread shortens, gives a witness a history, too, and outlives rows that expire.
+The table alone would not do: another thread shortens it, its rows expire, and a witness has none.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 
-#: Epochs kept for questions; older ones stand in `log/epochs`.
+#: Epochs that the journal keeps; older ones are in `log/epochs` only.
 HISTORY = 1_000
 _PREFIX = "epoch:"
-#: A question waits so long for an epoch that is on its way to the disk.
+#: Longest wait of a question for an epoch that is being written, seconds.
 _PATIENCE_S = 1.0
 
 #: Number of an epoch in this node's history, from 1, and the epoch.
@@ -37,12 +36,12 @@ _decode = msgspec.msgpack.Decoder(NumberedEpoch).decode
 
 
 class EpochHistory:
-    """Epochs that this node has taken up; `behind` from any thread, all else on the event loop.
+    """Epochs that this node took up.  Call `after` from any thread, all else on the event loop.
 
-    What is not durable yet is told to nobody: a kill would change when it was taken up.
+    An epoch is shown when it is durable: a crash before could still change its time.
 
     Args:
-        put: Makes writes durable, in their turn, then calls.
+        put: Makes writes durable in order, then calls a function.
     """
 
     def __init__(
@@ -55,23 +54,23 @@ class EpochHistory:
         self._put = put
         self._now = now
         found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
-        #: Ascending, without gap.  Never changed, only replaced: another thread reads it.
+        #: Durable, ascending, without gaps.  Only replaced, never changed: another thread reads it.
         self._kept: tuple[NumberedEpoch, ...] = tuple(sorted(found, key=lambda item: item[0]))
-        #: The same, and after it what is on its way to the disk.
+        #: The same, and those that are being written.
         self._noted = self._kept
         self._settled = asyncio.Event()
         self._settled.set()
 
     def begin(self, view: View, phase: Phase) -> None:
-        """Take up the epoch that this node finds itself in, unless it knows of one already."""
+        """Take up the present epoch, unless this node has taken one up before."""
         if not self._noted:
             self.take_up(view, phase)
 
     def take_up(self, view: View, phase: Phase) -> None:
-        """Note a durable view as taken up; one that is noted already changes nothing.
+        """Add the epoch of a durable view; one that is in the history changes nothing.
 
         Args:
-            phase: Of this node in it.
+            phase: Of this node in the epoch.
         """
         if view.epoch < 1 or any(
             (record.lineage, record.epoch) == (view.lineage, view.epoch)
@@ -93,7 +92,7 @@ class EpochHistory:
             self._settled.set()
 
     async def settle(self) -> None:
-        """Wait until all epochs taken up so far can be told; not long, if the disk is full."""
+        """Wait until all epochs are durable, but only a moment: the disk may be full."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await self._settled.wait()
@@ -103,21 +102,21 @@ class EpochHistory:
         return [record for _, record in self._kept[: -limit - 1 : -1]]
 
     def find(self, lineage: str, epoch: int) -> EpochRecord | None:
-        """Return an epoch that this node took up, None if it remembers none."""
+        """Return an epoch that this node took up, None if its history lacks it."""
         for _, record in reversed(self._noted):
             if (record.lineage, record.epoch) == (lineage, epoch):
                 return record
         return None
 
-    def behind(self, number: int) -> Sequence[NumberedEpoch]:
-        """Return the durable epochs with higher numbers that are kept, ascending."""
+    def after(self, number: int) -> Sequence[NumberedEpoch]:
+        """Return the kept durable epochs with higher numbers, ascending."""
         kept = self._kept
         newer = kept[-1][0] - number if kept else 0
         return kept[-newer:] if newer > 0 else ()
 
 
 def view_of(record: EpochRecord) -> View:
-    """Return the view of an epoch as far as it is remembered: without its tail."""
+    """Return the view of an epoch, without its tail."""
     end = record.begins_after
     return View(
         lineage=record.lineage,
@@ -139,11 +138,11 @@ def view_of(record: EpochRecord) -> View:
 
 
 def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) -> EpochRecord:
-    """Return what is remembered of an epoch.
+    """Return the record of an epoch.
 
     Args:
-        phase: Of this node in it.
-        before: The epoch that this node took up before, None = none is remembered.
+        phase: Of this node in the epoch.
+        before: The epoch that this node took up before, None = unknown.
     """
     roster = tuple(
         RosterSeat(
@@ -177,7 +176,7 @@ def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) ->
 
 
 def _reseated(before: Sequence[RosterSeat], after: Sequence[RosterSeat]) -> set[str]:
-    """Return the nodes whose seat is new, gone, altered, or elsewhere in the order of the rest."""
+    """Return the nodes whose seat is new, gone or changed, or has another precedence."""
     old, new = {seat.id: seat for seat in before}, {seat.id: seat for seat in after}
     stayed = [name for name in old if name in new]
     order = [name for name in new if name in old]

@@ -1,9 +1,9 @@
-"""Which payload containers the journal may forget: decisions only (protocol P9, P21).
+"""Decides which payload containers the journal may forget (protocol P9, P21).
 
-Members need what they have not in their queues yet.  A node with a place that is no member at the
-moment comes back by fetching the queue, run by run, from where it last stood: for it
-containers are spared, up to a bound of bytes.  If it needs older ones it takes over a snapshot.
-What the log has expired is not spared: no node can ask for it.
+Members need the runs that their queues lack.  A node with a place that is no member now comes back
+by fetching the queue, run by run, from its last position: containers are spared for it, up to a
+number of bytes.  If it needs older ones, it takes over a snapshot.  Expired runs are not spared: no
+node can ask for them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def forgettable(
 
     Args:
         own: This node, and its incarnation.
-        posted: Positions of the queues that members show in this epoch; 0 = nothing yet.
-        shown: Positions that nodes showed in posts and requests of any epoch; a node that is
-            missing, as all are after a start, counts as one that holds nothing.
+        posted: Member → position of its queue, from its posts in this epoch; 0 = no post yet.
+        shown: Node → position, from its posts and requests of any epoch.  A node that is not in it,
+            as after a start, may need everything.
         published: Published position of this node.
         kept_after: Positions up to here are expired.
-        keep_bytes: Bound of all that is held, `rejoin-keep-bytes`.
+        keep_bytes: Most bytes of all spared containers, `rejoin-keep-bytes`.
     """
     member = own in view.members and view.is_current(own, incarnation)
     others = [seat.node_id for seat in view.roster if not seat.witness and seat.node_id != own]
-    # One that is no member itself is nobody's only source: the members have it all.
+    # If this node is no member, nobody needs its containers: the members have all of them.
     needing = [node for node in others if member and node in view.members]
     behind = [shown.get(node, 0) for node in others if node not in needing]
     return ForgetPayloads(

@@ -1,15 +1,14 @@
-"""Shortening the log: carries out in the publisher's thread what `retention` decides.
+"""Shortens the log as `retention` decides, in the publisher's thread.
 
-Order of work; a kill between any two steps is repaired by the next round, the first of which runs
-right after the start:
+The steps of a round; after a crash between two of them the next round repairs it, and the first
+round runs right after the start:
 
-1. journal: `ExpireLog`: one transaction; from here on readers get ExpiredError;
-2. payload store: the files of the expired segments go, a bounded number at a time, each time
-   followed by `DropExpired`, which forgets those segments (until then they are the list of what is
-   to be removed);
-3. Delta tables of `log/`: whole files below the horizon are removed by a commit, then vacuumed;
-4. payload store: old files that no transaction names;
-5. journal: the file shrinks.
+1. journal: `ExpireLog`, one transaction; from now on readers get ExpiredError
+2. payload store: remove the files of expired segments, a bounded number at a time, each time
+   followed by `DropExpired`, which forgets those segments (until then they list what to remove)
+3. Delta tables of `log/`: a commit removes the files that hold only expired rows, then VACUUM
+4. payload store: remove old files that no transaction names
+5. journal: shrink the file
 
 Each call of `step` is bounded, so publishing goes on in between.
 """
@@ -51,36 +50,36 @@ _log = structlog.get_logger("sparktxlog.retention")
 INTERVAL_S = 60.0
 _FILES_SEGMENTS = 64
 _PAGE = 500
-#: Free bytes of the journal that are given back in a round of its own accord, and when asked.
+#: The journal shrinks if it has so many free bytes: in a periodic round, and in a requested one.
 _FREE_BYTES = 8 << 20
 _FREE_BYTES_ASKED = 64 << 10
-#: Files that no transaction names are looked for so often, and are at least so old, seconds.
+#: Seconds between two searches for files that no transaction names, and their least age.
 _UNNAMED_S = 3_600.0
-#: Counting the bytes of all files takes at most this part of the time: one in so many.
+#: Pause after counting the bytes of all files, as a multiple of the time that it took.
 _COUNT_PAUSE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """What a round did."""
+    """Result of a round."""
 
     #: Positions up to here are expired.
     pruned_to: int
     log_bytes_before: int
     log_bytes: int
-    #: Transactions, and files of the payload store, that were removed.
+    #: Removed transactions, and removed files of the payload store.
     transactions: int
     files: int
-    #: Limits that asked for it.
+    #: The exceeded limits.
     limits: tuple[str, ...]
     #: Sites whose worker needs a copy from now on.
     overrun: tuple[str, ...]
-    #: Who keeps the log longer than the limits ask for.
+    #: Who keeps the log longer than the limits.
     held_by: tuple[str, ...]
 
 
 class Pruning:
-    """Rounds of shortening; `step` belongs to one thread, all else to any."""
+    """Rounds of shortening.  Call `step` in the publisher's thread, all else in any."""
 
     def __init__(self, base: Foundation, log: PublishedLog) -> None:
         self._log = log
@@ -89,22 +88,23 @@ class Pruning:
         self._store = base.payloads
         self._payloads = PayloadExpiry(base.payloads)
         self._log_root = base.config.data_dir / "log"
-        #: The round under way.
+        #: The present round.
         self._round: Iterator[None] | None = None
         self._next_s = monotonic()
         self._unnamed_s = monotonic() + INTERVAL_S
         self._lock = threading.Lock()
         self._asked: list[Future[Maintenance]] = []
         self._published = 0
-        #: Who asked before the round under way began.
+        #: Requests from before the present round.
         self._answering: list[Future[Maintenance]] = []
-        #: Bytes of the log's tables and of the payload store when they were last counted.
+        #: Last count: bytes of the log's tables and the payload store, of the tables alone, and the
+        #: published position.
         self._counted = 0
         self._tables_bytes = 0
         self._counted_at = -1
-        #: Not counted of its own accord before, monotonic seconds.
+        #: Earliest time of the next count in a periodic round, monotonic seconds.
         self._count_s = 0.0
-        #: Who was told about already: endangered and overrun workers.
+        #: Endangered and overrun workers that were warned about.
         self._warned: set[str] = set()
 
     # -- any thread ------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Pruning:
 
     @property
     def asked(self) -> bool:
-        """Return whether somebody waits for a round, or one is under way."""
+        """Return whether a round is requested or unfinished."""
         return bool(self._asked) or self._round is not None
 
     def log_bytes(self) -> int:
@@ -137,7 +137,7 @@ class Pruning:
     # -- the publisher's thread ------------------------------------------------------------------
 
     def step(self, published: int, tables: Publisher) -> bool:
-        """Do a bounded piece of work; return whether there is more to do at once.
+        """Do a bounded piece of work; return whether the round goes on.
 
         Args:
             tables: The log's tables, in the same thread.
@@ -153,7 +153,7 @@ class Pruning:
             return False
         except OSError as error:
             return self._fail(storage_error(error, self._store.root))
-        except Exception as error:  # noqa: BLE001 - who asked must not wait for ever
+        except Exception as error:  # noqa: BLE001 - requests must not wait for ever
             return self._fail(foreseen(error))
         return True
 
@@ -198,7 +198,7 @@ class Pruning:
         while expired := self._journal.read_expired(_FILES_SEGMENTS):
             staged = {path for segment in expired for path in staged_files(segment)}
             if staged:
-                # The same file may have been submitted once more.
+                # A later transaction may have the same file.
                 named = named_files(self._journal, kept_after) if named is None else named
                 staged -= named
             inline = {path for segment in expired for path in inline_files(segment)}
@@ -258,11 +258,11 @@ class Pruning:
         self._tables_bytes = size_of(self._log_root)
         self._counted = self._tables_bytes + size_of(self._store.root)
         self._counted_at = self._published
-        # Publishing waits meanwhile: a large store is counted more seldom.
+        # Publishing waits for a count: a large store is counted less often.
         self._count_s = monotonic() + _COUNT_PAUSE * (monotonic() - began)
 
     def _tell(self, found: Shortening, log_bytes: int, view: RetentionView) -> None:
-        """Warn once of each worker that will need a copy, and once when it does."""
+        """Warn once for each worker that will need a copy, and once when it needs one."""
         new = {f"overrun {h.node_id}": h for h in found.overrun}
         new |= {f"endangered {h.node_id}": h for h in found.endangered}
         for name, holder in sorted(new.items()):
@@ -279,7 +279,7 @@ class Pruning:
                     log_bytes=log_bytes,
                     limit_bytes=view.limits.size_bytes,
                 )
-        # A worker that moved on, or has a copy, may be warned of again.
+        # There may be new warnings for a worker that moved on or got a copy.
         overrun_before = {
             f"overrun {h.node_id}" for h in view.holders if h.position < view.kept_after
         }

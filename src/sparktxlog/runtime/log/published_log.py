@@ -1,4 +1,4 @@
-"""The published log of a node: its publisher, the replicas that still need it, what may go."""
+"""The published log of a node: its publisher, its readers, and when it is shortened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sparktxlog.runtime.fleet.fleet import Fleet
 
 _HOUR_US = 3_600_000_000
-#: A copy that has not ended by then keeps the log no more: its worker gave up silently.
+#: A copy that lasts longer does not hold the log back any more: its worker has gone.
 _LONGEST_COPY_US = 24 * _HOUR_US
 #: Longest wait of any request, seconds.
 _MAX_WAIT_S = 300.0
@@ -33,10 +33,10 @@ _MAX_PAGE = 1_000
 
 
 class PublishedLog:
-    """Publishes and shortens the log in a thread of its own; all else is the event loop's.
+    """Publishes and shortens the log in its own thread; all else is done on the event loop.
 
-    **After calling** the constructor: `open`, `start`, and `close` in the end; a witness has none
-    of them.
+    **After calling** the constructor: `open`, `start`, and `close` at the end; on a witness none of
+    them.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class PublishedLog:
         self._membership = membership
         self._transfers = transfers
         self._follower: Fleet | None = None
-        #: Which payloads the journal was told to forget last.
+        #: The last order to the journal to forget payloads.
         self._forgotten: ForgetPayloads | None = None
         replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
         if "replica" not in config.roles:
             replicas.discard(config.node_id)
-        #: Who keeps the log: the last report of each member's replica.
+        #: The last report of each member's replica, which may hold the log back.
         self.holders = Holders(replicas, base.state.values)
         self.pruning = Pruning(base, self)
         self.publisher = Publisher(base, self, membership.epochs.history, self.pruning)
 
     async def open(self) -> None:
-        """Open the queue table before anything is told to anybody.
+        """Open the queue table before the node speaks to anybody.
 
         Raises:
             FrontLostError: The journal lacks what the queue table holds.
@@ -73,10 +73,10 @@ class PublishedLog:
         self.publisher.start(self._base.ordered.value)
 
     async def close(self) -> None:
-        """Finish the publish under way and end the thread."""
+        """Finish the present publish and end the thread."""
         await asyncio.to_thread(self.publisher.stop)
 
-    # -- what the thread asks and tells ------------------------------------------------------------
+    # -- what the publisher's thread calls ---------------------------------------------------------
 
     def tables(self) -> Mapping[str, TableDefinition]:
         """Return the catalog at or after the last ordered entry."""
@@ -91,19 +91,19 @@ class PublishedLog:
         asyncio.run_coroutine_threadsafe(write(), self._base.loop).result()
 
     def on_published(self, position: int, seconds: float) -> None:
-        """Note that the queue is published up to a position; seconds it took."""
+        """Note that the queue is published up to a position, and how many seconds that took."""
         self._on_loop(self._note_published, position, seconds)
 
     def on_rest(self) -> None:
-        """Note that the work that there was is done."""
+        """Note that the publisher has nothing to do now."""
         self._on_loop(self._core.cycle.look_for_rest)
 
     def on_kept(self, position: int) -> None:
-        """Note that the log is expired up to a position."""
+        """Note that the log has expired up to a position."""
         self._on_loop(self._base.kept_after.advance, position)
 
     def retention_view(self) -> RetentionView:
-        """Return what decides how much of the log is kept, as the event loop knows it."""
+        """Return the inputs of `retention.decide`, read on the event loop."""
 
         async def view() -> RetentionView:
             return self._retention_view()
@@ -139,11 +139,11 @@ class PublishedLog:
             self._follower.judge_again()
 
     def _forget_payloads(self) -> None:
-        """Tell the journal which payloads nobody needs any more."""
+        """Have the journal forget the payloads that nobody needs any more."""
         base, shown = self._base, self._membership.positions
         posted = {str(peer.peer): peer.position for peer in base.master.status().peers}
         for node_id, position in posted.items():
-            # After a start, and in a new epoch, nothing is known of a peer until it posts.
+            # After a start, and in a new epoch, a peer's position is 0 until it posts.
             shown[node_id] = max(position, shown.get(node_id, 0))
         write = forgettable(
             base.master.view,
@@ -163,14 +163,14 @@ class PublishedLog:
     # -- questions ---------------------------------------------------------------------------------
 
     async def published(self, at_least: int, timeout: float) -> int:
-        """Return the published position once it is `at_least`, or as it is after `timeout` s."""
+        """Return the published position; wait up to `timeout` s until it is `at_least`."""
         return await self._base.published.reach(at_least, min(timeout, _MAX_WAIT_S))
 
     async def segments(self, after: int, wait: float, limit: int) -> tuple[int, list[Segment]]:
-        """Return published position and segments after a position, waiting for one if needed.
+        """Return the published position and segments after a position; wait for the first one.
 
         Raises:
-            ExpiredError: `after` lies before what the node keeps (definite).
+            ExpiredError: `after` is before the kept log (definite).
         """
         published = await self.published(after + 1, wait)
         if published <= after:
@@ -181,7 +181,7 @@ class PublishedLog:
         return published, segments
 
     def queue(self, after: int, limit: int) -> list[ListedRun]:
-        """Return entries of the synchronized queue after a position, for people."""
+        """Return entries of the synchronized queue after a position."""
         stored = self._base.journal.read_queue(
             max(after, 0), max(1, min(limit, _MAX_PAGE)), payloads=False
         )
@@ -209,10 +209,10 @@ class PublishedLog:
         ]
 
     async def maintain(self) -> Maintenance:
-        """Shorten the log now, as its limits ask; return what was done.
+        """Shorten the log to its limits now.
 
         Raises:
             BusyError: The node is stopping (definite).
-            StorageError: It failed, and is tried again by itself; nothing kept was lost.
+            StorageError: It failed; a later round repeats it.  The kept log is whole.
         """
         return await asyncio.wrap_future(self.publisher.maintain())

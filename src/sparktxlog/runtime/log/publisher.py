@@ -1,11 +1,11 @@
 """The publisher: a thread that writes the ordered queue to Delta, a few times a second.
 
-It takes ordered entries from the journal, cut at signature boundaries (S2a), has `storage` write
-the inline rows and the queue table, and marks them published in the journal; then workers see them.
-A publish starts at once if the last one began `publish-interval` ago or earlier, so a single
-transaction is published without delay and a flood in batches.
+It reads ordered entries from the journal, cuts them at signature boundaries (S2a), writes inline
+rows and the queue table, and marks the entries as published in the journal.  Then workers get them.
+Two publishes start at least `publish-interval` apart: a single transaction is published without
+delay, many transactions in batches.
 
-A failure stops nothing else: it is told, shown in `ready`, and tried again.
+A failure stops nothing else: it is logged, shown in `ready`, and tried again.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("sparktxlog.publisher")
 
-#: Bounds of what is published with one commit.
+#: Most runs and transactions in one commit.
 _MAX_RUNS = 256
 _MAX_TRANSACTIONS = 30_000
 #: Least time between two commits to the tables of reports, seconds.
 _REPORTS_INTERVAL_S = 5.0
 _MAX_REPORTS = 4_096
 _TRIM_S = 5.0
-#: An epoch change that takes longer is no reason to publish nothing.
+#: Publishing waits no longer for an epoch change, seconds.
 _HELD_MAX_S = 0.25
 
-#: Names of what this thread does, where it fails.
+#: Names of this thread's tasks in messages about failures.
 _PUBLISHING, _REST = "publishing", "the publisher's rest"
 
 #: Report, verdict, plan, reason.
@@ -63,7 +63,7 @@ JudgedReport = tuple[WorkerReport, str, str, str]
 
 
 class Publisher:
-    """Publishes in its own thread, and shortens the log there."""
+    """Publishes and shortens the log in its own thread."""
 
     def __init__(
         self, base: Foundation, log: PublishedLog, epochs: EpochHistory, pruning: Pruning
@@ -77,33 +77,33 @@ class Publisher:
         self._lineage = config.lineage
         #: Least time between the starts of two publishes, seconds.
         self._interval_s = config.publish_interval
-        #: Where segments end, positions.
+        #: Positions between two signature boundaries.
         self._signature_interval = config.signature_interval
-        #: Position and Delta version up to which it published.
+        #: Last published position, and the Delta version with it.
         self._published, self._version = state.published, state.published_version
         self._epochs = epochs
         self._histories = HistoryTables(self._log_root, state.values[INSTANCE].decode())
-        #: Whether this node joins a log: a table of before is another one's.
+        #: Whether this node joins a log: an existing table is that of another log.
         self._joins = base.order is not None
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
         self._reported_at = float("-inf")
-        #: Position and time of the last return of memory.
+        #: Position and time when memory was last returned to the system.
         self._trimmed_at = (self._published, monotonic())
         self._changed = threading.Condition()
         self._ordered = self._published
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._pruning = pruning
-        #: True while it writes; it takes a good part of a processor then.
+        #: True while it works, and uses much of a processor.
         self.working = False
         self._held = False
 
     def open(self) -> None:
-        """Open the queue table and compare it with the journal, before anything is told to anybody.
+        """Open the queue table and compare it with the journal, before the node speaks to anybody.
 
-        Whatever else fails is left to the thread, which tries again.
+        The thread retries after any other failure.
 
         Raises:
             FrontLostError: The journal lacks what the table holds: the node must not start.
@@ -127,23 +127,23 @@ class Publisher:
         return self._supervisor.failure(_PUBLISHING)
 
     def ordered(self, position: int) -> None:
-        """Tell that the queue has grown; from any thread."""
+        """Note the new end of the queue; from any thread."""
         with self._changed:
             self._ordered = position
             self._changed.notify()
 
     def hold(self, held: bool) -> None:
-        """Begin no publish while all stand still for an epoch change; it lasts a moment."""
+        """Begin no publish during an epoch change, for a moment at most."""
         with self._changed:
             self._held = held
             self._changed.notify()
 
     def note(self, report: JudgedReport) -> None:
-        """Let a report be appended to the tables of reports; from any thread."""
+        """Have a report appended to the tables of reports; from any thread."""
         self._reports.append(report)
 
     def note_transfer(self, transfer: Transfer) -> None:
-        """Let a finished or failed catch-up be appended to `log/transfers`; from any thread."""
+        """Have a finished or failed catch-up appended to `log/transfers`; from any thread."""
         self._transfers.append(transfer)
 
     def maintain(self) -> Future[Maintenance]:
@@ -153,14 +153,14 @@ class Publisher:
             BusyError: The node is stopping (definite).
         """
         if self._stopping:
-            raise BusyError("the node is stopping", hint="Ask again when it is back.")
+            raise BusyError("the node is stopping", hint="Ask again after its start.")
         asked = self._pruning.ask()
         with self._changed:
             self._changed.notify()
         return asked
 
     def stop(self) -> None:
-        """Finish the publish under way and end the thread."""
+        """Finish the present publish and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -172,7 +172,7 @@ class Publisher:
 
     def _run(self) -> None:
         attempt = self._supervisor.attempt
-        working = True  # opens the tables before the first transaction waits for them
+        working = True  # opens the tables before the first transaction needs them
         while working:
             started = monotonic()
             self.working = True
@@ -211,17 +211,17 @@ class Publisher:
             return not self._stopping
 
     def _shorten(self) -> None:
-        """Shorten the log for as long as publishing can wait."""
+        """Shorten the log, but only as long as publishing can wait."""
         until = monotonic() + self._interval_s
         while self._pruning.step(self._published, self):
             if self._stopping or monotonic() > until:
                 return
 
     def expire_tables(self, position: int, before: datetime) -> None:
-        """Remove rows up to a position, and reports of before a time; in this thread.
+        """Remove rows up to a position, and reports from before a time; in this thread.
 
         Raises:
-            StorageError: Some of it may be done; do it again.
+            StorageError: Some of it may be done; repeat it.
         """
         self._opened().expire(position)
         self._histories.expire(before)
@@ -236,7 +236,7 @@ class Publisher:
             goal = self._ordered
         while self._published < goal and not self._stopping:
             began = monotonic()
-            # How many runs first, then their payloads: a backlog is never read into memory.
+            # Count runs first, then read their payloads: a backlog never gets into memory.
             ahead = bounded(self._journal.read_queue(self._published, _MAX_RUNS, payloads=False))
             if not ahead:
                 return
@@ -255,7 +255,7 @@ class Publisher:
             self._log.on_published(self._published, monotonic() - began)
 
     def _opened(self) -> QueueTable:
-        """Return the queue table, repaired from the journal if a crash took rows of it."""
+        """Return the queue table; restore rows that a crash took from the journal."""
         if self._queue is not None:
             return self._queue
         extent = self._journal.read_extent()
@@ -263,19 +263,19 @@ class Publisher:
         if self._version < 0 and (extent.resets or self._joins):
             aside = set_aside(self._log_root, extent.resets)
             if aside is not None:
-                _log.warning("queue table of before the snapshot was set aside", path=str(aside))
+                _log.warning("queue table from before the snapshot was moved", path=str(aside))
         queue = QueueTable(
             self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
         )
         self._compare(queue)
         if max(queue.position, kept_after) < self._published:
             _log.warning(
-                "queue table lagged and is restored",
+                "queue table is behind the journal and is restored",
                 held=queue.position,
                 published=self._published,
             )
         while max(queue.position, kept_after) < self._published:
-            # What is expired need not come back.
+            # Expired rows are not restored.
             stored = self._journal.read_queue(
                 max(queue.position, kept_after), _MAX_RUNS, payloads=False
             )
@@ -283,14 +283,14 @@ class Publisher:
             if not lost:
                 raise CorruptLogError(
                     f"the queue table ends at {queue.position}, {self._published} was published, "
-                    "and the journal no longer holds what lies between",
+                    "and the journal no longer holds the positions in between",
                 )
             queue.append(restored_rows(lost), previous_hash=lost[0].entry.previous_hash)
         self._queue = queue
         return queue
 
     def _compare(self, queue: QueueTable) -> None:
-        """Refuse a journal that lacks what was published: it is written before the table is.
+        """Refuse a journal that lacks published entries: it is always written before the table.
 
         Raises:
             FrontLostError: The journal is an older one, or was lost.
@@ -301,12 +301,12 @@ class Publisher:
         try:
             known = self._journal.read_hash_at(end.position)
         except ExpiredError:
-            return  # the table ends before what the journal remembers
+            return  # the table ends before the kept part of the journal
         if known is None or (end.chain_hash is not None and end.chain_hash != known):
             raise end.contradicts(self._log_root / QUEUE_NAME, known)
 
     def _trim(self) -> None:
-        """Give memory back now and then, if there was work (see `process`)."""
+        """Return memory to the system from time to time, if there was work (see `process`)."""
         if self._published > self._trimmed_at[0] and monotonic() - self._trimmed_at[1] > _TRIM_S:
             self._trimmed_at = (self._published, monotonic())
             trim_memory()
@@ -327,15 +327,15 @@ class Publisher:
             self._transfers.popleft()
 
     def _append_epochs(self) -> None:
-        """Append the epochs that the table never held, whoever noted them (see `EpochHistory`)."""
-        if not self._epochs.behind(0):
+        """Append the epochs that the table lacks (see `EpochHistory`)."""
+        if not self._epochs.after(0):
             return
-        if new := self._epochs.behind(self._histories.last_epoch):
+        if new := self._epochs.after(self._histories.last_epoch):
             self._histories.append_epochs(new)
 
 
 def bounded(entries: Sequence[StoredEntry]) -> list[StoredEntry]:
-    """Return the leading entries that are published with one commit, at least one."""
+    """Return the first entries, as many as one commit publishes, at least one."""
     taken: list[StoredEntry] = []
     transactions = 0
     for stored in entries:

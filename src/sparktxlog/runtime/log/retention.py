@@ -1,18 +1,17 @@
-"""How much of the log is kept: decisions only, no clock and no disk (C4).
+"""Decides how much of the log is kept, without clock and disk (C4).
 
 Three limits shorten the log from its oldest end, always at the end of a segment, which is a run
-end.  None of them goes beyond what every peer holds in its own queue and this node has published.
+end.  They remove only what this node has published and every peer has in its own queue.
 
 - count (`tx-log-max-size`) and age (`tx-log-max-depth`, by the wall clock at ordering, never by
-  `ts`): they remove only what every configured worker applied.  There is one worker at each
-  member; one that never reported holds the log back from its beginning.  A segment was ordered no
-  later than those after it: one that a wrong clock stamped is as old as the next one, so it stops
-  nothing.
-- bytes (`tx-log-max-bytes`), the hard cap: what workers have not applied goes as well, oldest
-  first, but never what no replica has applied: nobody could give a copy of it.
+  `ts`) remove only what every worker has applied.  There is one worker at each member; one that
+  never reported holds all of the log.  No segment was ordered after its successor, so a segment
+  whose clock was wrong is at least as old as the next one.
+- bytes (`tx-log-max-bytes`), the hard cap, also removes what workers have not applied, oldest
+  first, but never what no replica has applied: no site could lend a copy.
 
-A worker whose position lies before the kept log has been overrun: it needs a copy, and holds
-nothing back any more.
+A worker whose position is before the kept log is overrun: it needs a copy, and does not hold the
+log back any more.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import msgspec
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.storage.interfaces import PutValue, SegmentCut, Write
 
-#: Part of the hard cap at which workers that will be overrun are warned of.
+#: Part of the hard cap from which there are warnings about workers that it will overrun.
 WARN_AT = 0.8
 _PREFIX = "holder:"
 
@@ -50,30 +49,30 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The replica of one member, as it was last heard of."""
+    """The replica of one member, as it reported last."""
 
     node_id: str
     #: Empty: it never reported.
     worker_id: str = ""
     #: Applied position, 0 = nothing, or never reported.
     position: int = 0
-    #: True: its state is a known one, so it can give a copy.
+    #: True: its verdict is IN_SYNC, so it can lend a copy.
     known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionView:
-    """What the decision rests on; kept_after ≤ published ≤ position of this node's queue."""
+    """Inputs of the decision; kept_after ≤ published ≤ position of this node's queue."""
 
     published: int
     kept_after: int
-    #: Merge bases of the peers: what they hold for certain.
+    #: Peer → position that its queue certainly has.
     peers: Mapping[str, int]
     holders: tuple[Holder, ...]
     limits: Limits
     #: Wall clock, microseconds since 1970 UTC.
     now_us: int
-    #: Positions of copies under way: their targets replay from there.
+    #: Positions of unfinished copies, from which their targets will replay.
     copies: tuple[int, ...] = ()
 
     @property
@@ -93,24 +92,24 @@ class RetentionView:
 
     @property
     def copyable(self) -> int:
-        """Position up to which some replica has applied and can give a copy."""
+        """Position up to which some replica can lend a copy."""
         best = max((holder.position for holder in self.holders if holder.known), default=0)
         return min(self.agreed, best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortening:
-    """What is to be done."""
+    """The decision."""
 
-    #: The last cut, None = nothing expires.
+    #: The last cut to expire, None = nothing expires.
     cut: SegmentCut | None
-    #: Limits that asked for it, in the order they were met.
+    #: The exceeded limits, in the order found.
     limits: tuple[Limit, ...] = ()
     #: Workers that need a copy from now on.
     overrun: tuple[Holder, ...] = ()
-    #: Workers that the hard cap will overrun if they do not come on.
+    #: Workers that the hard cap will overrun unless they apply more.
     endangered: tuple[Holder, ...] = ()
-    #: Who keeps the log longer than the limits ask for: sites, and `peers`; ascending.
+    #: Workers, peers and copies that keep the log longer than the limits, ascending.
     held_by: tuple[str, ...] = ()
 
 
@@ -121,9 +120,9 @@ def decide(
 
     Args:
         cuts: Ends of the kept segments, ascending, read as far as needed.
-        log_bytes: Bytes of the kept log: files of its segments and `other_bytes`.
-        other_bytes: Of them those of rows, in the journal and the log's tables; each kept
-            transaction counts for the same part of them.
+        log_bytes: Bytes of the kept log: files of its segments, and `other_bytes`.
+        other_bytes: Bytes in the journal and the log's tables; each kept transaction counts for an
+            equal part of them.
     """
     kept = max(view.published - view.kept_after, 1)
     rest, last, done = float(log_bytes), view.kept_after, None
@@ -154,9 +153,8 @@ def decide(
 def _dated(cuts: Iterable[SegmentCut], view: RetentionView) -> Iterator[tuple[SegmentCut, int]]:
     """Return the published cuts, each with the latest time at which it can have been ordered.
 
-    That is the running minimum of the stamps from the end on.  It is looked for only after a stamp
-    that says nothing, because it lies in the future or is not known: so the log is not read as a
-    whole, and a stamp that is wrong and past keeps its segment no longer than it was wrong.
+    A cut without a usable time (unknown, or in the future) gets that of the next cut with one, or
+    else the present.  So the log need not be read to its end.
     """
     undated: list[SegmentCut] = []
     for cut in cuts:
@@ -170,7 +168,7 @@ def _dated(cuts: Iterable[SegmentCut], view: RetentionView) -> Iterator[tuple[Se
 
 
 def _wanted(view: RetentionView, cut: SegmentCut, ordered_at: int, rest: float) -> list[Limit]:
-    """Return the limits that want the segment at this cut gone."""
+    """Return the limits that the segment at this cut exceeds."""
     limits = view.limits
     found = {
         Limit.COUNT: view.published - cut.last >= limits.transactions,
@@ -181,7 +179,7 @@ def _wanted(view: RetentionView, cut: SegmentCut, ordered_at: int, rest: float) 
 
 
 def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
-    """Name who stands before the next cut: those at the least position."""
+    """Name the workers, peers and copies before the next cut: those at the least position."""
     sites = {holder.node_id for holder in view.waiting if holder.position <= view.applied}
     peers = {node_id for node_id, position in view.peers.items() if position <= view.applied}
     found = {f"worker of {site}" for site in sites} | {f"peer {peer}" for peer in peers}
@@ -194,7 +192,7 @@ def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
 
 
 class Holders:
-    """The last report of each member's replica; kept in the journal, so a restart forgets none.
+    """The last report of each member's replica; the journal keeps it over a restart.
 
     Args:
         members: Members of the cluster, each with one replica.
@@ -207,9 +205,9 @@ class Holders:
                 self._held[node_id] = msgspec.msgpack.decode(value, type=Holder)
 
     def note(self, report: WorkerReport, verdict: ReplicaVerdict) -> list[Write]:
-        """Take in a report; return what is to be kept of it.
+        """Take in a report; return the writes that keep it.
 
-        A replica of another log says nothing about this one.
+        A report of a replica of another log is ignored.
         """
         if report.node_id not in self._held or verdict is ReplicaVerdict.FOREIGN:
             return []
@@ -225,7 +223,7 @@ class Holders:
         return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
 
     def set_members(self, members: Iterable[str]) -> None:
-        """Follow other members: a node that is no member any more does not hold the log back."""
+        """Set the members: a node that is no member any more does not hold the log back."""
         self._held = {
             node_id: self._held.get(node_id, Holder(node_id=node_id)) for node_id in sorted(members)
         }

@@ -1,13 +1,13 @@
-"""Whether a node's queue is the beginning of a peer's: found out before a snapshot replaces it.
+"""Checks that a node's queue is the beginning of a peer's, before a snapshot replaces it.
 
-A node that lags too far takes over a snapshot, and with it the peer's history (P21).  If its
-own is another one it must not: what only it has would be cut off silently (P28).
+A node that is too far behind takes over a snapshot, and with it the peer's history (P21).  It must
+not do so if its own history is another one: what only it has would be lost silently (P28).
 
-Equal hashes at one position mean that all before is equal (S1), and a peer prunes its queue from
-the beginning.  So one question is complete: the peer's run after the end of the own queue.  Where
-the peer keeps it no more, the snapshot itself may still tell: it has the hash where the epoch
-before its view ended, the numbers of each origin, and the ids of its last positions.  Only the
-hash at the own end proves anything; all else can refute.  If nothing does, no node can tell.
+Equal hashes at one position mean that everything before is equal (S1), and a peer prunes its queue
+from the beginning.  So it is enough to ask the peer for the run after the end of this queue.  If
+the peer does not have it any more, the snapshot may still refute: it has the hash at the end of the
+epoch before its view, the numbers of each origin, and the ids of its last positions.  Only the hash
+at this queue's end proves that both are equal.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peer_link import PeerLink
 
-#: Refusals that mean: that part of the queue is not there (any more), or nobody tells it here.
+#: Refusals that mean: the peer does not have that part of the queue, or not any more.
 _NOT_THERE = (ExpiredError.http_status, NotFoundError.http_status)
 _ID_BYTES = 16
 
-#: Pieces of transaction ids: (first position, ids), ascending.
+#: Transaction ids in pieces: (first position, ids), ascending.
 Ids = Iterable[tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What a comparison of two queues came to."""
+    """Result of a comparison of two queues."""
 
-    #: Empty, or why the own queue is no beginning of the other one.
+    #: Empty, or why this queue is not the beginning of the other one.
     differs: str = ""
-    #: False: nothing that both know tells the one or the other.
+    #: False: both may be equal or not; nothing that both have shows it.
     certain: bool = True
 
 
 async def compare_queues(
     journal: Journal, core: RecoveredState, link: PeerLink, snapshot: QueueSnapshot
 ) -> Compared:
-    """Compare a node's queue, as it was at its start, with a peer's that reaches further.
+    """Compare a node's queue at its start with a peer's longer one.
 
     Args:
-        core: What the journal held at the start.
+        core: Content of the journal at the start.
         snapshot: The peer's.
 
     Raises:
@@ -65,7 +65,7 @@ async def compare_queues(
     if _known_hashes(snapshot).get(base.position) == base.chain_hash:
         return Compared()
     try:
-        tail = await link.get_run_behind(base.position)
+        tail = await link.get_run_after(base.position)
     except TransportError as error:
         if error.fields.get("status") not in _NOT_THERE:
             raise
@@ -78,19 +78,19 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
     base = core.base
     if not tail.entries:
         return ""
-    behind = tail.entries[0]
-    if behind.position != base.position + 1:
+    following = tail.entries[0]
+    if following.position != base.position + 1:
         return f"no run of it ends at position {base.position}"
-    if behind.previous_hash != base.chain_hash:
+    if following.previous_hash != base.chain_hash:
         return (
-            f"its hash at position {base.position} is {behind.previous_hash.hex()[:12]}, "
+            f"its hash at position {base.position} is {following.previous_hash.hex()[:12]}, "
             f"here {base.chain_hash.hex()[:12]}"
         )
     return ""
 
 
 def contradiction(journal: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
-    """Return why a queue is no beginning of one whose snapshot lies after it, empty = unknown."""
+    """Return why a queue is not the beginning of a snapshot's, empty = no difference found."""
     for origin, seq in sorted(core.watermarks.items()):
         told = snapshot.watermarks.get(origin, 0)
         if told < seq:
@@ -109,7 +109,7 @@ def contradiction(journal: Journal, core: RecoveredState, snapshot: QueueSnapsho
 
 
 def _known_hashes(snapshot: QueueSnapshot) -> dict[int, bytes]:
-    """Return position → chain hash: before the last run, and where the epoch before ended."""
+    """Return position → chain hash: before the last run, and at the end of the epoch before."""
     found: dict[int, bytes] = {}
     if snapshot.last is not None:
         found[snapshot.last.entry.position - 1] = snapshot.last.entry.previous_hash
@@ -121,7 +121,7 @@ def _known_hashes(snapshot: QueueSnapshot) -> dict[int, bytes]:
 
 
 def _other_ids(core: RecoveredState, snapshot: QueueSnapshot) -> str:
-    """Compare transaction ids where both know them."""
+    """Compare the transaction ids at positions that both have; empty = no difference."""
     last = snapshot.last
     end = () if last is None else ((last.entry.position, last.ids),)
     theirs = chain(snapshot.recent_ids, end)

@@ -1,7 +1,7 @@
-"""The epochs of a node as people and clients see them: phase, changes, `force`, links.
+"""The epochs of a node for people and clients: phase, changes, `force`, links.
 
-What an operator asks becomes an event of the core, and its answer ends the wait.  Nothing is
-decided here: a refusal carries the core's reason (definite), a missing answer is UNKNOWN.
+An operator's request becomes an event of the core, and waits for the core's answer.  Only the core
+decides: a refusal has its reason (definite); without an answer the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sparktxlog.transport.greeting import Greeter
 
 _log = structlog.get_logger("sparktxlog.epochs")
 
-#: Phases in which what clients wait for may never come from here.
+#: Phases in which transactions of waiting clients may never get further at this node.
 _DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FAULT)
 _TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
 
@@ -71,17 +71,17 @@ class Epochs:
         self._shown = ShownTransactions(self._master)
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[TellChange]] = {}
-        #: Node → (when it said so, whom it is linked to).
+        #: Node → (time of its word, nodes that it is linked to).
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
         self._addresses = AddressReports()
-        #: Why the phase is what it is.
+        #: The reason of the phase.
         self.reason = first_reason(self._master.phase, self._master.view, self._node_id)
         self.restriction = Restriction(self._master, self._node_id, self._voices, self._now)
 
-    # -- what the core tells -----------------------------------------------------------------------
+    # -- from the core and the peers ---------------------------------------------------------------
 
     def on_phase(self, told: TellPhase) -> None:
-        """Log the node's new part; clients that wait learn when it is none."""
+        """Log the node's new phase; tell waiting clients if the node takes no part any more."""
         self.reason = told.reason
         self.restriction.look()
         if told.phase is not Phase.IDLE:  # JOINING follows at once
@@ -99,40 +99,40 @@ class Epochs:
             self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
 
     def on_change(self, told: TellChange) -> None:
-        """Answer the request for a change, if one waits."""
+        """Answer the waiting request for a change, if there is one."""
         _log.warning("change of places", epoch=told.epoch, reason=told.text)
         future = self._waiting.pop(told.ticket, None)
         if future is not None and not future.done():
             future.set_result(told)
 
     def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
-        """Note whom a peer says it is linked to."""
+        """Note which nodes a peer is linked to."""
         self._hears[node_id] = (self._now(), frozenset(hears))
         self.restriction.look()
 
     def on_addresses(self, node_id: str, found: Found) -> None:
-        """Note which addresses a peer says that answer it."""
+        """Note which addresses answer a peer."""
         self._addresses.note(node_id, found, self._now())
 
     def on_post(self, post: Post) -> None:
-        """Note how many transactions a member says that it has."""
+        """Note how many transactions a member has, by its post."""
         self._shown.on_post(post, self._now())
 
-    # -- what operators ask ------------------------------------------------------------------------
+    # -- requests of operators ---------------------------------------------------------------------
 
     async def change(self, edit: Edit, timeout: float) -> EpochView:
-        """Propose another roster and return the view that has it.
+        """Propose another roster; return the decided view.
 
         Raises:
             LocalProtocolError: The core refused, with its reason (definite).
-            CommitStateUnknownError: Not decided in time; it may still be (not definite).
+            CommitStateUnknownError: No decision in time; it may still come (not definite).
         """
         roster = edit(self._master.view.roster)
         ticket = next(self._tickets)
         return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
 
     async def set_quorum(self, rule: str, timeout: float) -> EpochView:
-        """Propose another acquisition quorum and return the view that has it; errors as `change`.
+        """Propose another acquisition quorum; return the decided view; errors as `change`.
 
         Args:
             rule: See `View.quorum_rule`.
@@ -142,7 +142,7 @@ class Epochs:
         return await self._ask(ticket, event, timeout)
 
     async def void(self, voided: Voided, timeout: float) -> EpochView:
-        """Propose that a run takes no effect (P32) and return the view; errors as `change`."""
+        """Propose that a run takes no effect (P32); return the decided view; errors as `change`."""
         ticket, roster = next(self._tickets), self._master.view.roster
         event = ChangeRequested(ticket=ticket, roster=roster, void=voided)
         return await self._ask(ticket, event, timeout)
@@ -150,11 +150,11 @@ class Epochs:
     async def force(
         self, confirmation: str, timeout: float, *, though_linked: bool = False
     ) -> ForceAnswer:
-        """Let this node go on alone (P23); return the view, and what may be lost.
+        """Let this node go on alone (P23); return the view, and the transactions that may be lost.
 
         Args:
-            confirmation: What `force_text` says.
-            though_linked: The operator says that linked voters do not count either.
+            confirmation: The text of `force_text`.
+            though_linked: Leave out linked voters too.
 
         Raises:
             InvalidRequestError: The confirmation is not `force_text` (definite).
@@ -172,7 +172,7 @@ class Epochs:
         if linked and not though_linked:
             raise LocalProtocolError(
                 f"nothing was changed: {', '.join(linked)} is linked and may vote: it is not dead",
-                hint="Remove a dead node with `sparktxlog peer remove`; the linked ones decide it. "
+                hint="Remove a dead node with `sparktxlog peer remove`: the linked nodes decide. "
                 "To leave them out nevertheless, add --though-linked.",
                 linked=linked,
             )
@@ -183,7 +183,7 @@ class Epochs:
         return {**view, "may_be_lost": self._shown.of(shown, self._now())}
 
     def force_text(self) -> str:
-        """Return what an operator types to confirm `force`."""
+        """Return the text with which an operator confirms `force`."""
         return f"{self._node_id} {self._master.view.epoch}"
 
     def linked_voters(self) -> list[str]:
@@ -201,7 +201,7 @@ class Epochs:
 
     async def _ask(self, ticket: int, event: Event, timeout: float) -> EpochView:
         halted = self._cycle.halted
-        if halted is not None:  # the core is not asked any more
+        if halted is not None:  # the core takes no more events
             raise LocalProtocolError(
                 f"nothing was changed: this node has halted: {halted.text}",
                 hint="Ask a node that goes on; see `sparktxlog status`.",
@@ -226,10 +226,10 @@ class Epochs:
         return self.view()
 
     def losses(self) -> list[UnseenTransactions]:
-        """Return per other member what it showed last, and what of it `force` would leave."""
+        """Return for each other member how many transactions it has, and `force` would keep."""
         return self._shown.of(self._shown.shown(), self._now())
 
-    # -- what is shown -----------------------------------------------------------------------------
+    # -- answers to questions ----------------------------------------------------------------------
 
     def warnings(self) -> list[OperatorWarning]:
         """Return what an operator should change, each with a code and a sentence."""
@@ -247,7 +247,7 @@ class Epochs:
         return found
 
     def decision(self, lineage: str, epoch: int) -> str:
-        """Return the digest of the decision on an epoch, empty = configured or not known here."""
+        """Return the digest of the decision on an epoch; empty = none was needed, or unknown."""
         view = self._master.view
         if epoch <= 1:
             return ""
@@ -257,24 +257,24 @@ class Epochs:
         return "" if record is None else decision_digest(view_of(record))
 
     def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
-        """Return what a greeting shows: decision, end of the queue, and the chain hash there.
+        """Return the decision on an epoch, the end of the queue, and the chain hash there.
 
         Args:
-            lineage, epoch: What the greeting names.  The core may be in a later epoch already,
-                which is told of only once it is durable.
+            lineage, epoch: Those of the greeting.  The core may be in a later epoch already, which
+                is not durable yet.
         """
         base = self._master.base
         return self.decision(lineage, epoch), base.position, base.chain_hash.hex()
 
     def check_position(self, lineage: str, position: int) -> None:
-        """Refuse a position that stands for something else here than where a client was told it.
+        """Refuse a position that means another transaction in this log than in a client's.
 
         Args:
-            lineage: Of its receipt; empty = the client does not know it.
+            lineage: Of the client's receipt; empty = unknown.
 
         Raises:
-            ForeignLogError: It is of another log, or of the part of an earlier one that `force` did
-                not take over (definite).
+            ForeignLogError: It is a position of another log, or of the part of an earlier one that
+                `force` did not take over (definite).
         """
         view = self._master.view
         if lineage in ("", view.lineage):
@@ -292,21 +292,21 @@ class Epochs:
             begun = self.history.find(successor, last + 1) if successor != name == lineage else None
             if begun is not None and position > begun.begins_after.position:
                 raise ForeignLogError(
-                    f"position {position} is of the log {lineage!r}, of which `force` took over "
-                    f"only what stands up to position {begun.begins_after.position}",
+                    f"position {position} is of the log {lineage!r}, which `force` took over only "
+                    f"up to position {begun.begins_after.position}",
                     hint="The transaction may have another position here, or none: ask for its id.",
                     lineage=view.lineage,
                     position=position,
                 )
 
     def takes_part(self) -> tuple[bool, str]:
-        """Return whether this node has a part in its epoch, and which one (readiness)."""
+        """Return whether this node takes part in its epoch, and its phase in words (readiness)."""
         master, reason = self._master, self.reason
         phase, view = master.phase, master.view
         takes_part = phase in _TAKING_PART
         if phase is Phase.WITNESS and not view.is_current(self._node_id, master.incarnation):
             takes_part = False
-            reason = f"votes once the members have admitted it under {master.incarnation}"
+            reason = f"votes after the members admitted it under {master.incarnation}"
         text = f"{phase.value} in epoch {view.epoch}"
         return takes_part, f"{text}: {reason}" if reason else text
 
@@ -343,14 +343,13 @@ class Epochs:
         }
 
     def linked_nodes(self) -> tuple[str, ...]:
-        """Return the nodes this one is linked to, for its peers' matrices."""
+        """Return the nodes that this one is linked to."""
         return tuple(sorted(node_id for node_id, link in self._links.items() if link.up))
 
     def reachability(self) -> Reachability:
-        """Return who is linked to whom, as far as known here, and where that differs.
+        """Return which node is linked to which, as far as known here, and where nodes differ.
 
-        `addresses` says the same of each address of nodes that have several: which observer's
-        checks it answers.
+        `addresses` has the same for each address of nodes with several: which observers it answers.
         """
         now, places = self._now(), [str(seat.node_id) for seat in self._master.view.roster]
         hears = {
@@ -378,27 +377,27 @@ class Epochs:
 
 
 def differences(config: NodeConfig, view: View) -> list[str]:
-    """Return where a decided view is not what the configuration says, a sentence for each."""
+    """Return the differences between configuration and decided view, a sentence for each."""
     found = []
     if config.quorum_rule != view.quorum_rule:
         found.append(
             f"acquisition-quorum is {config.quorum_rule} in the configuration, {view.quorum_rule} "
-            f"is in force: change that with `sparktxlog peer set-quorum {config.quorum_rule}`, or "
-            "the configuration."
+            f"is in force: run `sparktxlog peer set-quorum {config.quorum_rule}`, or change the "
+            "configuration."
         )
     for place in config.places:
         seat = view.seat(place.id)
         if seat is not None and seat.weight != place.weight:
             found.append(
                 f"the weight of {place.id} is {place.weight} in the configuration, {seat.weight} "
-                f"is in force: change that with `sparktxlog peer set {place.id} --weight "
-                f"{place.weight}`, or the configuration."
+                f"is in force: run `sparktxlog peer set {place.id} --weight {place.weight}`, or "
+                "change the configuration."
             )
     return found
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
-    """Return why a node starts in its phase: of that one the core tells nothing."""
+    """Return the reason of a node's first phase, which no action of the core tells."""
     if phase is Phase.JOINING:
         members = ", ".join(member for member in view.members if member != node_id)
         return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"

@@ -1,4 +1,4 @@
-"""How a node begins: the core's settings, from the configuration or as one that joins."""
+"""How a node begins: the core's settings, from the configuration or an order to join."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparktxlog.storage.interfaces import PutValue
 
 #: Name of the log, given when it was founded.
 _LINEAGE = "lineage"
-#: Wire version in force when it was founded; logs that have none are older.
+#: Wire version in force when it was founded; older logs do not have this value.
 _VERSION = "founding-version"
 _US = 1_000_000
 
@@ -42,9 +42,9 @@ def core_config(
     """Return the core's settings.
 
     Args:
-        order: What a node was told that joins: it is no member of the log's first epoch, nor of
-            any other one until it is admitted.
-        values: Kept by the journal: the wire version in force when the log was founded (`found`).
+        order: The order to join, None = the node founds the log.  A node that joins is no member of
+            any epoch until it is admitted.
+        values: Of the journal: the wire version in force when the log was founded (`found`).
     """
     members, version = config.members, int(values.get(_VERSION, OLDEST))
     if order is not None:
@@ -80,15 +80,14 @@ def core_config(
 
 
 def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
-    """Return what is kept of the log's beginning, if this is the first start: version and name.
+    """Return the writes of a node's first start: wire version and name of the log that it founds.
 
-    The log works by this release's wire version from its first epoch on; nodes of an older release
-    cannot found it with this one (P31).
+    The log uses this release's wire version from its first epoch on; nodes of an older release
+    cannot found it together with this one (P31).
 
-    A log that one node begins would have the name of any other that a node of this id began, and a
-    worker could not tell them apart.  The name of one that several nodes begin together follows
-    from the cluster's name and its members, so that all have it before they ever met.  Old logs
-    keep theirs.
+    If one node founds a log, its name has a random part: a worker could not tell it from another
+    log of the same cluster and node otherwise.  If several nodes found a log, its name follows from
+    the cluster's name and its members, so that all know it before they meet.
     """
     if INSTANCE in values or join_order(values) is not None:
         return []
@@ -105,7 +104,7 @@ def newest_version(config: NodeConfig) -> int:
 
 
 def check_version(config: NodeConfig, core: RecoveredState, directory: Path) -> None:
-    """Check that this release knows all that the log on this disk works by (P31).
+    """Check that this release speaks the wire version of the log on this disk (P31).
 
     Raises:
         NewerReleaseError: A newer release raised the log's version (definite).
@@ -115,8 +114,8 @@ def check_version(config: NodeConfig, core: RecoveredState, directory: Path) -> 
         version = max(version, core.ballot.accepted.view.version)
     if version > newest:
         raise NewerReleaseError(
-            f"{directory}: the log works by wire version {version}, this release speaks {OLDEST} "
-            f"to {newest}",
+            f"{directory}: the log uses wire version {version}, this release speaks {OLDEST} to "
+            f"{newest}",
             hint="Start the newer release: the log's version never goes back.",
             path=str(directory),
         )
@@ -128,13 +127,13 @@ def with_lineage(
     order: JoinOrder | None,
     values: Mapping[str, bytes] = MappingProxyType({}),
 ) -> NodeConfig:
-    """Return the settings with the name of the log, where it does not follow from them any more.
+    """Return the settings with the log's first lineage, if it does not follow from them.
 
-    Workers and tables know a log by its first lineage for ever: what `force` makes of it continues
-    the same positions and hashes.
+    Workers and tables always know a log by its first lineage: a log that `force` made continues the
+    same positions and hashes.
 
     Args:
-        values: Kept by the journal: the name that the log got when it was founded (`found`).
+        values: Of the journal: the name that the log got when it was founded (`found`).
     """
     if view is not None:
         return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)

@@ -1,4 +1,4 @@
-"""What a fresh node is told: which log to join, and as whom; and that it has to start anew."""
+"""The order to join a log, which a fresh node gets from a peer, and the restart that follows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = "joining"
 
 
 class StartAgainError(TxLogError):
-    """The node has to start anew, in the same process: it begins with another durable state."""
+    """The node has to start again in the same process, from a new durable state."""
 
     code = "start-again"
     retryable = True
@@ -22,18 +22,18 @@ class StartAgainError(TxLogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOrder:
-    """What a fresh node was told: the log to join, and as whom."""
+    """The log that a fresh node has to join, and its incarnation there."""
 
     lineage: str
     incarnation: int
-    #: True: the queue that this node has is too old to be continued run by run.
+    #: True: this node's queue is too old to be continued run by run.
     behind: bool = False
-    #: Name that workers and tables know the log by, its first lineage; empty = `lineage`.
+    #: The log's first lineage, by which workers and tables know it; empty = `lineage`.
     log: str = ""
 
 
 def join_order(values: Mapping[str, bytes]) -> JoinOrder | None:
-    """Return what is kept of an order to join, None if there is none."""
+    """Return the order to join in the journal's values, None if there is none."""
     value = values.get(_NAME)
     return None if value is None else msgspec.msgpack.decode(value, type=JoinOrder)
 

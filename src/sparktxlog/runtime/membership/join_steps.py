@@ -1,17 +1,20 @@
-"""How a node without a log gets into a cluster that has one (protocol P21).
+"""How a node without a log joins a cluster that has one (protocol P21).
 
-A fresh node, new or with a lost disk, is told by the first peer that it greets which lineage it has
-to join, and under which incarnation.  It keeps that and starts anew, as a node that is no member
-of anything; then it takes over a snapshot of a peer's queue, starts anew on top of it, and asks to
-be admitted.  Each of the steps is durable, so a crash between them costs nothing.  Until a peer has
-given its snapshot the core stands still: what it kept meanwhile would not fit under it.
+The first peer that a fresh node greets (a new node, or one that lost its disk) gives it an order:
+which lineage to join, under which incarnation.  The node
 
-A node that was away so long that the data of the runs it misses is kept nowhere any more takes the
-same way from the second step on; its own runs that are not in the queue stay.  It has a queue, and
-a snapshot replaces it only if it is the beginning of the peer's (`ancestry`): a node of another
-history halts, like all that find a fork, and `peer quarantine` keeps what only it has (P28).  Where
-no node can tell any more, it keeps what the snapshot would drop, and says so
-(`unverified_history`).
+1. keeps the order and starts again, as a member of nothing;
+2. takes over a snapshot of a peer's queue and starts again from it;
+3. asks to be admitted.
+
+Each step is durable, so a crash between them costs nothing.  Until the snapshot is here the core
+does nothing: its state would not fit to the snapshot.
+
+A node that was away so long that nobody has the data of the runs it lacks begins with step 2; its
+own runs that are not in the queue stay.  A snapshot replaces its queue only if that is the
+beginning of the peer's (`ancestry`).  If it is not, the node halts, as at any fork, and `peer
+quarantine` keeps what only it has (P28).  If nobody can know any more, the node keeps what the
+snapshot drops, and its status says so (`unverified_history`).
 """
 
 from __future__ import annotations
@@ -45,50 +48,50 @@ from sparktxlog.runtime.giving_way.unverified_history import (
 from sparktxlog.runtime.membership.ancestry import compare_queues
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
-from sparktxlog.runtime.membership.standings import become_another
+from sparktxlog.runtime.membership.standings import renew_instance
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, Write
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
 
-#: So often in a row no member held a run of the queue, until its data counts as gone: containers
-#: are forgotten only once all members have the run, and who forgot one never gets it back.
+#: The data of a run is gone when no member had it so often in a row: members forget containers only
+#: after all members have the run, and never get them back.
 _RUN_MISSES = 2
-#: So often in a row a member, one at a time, kept a part of the queue no more; another one may.
+#: A part of the queue is gone when so many questions in a row, each to one member, did not find it.
 _QUEUE_MISSES = 5
-#: Pause before another attempt when the own disk failed, seconds.
+#: Pause before another attempt after the disk failed, seconds.
 _RETRY_S = 5.0
 
-#: A node that follows the queue waits for a moment of rest so long, seconds.
+#: A node that follows the queue waits so long for a quiet moment, seconds.
 _WAITS_S = 1.5
 
 
 class Joining:
-    """Carries out the two steps before a fresh node can ask to be admitted."""
+    """Carries out the steps before a fresh node can ask to be admitted."""
 
     def __init__(self, base: Foundation, core: CoreLoop) -> None:
         self._base = base
         self._cycle = core.cycle
         self._executor = core.executor
-        #: What is known of the last snapshot that nobody could compare the history here with.
+        #: The last snapshot whose history could not be compared with this node's, None = none.
         self.uncompared = uncompared(base.state.values)
         self.taker = SnapshotTaker(base.config.data_dir / "snapshots")
         self._own = base.core.incarnation
         self._node_id = base.config.node_id
-        #: What it was told at an earlier start.
+        #: The order of an earlier start.
         self._order = base.order
         self._task: asyncio.Task[None] | None = None
         self._position = base.state.core.base.position
-        #: Digest of a run → how often in a row no member held it.  What came of other runs says
-        #: nothing of it: while clients commit there is always one that comes.
+        #: Digest of a run → how often in a row no member had it.  Other runs that arrive do not
+        #: reset it: while clients commit there is always one.
         self._missed_runs: dict[bytes, int] = {}
         self._misses = 0
-        #: Position after which the queue was asked for last, and the look whether it is there.
+        #: Position after which the queue was requested last, and the check that a peer has it.
         self._asked = -1
         self._look: asyncio.Task[None] | None = None
-        #: Peers that took this node as it is, since the start.
+        #: Peers that accepted this node as it is, since the start.
         self._taken = set[str]()
-        #: Set when the core may go to work; a witness has no queue to take over.
+        #: Set when the core may work; a witness has no queue to take over.
         self.settled = asyncio.Event()
         order = self._order
         goes_on = self._position and order is not None and not order.behind
@@ -97,22 +100,22 @@ class Joining:
 
     @property
     def only_joins(self) -> bool:
-        """Whether this node may not begin a log, and has not been told of one yet."""
+        """Whether this node must not found a log, and has no order to join one yet."""
         return self._base.remains is not None
 
     @property
     def proven(self) -> bool:
-        """Whether this node is what it seems: it keeps something, or all peers took it as it is.
+        """Whether this node certainly lost no data: it has some, or all peers accepted it as it is.
 
-        One that keeps nothing may have lost its disk, and so may the peer that takes it: the one
-        that was never heard may have the log (P29).  What it took before it learned that would
-        keep it out: no peer lets a node with data under another instance in.
+        A node without data may have lost its disk, and so may a peer that accepts it; a peer that
+        was never heard may have the log (P29).  Until that is certain it takes no transaction: no
+        peer admits a node that has data under another instance.
         """
         known = not self._base.is_fresh() or bool(self._taken and not self.awaited())
         return self._base.remains is None and known
 
     def shown(self) -> dict[str, Any]:
-        """Return what is on its way, and what could not be compared, for status."""
+        """Return the progress of a snapshot, and the history that was not compared, for status."""
         progress, uncompared = self.taker.progress, self.uncompared
         return {
             "taking_snapshot": None
@@ -122,7 +125,7 @@ class Joining:
         }
 
     def awaited(self) -> list[str]:
-        """Return the places of the first epoch that neither took this node nor were ever heard."""
+        """Return the nodes of the first epoch that were never heard and did not accept this one."""
         base = self._base
         if base.master.view.epoch != base.core.epoch:
             return []
@@ -130,10 +133,10 @@ class Joining:
         return sorted(unheard - self._taken)
 
     def accept_order(self, hello: Hello) -> None:
-        """Take an order to join, once, and start anew with it.
+        """Take an order to join, once, and start again with it.
 
-        A node that keeps something is told so if it showed less than before: its disk is an older
-        image, of which nothing is to be said any more under the present incarnation (P30).
+        A node that has data gets an order if it showed less than before: its disk is an older one,
+        and it must not speak under its present incarnation any more (P30).
         """
         log = hello.ancestors[0] if hello.ancestors else ""
         order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
@@ -145,7 +148,7 @@ class Joining:
                 incarnation=order.incarnation,
                 told_by=hello.node_id,
             )
-            others = () if fresh else (become_another(),)
+            others = () if fresh else (renew_instance(),)
             self._join(order, *others)
 
     def _start(
@@ -154,17 +157,17 @@ class Joining:
         return asyncio.create_task(self._base.supervisor.keep(name, work), name=name)
 
     def outdated(self, view: View) -> None:
-        """Join anew: the others hold what this node said and does not know of (P30)."""
+        """Join again: the others have words of this node that it does not know of (P30)."""
         seat = view.seat(self._node_id)
         incarnation = max(self._own, 0 if seat is None else seat.incarnation) + 1
         log = view.ancestors[0][0] if view.ancestors else ""
         order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
         if self._task is None:
             _log.error("this node's disk is an older one: it joins again", incarnation=incarnation)
-            self._join(order, become_another())
+            self._join(order, renew_instance())
 
     def _join(self, order: JoinOrder, *others: Write) -> None:
-        """Keep an order durably, with other writes, and start anew with it."""
+        """Keep an order durably, with other writes, and start again with it."""
 
         async def keep() -> None:
             await self._executor.write([keep_order(order), *others])
@@ -174,11 +177,11 @@ class Joining:
         self._task = self._start("joining", keep)
 
     def note_missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
-        """Note that nobody had what a joiner lacks; start anew on a snapshot if it goes on.
+        """Note that nobody had what a joiner lacks; after some times start again for a snapshot.
 
         Args:
-            run: Digest of the run that no member holds; empty: a member keeps the part of the
-                queue that was asked for no more.
+            run: Digest of the run that no member has; empty = a member does not have the requested
+                part of the queue any more.
         """
         if run:
             misses = self._missed_runs[run] = self._missed_runs.get(run, 0) + 1
@@ -187,40 +190,40 @@ class Joining:
             self._misses += 1
             gone = self._misses >= _QUEUE_MISSES
         if gone and self._task is None:
-            _log.warning("lags too far", position=self._position)
+            _log.warning("too far behind", position=self._position)
             order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
             self._join(order)
 
     def note_request(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
-        """Look, where the same part of the queue is asked for again, whether the peer keeps it.
+        """If the same part of the queue is requested again, check that the peer still has it.
 
-        A peer that pruned even the rows has nothing to answer with.
+        A peer that pruned the rows cannot answer the request at all.
 
         Args:
-            missed: Called if it keeps that part no more.
+            missed: Called if the peer does not have that part any more.
         """
         if position != self._asked:
             self._asked, self._misses = position, 0
         elif self._task is None and (self._look is None or self._look.done()):
-            self._look = asyncio.create_task(self._look_behind(link, position, missed))
+            self._look = asyncio.create_task(self._check_kept(link, position, missed))
 
-    async def _look_behind(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
+    async def _check_kept(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:
         try:
-            await link.get_run_behind(position)
+            await link.get_run_after(position)
         except TxLogError as error:
-            # Any other failure says nothing of its queue: the next request looks again.
+            # Any other failure says nothing about its queue: the next request checks again.
             if error.fields.get("status") == ExpiredError.http_status:
                 missed()
 
     def note_arrived(self, run: bytes) -> None:
-        """Note that the data of a run came, by its digest."""
+        """Note that the data of a run arrived, by its digest."""
         self._missed_runs.pop(run, None)
         self._misses = 0
 
     def note_link(self, link: PeerLink) -> None:
-        """Take over a peer's queue once the first one is reached as a joiner."""
+        """As a joiner, take over the queue of the first peer that is linked."""
         if self._base.remains is not None:
-            # That peer has no log to join: together they would found another one.
+            # That peer has no log to join: both would found another one.
             self._base.fail(self._base.remains)
             return
         self._taken.add(link.node_id)
@@ -245,7 +248,7 @@ class Joining:
                     writes.append(await self._keep_uncompared(link, snapshot, order))
         except (TransportError, RemoteProtocolError, StorageError) as error:
             _log.warning("no snapshot", peer=link.node_id, reason=str(error))
-            if isinstance(error, StorageError):  # the own disk's: a greeting is no news for it
+            if isinstance(error, StorageError):  # of this disk: it needs time, not a greeting
                 await asyncio.sleep(_RETRY_S)
             self._task = None
             link.greet_again()
@@ -270,7 +273,7 @@ class Joining:
         self._base.fail(StartAgainError(f"begins at position {snapshot.position}"))
 
     def _halt(self, link: PeerLink, differs: str) -> None:
-        """Stop before anything is replaced; the same is found at the next start."""
+        """Halt before anything is replaced; the next start finds the same."""
         text = (
             f"{link.node_id} has another queue up to position {self._position}: {differs} "
             f"(P9, P28).  {QUARANTINE_HINT}"
@@ -284,7 +287,7 @@ class Joining:
             keep_dropped_runs, self._base, snapshot, order.incarnation, link.node_id, wall_us()
         )
         _log.error(
-            "the history here could not be compared with that of the snapshot",
+            "this node's history could not be compared with the snapshot's",
             peer=link.node_id,
             position=found.position,
             snapshot=found.snapshot_position,
@@ -294,7 +297,7 @@ class Joining:
         return keep_uncompared(found)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop all tasks."""
         for task in (self._task, self._look):
             if task is not None:
                 task.cancel()
@@ -302,11 +305,11 @@ class Joining:
 
 
 class QuietMoment:
-    """When a node asks to be admitted: at a moment of rest (protocol P21).
+    """Chooses a quiet moment at which a node asks to be admitted (protocol P21).
 
-    All members stand still for an admission until the node has answered twice.  While its
-    publisher works through what was missed it answers late, so it does not ask then; not for
-    ever, since on a busy log the publisher may never rest.
+    For an admission all members wait until the node has answered twice.  While its publisher is
+    busy with a backlog it answers late, so it does not ask then.  After a while it asks anyway: on
+    a busy log the publisher may never be idle.
 
     Args:
         is_busy: Returns whether this node would answer late.
@@ -316,7 +319,7 @@ class QuietMoment:
     def __init__(self, is_busy: Callable[[], bool], now: Callable[[], float]) -> None:
         self._is_busy = is_busy
         self._now = now
-        #: Until when it waits for a moment of rest; None = it has not begun to ask.
+        #: When it stops waiting; None = it does not want to ask yet.
         self._until: float | None = None
 
     def begin(self) -> None:
@@ -324,7 +327,7 @@ class QuietMoment:
         self._until = None
 
     def may_ask(self) -> bool:
-        """Return whether a request that is due may leave; another one follows soon."""
+        """Return whether a due request may be sent; if not, another one is due soon."""
         if self._until is None:
             self._until = self._now() + _WAITS_S
         return not self._is_busy() or self._now() >= self._until

@@ -1,8 +1,8 @@
-"""The other nodes: their places, the links to them, and the epochs that are agreed with them.
+"""The other nodes: their places, the links to them, and the epochs.
 
 Until an epoch is decided the places are those of the configuration; afterwards those of the newest
-view, whatever the configuration says.  A node that gets a place gets a link; one that loses its
-place is a stranger from then on: its requests are refused, and this node contacts it no more.
+view.  A node that gets a place gets a link.  A node that loses its place is a stranger: its
+requests are refused, and this node does not contact it any more.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _log = structlog.get_logger("sparktxlog.membership")
 def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     """Return the places of all other nodes.
 
-    Addresses that only this node's configuration has are kept where it names the same node: they
-    are its own second way to it.
+    Addresses of a node that only this node's configuration has are added: they are another way to
+    it.
     """
     found = {}
     for seat in seats:
@@ -64,15 +64,15 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
 
 
 def elected_without(view: View, own: str, nodes: Iterable[str]) -> bool:
-    """Return whether nodes have more than half of the votes that node `own` does not have."""
+    """Return whether nodes have more than half of the votes of all nodes but `own`."""
     others = tuple(seat for seat in view.roster if seat.node_id != own)
     return replace(view, roster=others).elects(nodes)
 
 
 class Membership(GreetingNode):
-    """Owns the links, greetings, epochs and joining of a node; belongs to the event loop.
+    """Owns the links, greetings, epochs and joining of a node; used on the event loop.
 
-    **After calling** the constructor: `start`, and `close` in the end.
+    **After calling** the constructor: `start`, and `close` at the end.
     """
 
     def __init__(self, base: Foundation, core: CoreLoop, replicas: Replicas) -> None:
@@ -81,7 +81,7 @@ class Membership(GreetingNode):
         self._executor = core.executor
         self._replicas = replicas
         config, master = base.config, base.master
-        #: Where other nodes stood when they last showed it.
+        #: Node → last position that it showed.
         self.positions: dict[str, int] = {}
         self.greeter = self._greeter()
         self.epochs = Epochs(base, core, self.greeter)
@@ -134,18 +134,18 @@ class Membership(GreetingNode):
             self,
         )
 
-    # -- what the greeter asks ---------------------------------------------------------------------
+    # -- what the greeter calls --------------------------------------------------------------------
 
     def remember(self, node_id: str, shown: str) -> None:
-        """Keep durably what a peer showed."""
+        """Keep a peer's instance durably."""
         self._executor.write([PutValue(name=PEER_INSTANCE + node_id, value=shown.encode())])
 
     def is_fresh(self) -> bool:
-        """Return whether this node keeps nothing of the log yet."""
+        """Return whether this node has nothing of the log yet."""
         return self._base.is_fresh()
 
     def is_linked(self, node_id: str) -> bool:
-        """Return whether a node's known instance is there; a link that is up is tried once more."""
+        """Return whether a node's known instance is linked; test a link that is up again."""
         link = self._base.links.get(node_id)
         if link is None or not link.up:
             return False
@@ -153,35 +153,35 @@ class Membership(GreetingNode):
         return True
 
     def shortfall(self, node_id: str, standing: Standing) -> str:
-        """Return what a node lacks of what it showed before, as the core judges it (P30)."""
+        """Return in what a node shows less than before, as the core judges it (P30)."""
         return self._base.master.judge(node_id, standing)
 
     def is_blank(self, node_id: str) -> bool:
-        """Return whether a node showed nothing yet that anything could rest on."""
+        """Return whether a node showed nothing yet on which anything depends."""
         return self._base.master.is_blank(node_id)
 
     def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
         """Return the decision on an epoch, and this node's position and chain hash."""
-        return self.epochs.shown(lineage, epoch)  # there once somebody greets
+        return self.epochs.shown(lineage, epoch)  # `epochs` exists before the first greeting
 
     def standing(self) -> Standing | None:
-        """Return what this node shows of itself."""
+        """Return this node's standing."""
         return self._base.master.standing
 
     # -- start and end -----------------------------------------------------------------------------
 
     def start(self, session: aiohttp.ClientSession) -> None:
-        """Start all links, and checking their other addresses."""
+        """Start all links, and the check of their other addresses."""
         self._session = session
         for link in self._base.links.values():
             link.start(session)
         self.addresses.start()
 
     async def settled(self, most_s: float) -> None:
-        """Wait until the core may begin: nothing is taken over, and each link has greeted once.
+        """Wait until the core may begin: no snapshot is needed, and each link tried a greeting.
 
-        A node that must come back as another learns of it before it says anything.  A link that
-        does not answer is not waited for longer than `most_s`.
+        So a node that has to join again learns of it before it speaks.  It waits for links that do
+        not answer for `most_s` seconds at most.
         """
         await self.joining.settled.wait()
         with suppress(TimeoutError):
@@ -201,7 +201,7 @@ class Membership(GreetingNode):
     # -- places ------------------------------------------------------------------------------------
 
     def enter(self, view: View) -> None:
-        """Take a decided and durable view into force."""
+        """Set the places of a decided and durable view."""
         links, places = self._base.links, places_of(self._base.config, view.roster)
         self.greeter.enter(
             places,
@@ -225,8 +225,8 @@ class Membership(GreetingNode):
                 link.move(place.urls)
                 self.addresses.look_again()
         for link in links.values():
-            if link.up and link.newest < view.version:  # what it greeted with is over
-                self.greet_anew(link.node_id)
+            if link.up and link.newest < view.version:  # its greeting showed an older release
+                self.expire_greeting(link.node_id)
                 link.greet_again()
 
     def _add(self, node_id: str, urls: tuple[str, ...]) -> None:
@@ -251,37 +251,37 @@ class Membership(GreetingNode):
     def _on_link(self, node_id: str, up: bool) -> None:
         base, link = self._base, self._base.links.get(node_id)
         if link is None:
-            return  # it has lost its place
+            return  # it lost its place
         self._cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up, newest=link.newest))
         self.addresses.look_again()
         if up:
             self.joining.note_link(link)
-            # A peer that takes this node as it is shares its first view: it need not join first.
+            # A peer that accepts this node as it is has the same first view: no join is needed.
             self.epochs.history.begin(base.master.view, base.master.phase)
-            # A peer that was away, or restarted, learns of this site's replica at once.
+            # A peer that was away, or restarted, gets this site's report at once.
             link.report(self._replicas.latest_own(base.clock.now()))
 
     def _on_replaced(self) -> None:
-        """Start anew if most votes of the others took another process for this node since (P30).
+        """Start again if most votes of the others accepted another process as this node (P30).
 
-        The next start greets them, and is told to join again if the other process was a copy.  A
-        few peers may be wrong.  More than half of the others' votes are also what it takes at least
-        to admit this node again: with fewer it would only be away.
+        The next start greets them, and gets an order to join again if the other process was a copy.
+        A few peers may be wrong.  More than half of the others' votes are also needed to admit this
+        node again: with fewer it would only be missing.
         """
         base = self._base
         told = sorted(node_id for node_id, link in base.links.items() if link.replaced)
         if elected_without(base.master.view, base.config.node_id, told):
-            text = f"{', '.join(told)} took another process for this node"
+            text = f"{', '.join(told)} accepted another process as this node"
             if not base.failed.done():
-                _log.error("this start was replaced: the node starts anew", told_by=told)
+                _log.error("this start was replaced: the node starts again", told_by=told)
             base.fail(StartAgainError(text))
 
-    def greet_anew(self, node_id: str) -> None:
-        """Let a node greet anew, and be judged anew."""
+    def expire_greeting(self, node_id: str) -> None:
+        """Require a new greeting of a node, which is then judged again."""
         if self.verifier is not None:
             self.verifier.expel(node_id)
 
-    # -- what fetching finds out -------------------------------------------------------------------
+    # -- results of fetching -----------------------------------------------------------------------
 
     def tell_fetched(self, event: Event) -> None:
         """Tell the core how a fetch ended."""
@@ -290,7 +290,7 @@ class Membership(GreetingNode):
         self._cycle.tell_always(event)
 
     def missed(self, run: RunHeader | None = None) -> None:
-        """Note that nobody keeps a run any more; None = a part of the queue."""
+        """Note that nobody has a run any more; None = a part of the queue."""
         if self._base.master.phase is Phase.JOINING:
             digest = b"" if run is None else run.digest
             self.joining.note_missed(self._base.config.lineage, self._base.core.incarnation, digest)
@@ -313,7 +313,7 @@ class Membership(GreetingNode):
         }
 
     def peers(self, status: MasterStatus, now: int) -> list[PeerState]:
-        """Return a line for each other node with a place; little is known of non-members."""
+        """Return a line for each other node with a place; little is known about non-members."""
         known = {peer.peer: peer for peer in status.peers}
         found = []
         for seat in self._base.master.view.roster:

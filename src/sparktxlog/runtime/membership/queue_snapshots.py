@@ -1,8 +1,8 @@
-"""Snapshots of a queue on their way to a node that joins, part by part (protocol P21).
+"""Transfers of queue snapshots, in parts, to a node that joins (protocol P21).
 
-The giver writes one to a file and keeps that as long as somebody asks for parts of it; the taker
-keeps what it got, and goes on after that when the link broke or it was started again.  A snapshot
-that the giver has no more, or that of another giver, begins anew.
+The giver writes a snapshot to a file, and keeps the file while somebody fetches it.  The taker
+keeps the parts that it has, and goes on after them when the link broke or it restarted.  If the
+giver does not have that snapshot any more, the transfer begins again with another one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _log = structlog.get_logger("sparktxlog.joining")
 
 #: Bytes of one part.
 PART_BYTES = 1 << 20
-#: A snapshot that nobody asked for so long is removed, seconds.
+#: A snapshot that nobody fetched for so long is removed, seconds.
 _IDLE_S = 600.0
-#: Most files of a giver; the one asked for least lately goes.
+#: Most files of a giver; the one that was not used for longest is removed.
 _MOST_FILES = 4
-#: Seconds between two lines of the log about one that is on its way.
+#: Seconds between two log lines about a transfer.
 _TOLD_S = 10.0
 
 
@@ -48,7 +48,7 @@ class _Given:
 
 
 class SnapshotGiver:
-    """Snapshots that others fetch; what an earlier process left is removed with the first one."""
+    """Snapshots that others fetch; the first one removes files of an earlier process."""
 
     def __init__(self, base: Foundation) -> None:
         self._directory = base.config.data_dir / "snapshots"
@@ -59,12 +59,10 @@ class SnapshotGiver:
         self._making = asyncio.Lock()
 
     async def offer(self, name: str) -> SnapshotOffer:
-        """Return what may be fetched: the snapshot of which a node has a part, if it is here still.
-
-        Else it is one at the end of what is published (P21).
+        """Offer the snapshot of which a node has a part, or else one at the published end (P21).
 
         Args:
-            name: Of that snapshot; any other text = none.
+            name: Of the snapshot that the node has a part of; empty = none.
 
         Raises:
             ExpiredError: There is none at the moment (definite).
@@ -86,7 +84,7 @@ class SnapshotGiver:
         """Return the bytes of a snapshot from an offset on, a bounded number of them.
 
         Raises:
-            NotFoundError: It is not here any more: ask for an offer (definite).
+            NotFoundError: It was removed: ask for a new offer (definite).
             StorageError: The disk failed.
         """
         given = self._given.get(name)
@@ -97,7 +95,7 @@ class SnapshotGiver:
         return part
 
     async def whole(self) -> bytes:
-        """Return the present snapshot as one message, for nodes that know no parts."""
+        """Return the present snapshot as one message, for older releases."""
         read = self._journal.read_snapshot
         data: bytes = await self._run_blocking(lambda: encode_whole(read()))
         return data
@@ -126,24 +124,24 @@ class SnapshotGiver:
 
 
 class SnapshotTaker:
-    """Fetches a snapshot; what came is kept in a file.
+    """Fetches a snapshot into a file.
 
     Args:
-        directory: Where.
+        directory: Of the file.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: Giver, bytes that are here, and bytes of all; None = nothing is on its way.
+        #: Giver, fetched bytes, and all bytes; None = no transfer.
         self.progress: tuple[str, int, int] | None = None
 
     async def take(self, link: PeerLink) -> QueueSnapshot:
-        """Return a peer's snapshot; its ids lie in the file, until `drop`.
+        """Fetch a peer's snapshot; its ids stay in the file, until `drop`.
 
         Raises:
-            TransportError: The peer cannot be reached; what came is kept.
-            RemoteProtocolError: What came is no snapshot (definite).
-            StorageError: The own disk failed.
+            TransportError: The peer cannot be reached; the fetched parts are kept.
+            RemoteProtocolError: The answer is no snapshot (definite).
+            StorageError: The disk failed.
         """
         try:
             if link.version < PARTS:
@@ -160,7 +158,7 @@ class SnapshotTaker:
         path = self._directory / f"{_checked(offer).name}.part"
         here = 0
         if part is not None and part != path:
-            _log.warning("the snapshot is another one by now: it begins again", peer=link.node_id)
+            _log.warning("the peer offers another snapshot: it begins again", peer=link.node_id)
         elif part is not None:
             here = part.stat().st_size
             _log.info("the snapshot goes on", peer=link.node_id, bytes=here, of=offer.size_bytes)
@@ -184,7 +182,7 @@ class SnapshotTaker:
         return next(iter(sorted(self._directory.glob("*.part"))), None)
 
     def drop(self) -> None:
-        """Remove what came; blocks."""
+        """Remove the fetched parts; blocks."""
         for path in self._directory.glob("*.part"):
             path.unlink()
 
@@ -196,10 +194,10 @@ def _checked(offer: SnapshotOffer) -> SnapshotOffer:
 
 
 def _open(path: Path, offer: SnapshotOffer) -> QueueSnapshot:
-    """Return the snapshot in a file that is whole; remove one that is not what was offered."""
+    """Return the snapshot in a complete file; remove a file that is not the offered one."""
     if not path.exists() or _digest(path) != offer.name:
         path.unlink(missing_ok=True)
-        raise RemoteProtocolError("the snapshot that came is not the one that was offered")
+        raise RemoteProtocolError("the fetched snapshot is not the offered one")
     return open_snapshot(path)
 
 

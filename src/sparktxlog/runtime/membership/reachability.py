@@ -1,8 +1,8 @@
-"""Which node reaches which address of which other node, as the nodes tell each other.
+"""Which node reaches which address of which other node.
 
-Each node knows which addresses of its peers answer it, and tells them (`transport.addresses`).
-Here the reports of all become one matrix: observer → node → address → whether it answers.  What a
-node has not checked, or told too long ago, is not in it.
+Each node checks which addresses of its peers answer it, and reports that (`transport.addresses`).
+This module makes one matrix of all reports: observer → node → address → whether it answers.
+Unchecked addresses and old reports are not in it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-#: What a node said of whom it hears counts for so long, microseconds.
+#: A report is valid for so long, microseconds.
 HEARD_US = 180_000_000
-#: Addresses that one node's report may have; the rest of it is not kept.
+#: Most addresses that are kept of one report.
 _MAX_ADDRESSES = 4_096
 
 Found = Iterable[tuple[str, str, bool]]
@@ -20,26 +20,26 @@ Matrix = dict[str, dict[str, dict[str, bool]]]
 
 
 class AddressReports:
-    """What other nodes said last about the addresses that answer them."""
+    """Last reports of other nodes about the addresses that answer them."""
 
     def __init__(self) -> None:
-        #: Node → (when it said so, what).
-        self._told: dict[str, tuple[int, tuple[tuple[str, str, bool], ...]]] = {}
+        #: Node → (time of its report, report).
+        self._reports: dict[str, tuple[int, tuple[tuple[str, str, bool], ...]]] = {}
 
     def note(self, observer: str, found: Found, now: int) -> None:
         """Keep a node's report, which replaces its former one."""
-        self._told[observer] = (now, tuple(islice(found, _MAX_ADDRESSES)))
+        self._reports[observer] = (now, tuple(islice(found, _MAX_ADDRESSES)))
 
     def matrix(self, own_id: str, own: Found, places: Iterable[str], now: int) -> Matrix:
         """Return the matrix of nodes with a place.
 
         Args:
-            own: What this node found itself.
+            own: This node's own report.
             places: All nodes with a place, in the order of the matrix.
         """
         order = tuple(places)
         reports: dict[str, Found] = {
-            node: found for node, (at, found) in self._told.items() if now - at <= HEARD_US
+            node: found for node, (at, found) in self._reports.items() if now - at <= HEARD_US
         }
         reports[own_id] = own
         rows = {
@@ -57,7 +57,7 @@ def _row(found: Found, places: tuple[str, ...]) -> dict[str, dict[str, bool]]:
 
 
 def differing_addresses(matrix: Matrix) -> dict[str, list[str]]:
-    """Return per node the addresses that answer some observers and others not."""
+    """Return for each node the addresses that answer only some observers."""
     seen: dict[tuple[str, str], set[bool]] = {}
     for row in matrix.values():
         for node, addresses in row.items():

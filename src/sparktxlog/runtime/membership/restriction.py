@@ -1,9 +1,9 @@
-"""Whether a node can order: it cannot while a member is missing and the others cannot decide.
+"""Whether a node can order: not while a member is missing and the others cannot decide without it.
 
-Such a node waits: it goes on by itself when others return.  Until then it takes transactions
-at level `accepted`, and answers reads.  A transaction that is to be ordered waits for
-`suspect-timeout`, because links break for a moment and members are evicted every day; after that it
-is refused, definitely.  What was accepted already is never refused.
+Such a node goes on by itself when others return.  Until then it takes transactions at level
+`accepted`, and answers reads.  Transactions of higher levels are taken too during the first
+`suspect-timeout`, because many broken links last a moment only.  Then they are refused,
+definitely.  Accepted transactions are never refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEMBER = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED)
 
 
 class Restriction:
-    """Looks whether this node and those that it hears can go on, and since when they cannot."""
+    """Knows whether this node and its linked peers can order, and since when they cannot."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Restriction:
         self.look()
 
     def look(self) -> None:
-        """Look anew; done at each question, and when something was heard that may change it."""
+        """Check again; called at each question, and after news that may change the answer."""
         phase = self._master.phase
         if phase not in _MEMBER or self._is_quorum(phase):
             self._since, self._absent, self._reachable = None, [], Level.APPLIED
@@ -61,12 +61,12 @@ class Restriction:
     def _is_quorum(self, phase: Phase) -> bool:
         view = self._master.view
         present = {str(self._node_id), *self._links_up()}
-        if phase is not Phase.NORMAL:  # there nobody is missed
+        if phase is not Phase.NORMAL:  # in NORMAL nobody is suspected
             present.difference_update(self._master.status().suspects)
         if view.elects(present) and view.preserves(present):
             return True
         if phase is not Phase.WEDGED and present.issuperset(view.members):
-            return True  # nothing is to be decided: the epoch goes on as it is
+            return True  # no decision is needed: the epoch goes on
         self._absent = [
             str(seat.node_id)
             for seat in view.roster
@@ -77,7 +77,7 @@ class Restriction:
         return False
 
     def shown(self) -> ShownRestriction | None:
-        """Return the missing nodes, since when, and what is possible; None = no restriction."""
+        """Return the missing nodes, since when, and the reachable levels; None = no restriction."""
         self.look()
         if self._since is None:
             return None
@@ -93,11 +93,11 @@ class Restriction:
         """Refuse a new transaction that cannot reach its level before others return.
 
         Args:
-            level: How far it must get.
-            patience_s: How long the node waits for others first, 0 = for ever.
+            level: The level that it must reach.
+            patience_s: Refuse only after others were missing so long, seconds; 0 = never.
 
         Raises:
-            NoQuorumError: Nothing happened, and nothing will (definite).
+            NoQuorumError: The transaction was not accepted (definite).
         """
         if level is Level.ACCEPTED:
             return

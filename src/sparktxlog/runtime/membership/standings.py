@@ -1,4 +1,4 @@
-"""What other nodes showed of themselves, and how often this one started, in the journal (P30)."""
+"""Standings of other nodes, and the number of this node's starts, in the journal (P30)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sparktxlog.storage.interfaces import (
 )
 from sparktxlog.storage.journal.journal import Journal
 
-#: UUID made with the data directory: two nodes under one id differ in it.
+#: UUID made with the data directory: it differs in two nodes of the same id.
 INSTANCE = "instance"
 _STARTS = "starts"
 _PREFIX = "standing:"
-#: Nodes that greeted in releases that kept no standing were heard, too.
+#: Instances of peers.  A peer with an instance and no standing greeted an older release.
 PEER_INSTANCE = "peer-instance:"
 _decode = msgspec.msgpack.Decoder(Standing).decode
 
 
 def keep_standing(node: str, standing: Standing) -> PutValue:
-    """Return the write that keeps the greatest that a node showed."""
+    """Return the write that keeps the greatest standing that a node showed."""
     return PutValue(name=_PREFIX + node, value=msgspec.msgpack.encode(standing))
 
 
 def kept_standings(values: Mapping[str, bytes]) -> dict[str, Standing]:
-    """Return what is kept of other nodes; who is not in it was never heard (P29)."""
+    """Return the kept standings; a node that is not in it was never heard (P29)."""
     known = {name: Standing() for name in _suffixes(PEER_INSTANCE, values)}
     return known | {name: _decode(values[_PREFIX + name]) for name in _suffixes(_PREFIX, values)}
 
@@ -47,8 +47,8 @@ def count_start(values: Mapping[str, bytes]) -> tuple[int, PutValue]:
     return number, PutValue(name=_STARTS, value=str(number).encode())
 
 
-def become_another() -> PutValue:
-    """Return the write that makes a node another one: a copy of it is no more than a stranger."""
+def renew_instance() -> PutValue:
+    """Return the write of a new instance: a copy of this node's old disk is a stranger then."""
     return PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode())
 
 
@@ -57,14 +57,14 @@ def begin_as_another(
 ) -> list[Write]:
     """Return what a node writes before it begins under a later incarnation; often nothing.
 
-    It does so at each start until it has taken a view up under that incarnation.  Nobody knows a
-    promise of it, so its counter begins anew.  Own runs under the old one become unstamped: each
-    may be in the log already, beyond this queue, under the number that it has here.  They are
-    stamped once this node is a member, and those that the log has are refused then as duplicates,
-    by their ids.
+    It does so at each start until it has taken up a view under that incarnation.  No peer has a
+    promise of that incarnation, so the counter begins again.  Own runs under the old incarnation
+    become unstamped: the log may have them already, after the end of this queue, under their old
+    numbers.  When this node is a member it stamps them again; those that the log has are then
+    refused as duplicates, by their ids.
 
     Args:
-        incarnation: Under which it is to join.
+        incarnation: Its incarnation when it joins.
     """
     core = state.core
     if incarnation <= state.incarnation:

@@ -1,8 +1,8 @@
-"""What may be lost if this node goes on alone: what the others showed and this one lacks (P23).
+"""Transactions that may be lost if this node goes on alone: others have them, it lacks them (P23).
 
-A member's transactions are numbered, and each of its posts says how many there are.  What the node
-holds of them counts only if the queue that it would go on with has it: if this voter accepted a
-value, that is the one, and what else was acquired from others is dropped.
+A member numbers its transactions, and each of its posts has the last number.  This node has a
+transaction only if its queue after `force` would have it.  If this voter accepted a value, that is
+the queue, and anything else acquired from others is dropped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sparktxlog.protocol.words.view import View
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What another member has shown of its own transactions."""
+    """The transactions of another member, as far as known."""
 
     node_id: NodeId
-    #: Last sequence number; None = neither the member nor another one has said.
+    #: Last sequence number; None = unknown.
     last: int | None
-    #: When it was heard last, log clock, microseconds; None = not since this node started.
+    #: Time of its last post, log clock, microseconds; None = none since this node started.
     heard_at: int | None
 
 
 class ShownTransactions:
-    """Compares what other members showed with what would be left of it."""
+    """Compares other members' transactions with those that `force` would keep."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
@@ -38,12 +38,12 @@ class ShownTransactions:
         self._posted: dict[str, tuple[int, int]] = {}
 
     def on_post(self, post: Post, now: int) -> None:
-        """Note how many transactions a member has, also such that nothing else is known of."""
+        """Note the last sequence number of a member."""
         last = self._posted.get(post.sender, (0, 0))[1]
         self._posted[post.sender] = (now, max(last, post.last_seq))
 
     def shown(self) -> list[Shown]:
-        """Return what each other member showed, as far as known here."""
+        """Return the known transactions of each other member."""
         status, found = self._master.status(), list[Shown]()
         peers = status.peers
         for member in status.members:
@@ -59,10 +59,10 @@ class ShownTransactions:
         return found
 
     def of(self, shown: Iterable[Shown], now: int) -> list[UnseenTransactions]:
-        """Return per member what it showed, and what of it the queue has, or would have.
+        """Return for each member its last number, and the last that the queue has or would have.
 
-        What a member accepted after it was heard last is not known here: it is lost too if the
-        member never comes back, and returns as new transactions if it does.
+        Transactions that a member accepted after its last post are unknown here.  They are lost too
+        if the member never comes back; if it does, they return as new transactions.
         """
         held = held_when_forced(self._master.member_state(), self._master.accepted)
         found: list[UnseenTransactions] = []
@@ -81,10 +81,10 @@ class ShownTransactions:
 
 
 def held_when_forced(state: MemberState, accepted: View | None) -> dict[str, int]:
-    """Return up to where a queue has each origin's transactions that this node forces.
+    """Return the last sequence number of each origin in the queue after `force`.
 
     Args:
-        accepted: The value that it accepted: the queue ends with that one's tail.
+        accepted: The value that this node accepted: the queue ends with its tail.
     """
     held = dict(state.watermarks)
     for header in state.acquired if accepted is None else _named(state, accepted):
@@ -93,10 +93,10 @@ def held_when_forced(state: MemberState, accepted: View | None) -> dict[str, int
 
 
 def _named(state: MemberState, accepted: View) -> Sequence[RunHeader]:
-    """Return the acquired runs that stand in the accepted final queue."""
+    """Return the acquired runs that are in the accepted final queue."""
     position, tail, found = state.base.position, set(accepted.tail), []
     for header in sorted(state.acquired, key=lambda header: header.key):
-        # In the agreed order what is acquired leads to the base first.
+        # In the agreed order acquired runs come before the base first.
         if position < accepted.base.position or header in tail:
             position += header.n
             found.append(header)

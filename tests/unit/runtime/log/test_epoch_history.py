@@ -120,7 +120,7 @@ def test_each_epoch_is_kept_once_over_restarts() -> None:
     place = Place()
     history = place.start()
     history.take_up(view_of(0), Phase.JOINING)
-    assert (history.latest(9), history.behind(0)) == ([], ())
+    assert (history.latest(9), history.after(0)) == ([], ())
     history.begin(view_of(1), Phase.NORMAL)
     history.begin(view_of(2, members="AB"), Phase.NORMAL)
     for phase in (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED):
@@ -135,8 +135,8 @@ def test_each_epoch_is_kept_once_over_restarts() -> None:
         ("l", 2, "NORMAL", ("C",)),
         ("l", 1, "NORMAL", None),
     ]
-    assert [number for number, _ in history.behind(1)] == [2, 3]
-    assert history.behind(3) == history.behind(8) == ()
+    assert [number for number, _ in history.after(1)] == [2, 3]
+    assert history.after(3) == history.after(8) == ()
 
 
 def test_an_epoch_that_a_kill_kept_out_of_the_front_is_taken_up_at_the_start() -> None:
@@ -146,13 +146,13 @@ def test_an_epoch_that_a_kill_kept_out_of_the_front_is_taken_up_at_the_start() -
     place.slow = True
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
     assert [e.epoch for e in history.latest(9)] == [1], "a kill may still change when it was"
-    assert history.behind(1) == ()
+    assert history.after(1) == ()
     place.waiting.clear()
     place.slow = False
     history = place.start()
     # The journal has the view: it was durable before.
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
-    ((number, found),) = history.behind(1)
+    ((number, found),) = history.after(1)
     assert (number, found.epoch, found.left) == (2, 2, ("C",))
 
 
@@ -199,5 +199,5 @@ def test_the_latest_are_kept_in_a_ring() -> None:
     for one in (history, place.start()):
         assert [e.epoch for e in one.latest(5_000)] == list(range(HISTORY + 10, 10, -1))
         assert [e.epoch for e in one.latest(2)] == [HISTORY + 10, HISTORY + 9]
-        assert [number for number, _ in one.behind(HISTORY + 8)] == [HISTORY + 9, HISTORY + 10]
-        assert len(one.behind(0)) == HISTORY
+        assert [number for number, _ in one.after(HISTORY + 8)] == [HISTORY + 9, HISTORY + 10]
+        assert len(one.after(0)) == HISTORY

@@ -44,7 +44,7 @@ class Peer:
         self.kept = kept
         self.status = 410
 
-    async def get_run_behind(self, position: int) -> Tail:
+    async def get_run_after(self, position: int) -> Tail:
         if not self.kept:
             raise TransportError("answered", status=self.status)
         found: list[QueueEntry] = [e for e in self.entries if e.end > position][:1]

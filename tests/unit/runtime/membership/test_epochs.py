@@ -98,7 +98,7 @@ def test_a_witness_has_a_part_from_its_start_on() -> None:
 
 def test_a_witness_that_came_with_an_empty_disk_says_until_when_it_has_no_vote() -> None:
     view = replace(view_of(2, "AB"), roster=(*SEATS[:2], replace(SEATS[2], incarnation=2)))
-    text = "WITNESS in epoch 2: votes once the members have admitted it under 1"
+    text = "WITNESS in epoch 2: votes after the members admitted it under 1"
     assert epochs_of(view, own="W").takes_part() == (False, text)
 
 
@@ -157,7 +157,7 @@ def test_a_position_of_another_log_or_beyond_a_fork_is_refused() -> None:
     epochs.on_phase(TellPhase(phase=Phase.NORMAL, view=forced, reason=""))
     for lineage, position in (("", 99), ("forced", 99), ("l", 7)):
         epochs.check_position(lineage, position)
-    with pytest.raises(ForeignLogError, match="only what stands up to position 7"):
+    with pytest.raises(ForeignLogError, match="took over only up to position 7"):
         epochs.check_position("l", 8)
     with pytest.raises(ForeignLogError, match="of the log 'other', this node's log is 'forced'"):
         epochs.check_position("other", 1)

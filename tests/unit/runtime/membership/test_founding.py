@@ -145,7 +145,5 @@ def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: P
         await running.stop()
 
     asyncio.run(main())
-    with pytest.raises(
-        NewerReleaseError, match=rf"works by wire version {NEWEST}, .* speaks 2 to 2"
-    ):
+    with pytest.raises(NewerReleaseError, match=rf"uses wire version {NEWEST}, .* speaks 2 to 2"):
         version_of(older)

@@ -94,7 +94,7 @@ class Bench:
             kept=3,
         )
 
-    async def get_run_behind(self, position: int) -> Any:
+    async def get_run_after(self, position: int) -> Any:
         self.looked.append(position)
         if self.failure is not None:
             raise self.failure
