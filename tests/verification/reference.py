@@ -177,7 +177,9 @@ class ReferenceCatalog:
         conditions, wrote = dict(facts.conditions), set[str]()
         for index in codes:
             tables = dict(self._tables)
-            codes[index] = self._take(index, facts, tables)
+            codes[index], stale = self._take(index, facts, tables)
+            if stale:
+                self.lost[position + index] = (stale, self._winner(stale))
             if not codes[index] and index in conditions:
                 codes[index] = self._judge(conditions[index], position + index, after)
             if codes[index]:
@@ -231,26 +233,36 @@ class ReferenceCatalog:
                 lost = table
         if lost is None:
             return ""
-        is_known = lost in self._births or lost in self._writers
-        self.lost[position] = (lost, self._last(lost).position if is_known else None)
+        self.lost[position] = (lost, self._winner(lost))
         return "conflict"
 
+    def _winner(self, table: str) -> int | None:
+        """Return where a table was written last, None if nothing counts yet."""
+        is_known = table in self._births or table in self._writers
+        return self._last(table).position if is_known else None
+
     @staticmethod
-    def _take(index: int, facts: RunFacts, tables: dict[str, TableDefinition]) -> str:
-        """Let one transaction create and change its tables; return why it is rejected, or ""."""
+    def _take(
+        index: int, facts: RunFacts, tables: dict[str, TableDefinition]
+    ) -> tuple[str, str | None]:
+        """Let one transaction create and change its tables.
+
+        Returns:
+            Why it is rejected, empty = it is not; the table whose older schema it was made for.
+        """
         for at, table in facts.creates:
             if at != index:
                 continue
             there = tables.setdefault(table.name.lower(), table)
             if replace(there, schema_version=table.schema_version) != table:
-                return "schema-mismatch"
+                return "schema-mismatch", None
         for touch in facts.touches:
             if touch.txs is None or index in touch.txs:
                 known = tables.get(touch.table.lower())
                 if known is None or known.name != touch.table:
-                    return "unknown-table"
+                    return "unknown-table", None
                 if known.schema_version != touch.schema_version:
-                    return "stale-schema"
+                    return "stale-schema", touch.table
         for at, name, change in facts.changes:
             if at == index:
                 known = tables[name.lower()]
@@ -258,14 +270,14 @@ class ReferenceCatalog:
                     Column(name=c.name, type=c.type, nullable=c.nullable) for c in change.add
                 )
                 if {c.name.lower() for c in known.columns} & {c.name.lower() for c in added}:
-                    return "schema-mismatch"
+                    return "schema-mismatch", None
                 tables[name.lower()] = replace(
                     known,
                     columns=known.columns + added,
                     keys=known.keys if change.keys is None else change.keys,
                     schema_version=known.schema_version + 1,
                 )
-        return ""
+        return "", None
 
 
 def _names(headers: Sequence[RunHeader]) -> list[str]:

@@ -136,3 +136,12 @@ def a_repeated_change_is_a_repeat(core: type[Master]) -> None:
     again = {**_changing(), "ids": node.submits[2].facts.ids}
     assert _told(node.submit(**again)) == [(3, "duplicate-transaction", None)]
     assert _columns(node) == (2, ["id", "note"])
+
+
+def who_won_is_known_alike_before_writes_count(core: type[Master]) -> None:
+    """P27, P33: one node learns before a run, another one after it, from where on writes count."""
+    node = Lone(core, votes={"a": 1})
+    node.disk.view = replace(node.view, conditions_after=10)
+    node.start()
+    node.submit(**_CREATE)
+    assert _told(node.submit(touches=(_writes(2, 0),))) == [(2, "stale-schema", None)]

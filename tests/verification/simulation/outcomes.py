@@ -113,8 +113,8 @@ class Outcomes:
             self._marks.hit("table changed")
         for told in entry.rejections:
             lost = self.catalog.lost.get(entry.position + told.index, (None, None))
-            if told.code == _CONFLICT and (told.table, told.winner) != lost:
-                return f"P27: {told} at {entry.position}, it lost to {lost}"
+            if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
+                return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
         for index, condition in facts.conditions:
             self._mark_condition(entry, index, condition, by_table.get(index, ""), by_id)
         found = [(one.index, one.code, one.first) for one in entry.rejections]

@@ -234,7 +234,7 @@ class Catalog:
                 f"the transaction was made for {touch.schema_version}"
             ),
             table=touch.table,
-            winner=self._writes.of(touch.table).position or None,
+            winner=self._writes.winner(touch.table),
         )
 
 

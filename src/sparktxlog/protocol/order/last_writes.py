@@ -43,6 +43,14 @@ class LastWrites:
         """Return what is known of a table; one that was not written to counts as of `after`."""
         return self._by_table.get(table) or TableWrites(version=0, position=self.after or 0)
 
+    def winner(self, table: str) -> int | None:
+        """Return the position of the last write to a table, None if none counts yet.
+
+        Ordered outcomes carry it, so it must not depend on when a node learned `after`.
+        """
+        found = self._by_table.get(table)
+        return None if found is None else found.position
+
     def count_at(self, position: int) -> bool:
         """Return whether a run that starts at a position is folded with conditions and writes."""
         return self.after is not None and position > self.after
@@ -150,8 +158,7 @@ class LastWrites:
         return f"{'written last' if found.version else 'created'} at position {found.position}"
 
     def _lost_to(self, table: str, index: int, text: str) -> Rejection:
-        found = self._by_table.get(table)
-        return _conflict(index, text, table, None if found is None else found.position)
+        return _conflict(index, text, table, self.winner(table))
 
 
 def _conflict(

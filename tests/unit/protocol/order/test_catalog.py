@@ -285,6 +285,17 @@ def test_a_change_is_a_write_to_its_table() -> None:
     assert rejections[0].winner == 1 and writes.of("t").version == 1
 
 
+def test_a_stale_writer_is_told_the_same_whenever_its_node_learned_that_writes_count() -> None:
+    """A view may say so before this run is folded, or after: the position is no winner."""
+    stale, outcomes = _facts(1, (_touch("t", version=2),)), []
+    for after in (None, 30):
+        writes = LastWrites({}, 1_000)
+        writes.after = after
+        outcomes.append(Catalog([T], IdWindow(100, max_run=50), writes=writes).fold(1, stale))
+    assert outcomes[0] == outcomes[1]
+    assert _codes(outcomes[0][0]) == [(0, "stale-schema")] and outcomes[0][0][0].winner is None
+
+
 def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
     """No node accepts it; should it be ordered all the same, it is an outcome, not an accident."""
     twice = TableChange(add=(AddedColumn(name="C", type="string"),))
