@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from tests.architecture.source_tree import (
@@ -154,6 +155,36 @@ def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> No
         tree=ast.parse(line),
     )
     assert complaint in " ".join(_forbidden(module))
+
+
+#: Imports of a type that would close a circle: what a session makes knows the session, and a part
+#: of a request knows the request.
+_KNOWS_ITS_OWNER = {
+    ("sparktxlog.api.transaction", "sparktxlog.api.connect"),
+    ("sparktxlog.api.grouped_batch", "sparktxlog.api.connect"),
+    ("sparktxlog.api.streams.writer", "sparktxlog.api.connect"),
+    ("sparktxlog.codec.alterations", "sparktxlog.codec.requests"),
+}
+
+
+def test_imports_make_no_circle() -> None:
+    """Neither imports that run nor imports of types; the package itself only offers names."""
+    modules = {module.name: module for module in package_modules()}
+    graph: dict[str, set[str]] = {name: set() for name in modules if name != "sparktxlog"}
+    typed = set()
+    for name in graph:
+        for item in imports_of(modules[name]):
+            if item.target not in graph or item.target == name:
+                continue
+            if item.typing_only and (name, item.target) in _KNOWS_ITS_OWNER:
+                typed.add((name, item.target))
+            else:
+                graph[name].add(item.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+    assert typed == _KNOWS_ITS_OWNER, "an exception that nobody needs any more"
 
 
 def test_production_never_imports_tests() -> None:

@@ -16,7 +16,7 @@ import structlog
 from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
-from sparktxlog.model.answers import InfoAnswer, SettingValue, StatusAnswer
+from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -36,7 +36,7 @@ from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.metrics import StatusMetrics
-from sparktxlog.runtime.node_status import status_of
+from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.transport.exchange import OpenSession, open_session
@@ -96,6 +96,9 @@ class Node:
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
         )
+        self.status = NodeStatus(
+            base, self.core, self.membership, self.log, self.fleet, self.fetcher, self.damage
+        ).show
         base.metrics.registry.register(StatusMetrics(self.status))
 
         # Routes call the owners directly.
@@ -215,14 +218,6 @@ class Node:
             InvalidRequestError: Unknown key or wrong value (definite).
         """
         return await self.base.settings.change(changes, self.core.executor.write)
-
-    def status(self, *, tables: bool = False) -> StatusAnswer:
-        """Return the node's status: queues, peers, missing nodes, replicas.
-
-        Args:
-            tables: List the tables of each replica, possibly 10,000; else only their number.
-        """
-        return status_of(self, tables=tables)
 
     @property
     def lineage(self) -> str:

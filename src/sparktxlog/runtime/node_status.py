@@ -2,68 +2,98 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from sparktxlog.model.answers import StatusAnswer, Wait
 from sparktxlog.protocol.order.status import Awaited
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import wall_us
+from sparktxlog.runtime.commit.cycle import CoreLoop
+from sparktxlog.runtime.commit.damage import Damage
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
+from sparktxlog.runtime.fleet.fleet import Fleet
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.log.published_log import PublishedLog
+from sparktxlog.runtime.membership.membership import Membership
 
-if TYPE_CHECKING:
-    from sparktxlog.runtime.node import Node
 
+class NodeStatus:
+    """Combines what the owners of a node say of themselves; used on the event loop."""
 
-def status_of(node: Node, *, tables: bool) -> StatusAnswer:
-    """Return the status of a node; `tables`: each replica with its tables."""
-    base, membership, log = node.base, node.membership, node.log
-    status, now = base.master.status(), base.clock.now()
-    epochs, failure, alarm = membership.epochs, log.publisher.failure, node.core.cycle.halted
-    halted = status.halted
-    if alarm is not None and not halted:
-        halted = alarm.text
-    shown = {
-        "node_id": status.node_id,
-        "paused": base.settings.in_force.paused,
-        "warnings": [*epochs.warnings(), *node.replicas.warnings(now), *node.damage.warnings()],
-        "undelivered": node.damage.runs(),
-        "damaged_files": node.damage.files(),
-        **epochs.view(),
-        **membership.versions(),
-        # The core does not know failures outside of it.
-        **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
-        "reachability": epochs.reachability(),
-        "position": base.ordered.value,
-        "chain_hash": status.chain_hash.hex(),
-        "chain_position": status.position,
-        "published": base.published.value,
-        "kept_after": base.kept_after.value,
-        "applied": node.replicas.applied(1),
-        "incoming_runs": status.incoming_runs,
-        "incoming_transactions": status.incoming_transactions,
-        "incoming_bytes": status.incoming_bytes,
-        "unstamped_runs": status.unstamped_runs,
-        "counter": status.counter,
-        "busy": status.busy,
-        "round": status.round,
-        "empty_rounds": status.empty_rounds,
-        "halted": halted or None,
-        **membership.joining.shown(),
-        "disk_full": node.core.executor.disk_full,
-        "waiting_for": [_wait(item, now) for item in status.waiting_for],
-        "peers": membership.peers(status, now),
-        "replicas": node.fleet.status(now, tables=tables),
-        "log_bytes": log.pruning.log_bytes(),
-        "clock_distance_us": status.clock_distance_us,
-        "fetching": len(node.fetcher),
-        "publish_failure": None if failure is None else str(failure),
-        "failing": [
-            {"task": one.name, "text": str(one.error), "times": one.times}
-            for one in base.supervisor.failing()
-        ],
-        "task_failures": base.supervisor.total,
-        "wall": wall_us(),
-    }
-    return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
+    def __init__(
+        self,
+        base: Foundation,
+        core: CoreLoop,
+        membership: Membership,
+        log: PublishedLog,
+        fleet: Fleet,
+        fetcher: RunFetcher,
+        damage: Damage,
+    ) -> None:
+        self._base = base
+        self._core = core
+        self._membership = membership
+        self._log = log
+        self._fleet = fleet
+        self._fetcher = fetcher
+        self._damage = damage
+
+    def show(self, *, tables: bool = False) -> StatusAnswer:
+        """Return the node's status: queues, peers, missing nodes, replicas.
+
+        Args:
+            tables: List the tables of each replica, possibly 10,000; else only their number.
+        """
+        base, membership, log = self._base, self._membership, self._log
+        replicas, damage = self._fleet.replicas, self._damage
+        status, now = base.master.status(), base.clock.now()
+        epochs, failure, alarm = membership.epochs, log.publisher.failure, self._core.cycle.halted
+        halted = status.halted
+        if alarm is not None and not halted:
+            halted = alarm.text
+        shown = {
+            "node_id": status.node_id,
+            "paused": base.settings.in_force.paused,
+            "warnings": [*epochs.warnings(), *replicas.warnings(now), *damage.warnings()],
+            "undelivered": damage.runs(),
+            "damaged_files": damage.files(),
+            **epochs.view(),
+            **membership.versions(),
+            # The core does not know failures outside of it.
+            **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
+            "reachability": epochs.reachability(),
+            "position": base.ordered.value,
+            "chain_hash": status.chain_hash.hex(),
+            "chain_position": status.position,
+            "published": base.published.value,
+            "kept_after": base.kept_after.value,
+            "applied": replicas.applied(1),
+            "incoming_runs": status.incoming_runs,
+            "incoming_transactions": status.incoming_transactions,
+            "incoming_bytes": status.incoming_bytes,
+            "unstamped_runs": status.unstamped_runs,
+            "counter": status.counter,
+            "busy": status.busy,
+            "round": status.round,
+            "empty_rounds": status.empty_rounds,
+            "halted": halted or None,
+            **membership.joining.shown(),
+            "disk_full": self._core.executor.disk_full,
+            "waiting_for": [_wait(item, now) for item in status.waiting_for],
+            "peers": membership.peers(status, now),
+            "replicas": self._fleet.status(now, tables=tables),
+            "log_bytes": log.pruning.log_bytes(),
+            "clock_distance_us": status.clock_distance_us,
+            "fetching": len(self._fetcher),
+            "publish_failure": None if failure is None else str(failure),
+            "failing": [
+                {"task": one.name, "text": str(one.error), "times": one.times}
+                for one in base.supervisor.failing()
+            ],
+            "task_failures": base.supervisor.total,
+            "wall": wall_us(),
+        }
+        return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
 
 
 def _wait(item: Awaited, now: int) -> Wait:

@@ -10,8 +10,7 @@ from typing import Any
 from sparktxlog.errors import TransportError
 from sparktxlog.model.answers import EpochView
 from sparktxlog.runtime.commit import cycle
-from sparktxlog.runtime.commit.delivery import Delivery
-from sparktxlog.runtime.commit.executor import AsideWrite, Executor
+from sparktxlog.runtime.commit.executor import AsideWrite, Executor, TakesActions
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.sqlite_schema import open_journal
@@ -23,7 +22,7 @@ _WHO_ANSWERS = PeerLink._who_answers
 class HastyExecutor(Executor):
     """Tells before it writes: what it told a kill can make it forget."""
 
-    async def _work_batch(self, delivery: Delivery) -> None:
+    async def _work_batch(self, delivery: TakesActions) -> None:
         for item in self._stream:
             if not isinstance(item, AsideWrite) and not self._stream.must_be_durable(item):
                 delivery.deliver(item, 0)

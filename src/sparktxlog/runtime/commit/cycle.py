@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
@@ -31,9 +31,6 @@ from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import OlderIdsFound
-
-if TYPE_CHECKING:
-    from sparktxlog.runtime.commit.delivery import Delivery
 
 _log = structlog.get_logger("sparktxlog.cycle")
 
@@ -56,6 +53,19 @@ class _Single:
     opened: asyncio.Future[tuple[Submission, int]]
 
 
+class FollowsCore(Protocol):
+    """Follows the views of the core, and its end."""
+
+    def is_busy(self) -> bool:
+        """Return whether other work delays this node's answers."""
+
+    def enter(self, view: View) -> None:
+        """Follow a decided view, after it is durable and its actions were sent."""
+
+    def halted(self, alarm: Alarm) -> None:
+        """Note that the core takes no more part, and why."""
+
+
 class Cycle:
     """Passes events to the core, its only caller, and the core's actions to the executor."""
 
@@ -73,7 +83,7 @@ class Cycle:
         self._id_window = config.id_window
         #: Of the last run; greater than every ticket of recovered announcements.
         self._ticket = max((run.ticket for run in base.state.core.announcements), default=0)
-        self._delivery: Delivery | None = None
+        self._delivery: FollowsCore | None = None
         self._view = master.view
         self._events: deque[Event] = deque()
         self._singles: deque[_Single] = deque()
@@ -200,7 +210,7 @@ class Cycle:
 
     # -- the task ----------------------------------------------------------------------------------
 
-    async def run(self, delivery: Delivery) -> None:
+    async def run(self, delivery: FollowsCore) -> None:
         """Work until cancelled.
 
         Raises:

@@ -28,7 +28,8 @@ from sparktxlog.protocol.words.actions import (
 )
 from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
 from sparktxlog.protocol.words.view import Phase, View
-from sparktxlog.runtime.commit.cycle import CoreLoop
+from sparktxlog.runtime.commit.cycle import CoreLoop, FollowsCore
+from sparktxlog.runtime.commit.executor import TakesActions
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.queue_tails import QueueTails
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
@@ -39,7 +40,7 @@ from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.transport.peer_link import PeerLink
 
 
-class Delivery:
+class Delivery(TakesActions, FollowsCore):
     """Carries out all actions of the core but `Persist…`, and follows its views; never blocks.
 
     A peer that was removed while an action waited has no link, so nothing is sent to it.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
@@ -54,9 +54,6 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.supervision import foreseen
 
-if TYPE_CHECKING:
-    from sparktxlog.runtime.commit.delivery import Delivery
-
 _log = structlog.get_logger("sparktxlog.executor")
 
 _RETRY_S = 1.0
@@ -69,6 +66,19 @@ class AsideWrite:
     writes: Sequence[Write]
     #: Set when durable; None = nobody waits.
     done: asyncio.Future[None] | None = None
+
+
+class TakesActions(Protocol):
+    """Carries out the actions that are no writes; never blocks."""
+
+    def deliver(self, action: Action, at: int) -> None:
+        """Carry out one action; `at` is the wall clock of its batch, microseconds."""
+
+    def wrote(self, seconds: float) -> None:
+        """Note that a batch is durable, and how long that took."""
+
+    def rested(self) -> None:
+        """Note that no action waits."""
 
 
 class Executor:
@@ -123,7 +133,7 @@ class Executor:
         """Number of items that wait."""
         return len(self._stream)
 
-    async def run(self, delivery: Delivery) -> None:
+    async def run(self, delivery: TakesActions) -> None:
         """Work until cancelled.
 
         Raises:
@@ -156,13 +166,13 @@ class Executor:
         """Wait for the write in flight and stop the thread."""
         self._thread.shutdown(wait=True)
 
-    def _carry_out_leading(self, delivery: Delivery) -> None:
+    def _carry_out_leading(self, delivery: TakesActions) -> None:
         at = wall_us()
         for item in self._stream.leading():
             assert not isinstance(item, AsideWrite), "those must be durable"
             delivery.deliver(item, at)
 
-    async def _work_batch(self, delivery: Delivery) -> None:
+    async def _work_batch(self, delivery: TakesActions) -> None:
         batch = self._batch = self._stream.take()
         if not batch:
             return
@@ -199,7 +209,7 @@ class Executor:
                 self.disk_full = False
                 return
 
-    def _finish(self, item: Action | AsideWrite, at: int, delivery: Delivery) -> None:
+    def _finish(self, item: Action | AsideWrite, at: int, delivery: TakesActions) -> None:
         match item:
             case AsideWrite():
                 if item.done is not None and not item.done.done():

@@ -16,20 +16,27 @@ Each call of `step` is bounded, so publishing goes on in between.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
 from sparktxlog.errors import StorageError, TxLogError
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
 from sparktxlog.storage.durability import storage_error
-from sparktxlog.storage.interfaces import DropExpired, ExpireLog, SegmentCut, ShrinkJournal
+from sparktxlog.storage.interfaces import (
+    DropExpired,
+    ExpireLog,
+    SegmentCut,
+    ShrinkJournal,
+    Write,
+)
 from sparktxlog.storage.payloads.payload_expiry import (
     PayloadExpiry,
     inline_files,
@@ -38,10 +45,6 @@ from sparktxlog.storage.payloads.payload_expiry import (
     staged_files,
 )
 from sparktxlog.supervision import foreseen
-
-if TYPE_CHECKING:
-    from sparktxlog.runtime.log.published_log import PublishedLog
-    from sparktxlog.runtime.log.publisher import Publisher
 
 _SHORTENING = "shortening the log"
 _log = structlog.get_logger("sparktxlog.retention")
@@ -57,6 +60,32 @@ _FREE_BYTES_ASKED = 64 << 10
 _UNNAMED_S = 3_600.0
 #: Pause after counting the bytes of all files, as a multiple of the time that it took.
 _COUNT_PAUSE = 200
+
+
+#: Removes what expired from the log's tables: rows up to a position, files from before a time.
+ExpireTables = Callable[[int, datetime], None]
+
+
+class LogOwner(Protocol):
+    """What the publisher's thread asks of the owner of the log, which is on the event loop."""
+
+    def tables(self) -> Mapping[str, TableDefinition]:
+        """Return the catalog at or after the last ordered entry."""
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Make writes durable in the journal's writer thread and return when they are."""
+
+    def retention_view(self) -> RetentionView:
+        """Return the inputs of `retention.decide`, read on the event loop."""
+
+    def on_published(self, position: int, seconds: float) -> None:
+        """Note that the queue is published up to a position, and how many seconds that took."""
+
+    def on_rest(self) -> None:
+        """Note that the publisher has nothing to do now."""
+
+    def on_kept(self, position: int) -> None:
+        """Note that the log has expired up to a position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +110,7 @@ class Maintenance:
 class Pruning:
     """Rounds of shortening.  Call `step` in the publisher's thread, all else in any."""
 
-    def __init__(self, base: Foundation, log: PublishedLog) -> None:
+    def __init__(self, base: Foundation, log: LogOwner) -> None:
         self._log = log
         self._supervisor = base.supervisor
         self._journal = base.journal
@@ -136,16 +165,16 @@ class Pruning:
 
     # -- the publisher's thread ------------------------------------------------------------------
 
-    def step(self, published: int, tables: Publisher) -> bool:
+    def step(self, published: int, expire_tables: ExpireTables) -> bool:
         """Do a bounded piece of work; return whether the round goes on.
 
         Args:
-            tables: The log's tables, in the same thread.
+            expire_tables: Called in the same thread.
         """
         if self._round is None:
             if not self._asked and monotonic() < self._next_s:
                 return False
-            self._round = self._shorten(tables)
+            self._round = self._shorten(expire_tables)
         self._published = published
         try:
             next(self._round)
@@ -167,7 +196,7 @@ class Pruning:
         self._end(error)
         return False
 
-    def _shorten(self, tables: Publisher) -> Iterator[None]:
+    def _shorten(self, expire_tables: ExpireTables) -> Iterator[None]:
         """Do one round, with a pause after each bounded piece of work."""
         with self._lock:
             asked, self._asked = self._asked, []
@@ -205,7 +234,7 @@ class Pruning:
             files += self._payloads.remove(sorted(inline | staged))
             self._log.write([DropExpired(position=expired[-1].last)])
             yield
-        files += self._finish(tables, view, kept_after)
+        files += self._finish(expire_tables, view, kept_after)
         self._supervisor.clear(_SHORTENING)
         self._end(
             Maintenance(
@@ -220,11 +249,11 @@ class Pruning:
             )
         )
 
-    def _finish(self, tables: Publisher, view: RetentionView, kept_after: int) -> int:
+    def _finish(self, expire_tables: ExpireTables, view: RetentionView, kept_after: int) -> int:
         """Shorten the tables and the journal; return how many files no transaction named."""
         age_us, files = view.limits.age_us, 0
         before = datetime.fromtimestamp(max(view.now_us - age_us, 0) / 1e6, UTC)
-        tables.expire_tables(kept_after, before)
+        expire_tables(kept_after, before)
         if self._answering or monotonic() >= self._unnamed_s:
             self._unnamed_s = monotonic() + _UNNAMED_S
             self._payloads.remove_inline(kept_after)

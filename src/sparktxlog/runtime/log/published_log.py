@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
@@ -15,14 +15,11 @@ from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.forgetting import forgettable
-from sparktxlog.runtime.log.pruning import Maintenance, Pruning
+from sparktxlog.runtime.log.pruning import LogOwner, Maintenance, Pruning
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.storage.interfaces import ForgetPayloads, Segment, Write
-
-if TYPE_CHECKING:
-    from sparktxlog.runtime.fleet.fleet import Fleet
 
 _HOUR_US = 3_600_000_000
 #: A copy that lasts longer does not hold the log back any more: its worker has gone.
@@ -32,7 +29,14 @@ _MAX_WAIT_S = 300.0
 _MAX_PAGE = 1_000
 
 
-class PublishedLog:
+class JudgesReplicas(Protocol):
+    """Compares the reports of replicas with the log."""
+
+    def judge_again(self) -> None:
+        """Judge again the reports whose positions the published log has reached."""
+
+
+class PublishedLog(LogOwner):
     """Publishes and shortens the log in its own thread; all else is done on the event loop.
 
     **After calling** the constructor: `open`, `start`, and `close` at the end; on a witness none of
@@ -47,7 +51,7 @@ class PublishedLog:
         self._core = core
         self._membership = membership
         self._transfers = transfers
-        self._follower: Fleet | None = None
+        self._follower: JudgesReplicas | None = None
         #: The last order to the journal to forget payloads.
         self._forgotten: ForgetPayloads | None = None
         replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
@@ -67,7 +71,7 @@ class PublishedLog:
         """
         await asyncio.to_thread(self.publisher.open)
 
-    def start(self, follower: Fleet) -> None:
+    def start(self, follower: JudgesReplicas) -> None:
         """Start publishing."""
         self._follower = follower
         self.publisher.start(self._base.ordered.value)

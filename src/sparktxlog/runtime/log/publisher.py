@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -32,16 +31,13 @@ from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory
-from sparktxlog.runtime.log.pruning import Maintenance, Pruning
+from sparktxlog.runtime.log.pruning import LogOwner, Maintenance, Pruning
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.process import trim_memory
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable, set_aside
 from sparktxlog.storage.segments.publishing import publish, restored_rows
-
-if TYPE_CHECKING:
-    from sparktxlog.runtime.log.published_log import PublishedLog
 
 _log = structlog.get_logger("sparktxlog.publisher")
 
@@ -66,7 +62,7 @@ class Publisher:
     """Publishes and shortens the log in its own thread."""
 
     def __init__(
-        self, base: Foundation, log: PublishedLog, epochs: EpochHistory, pruning: Pruning
+        self, base: Foundation, log: LogOwner, epochs: EpochHistory, pruning: Pruning
     ) -> None:
         config, state = base.config, base.state
         self._log = log
@@ -213,11 +209,11 @@ class Publisher:
     def _shorten(self) -> None:
         """Shorten the log, but only as long as publishing can wait."""
         until = monotonic() + self._interval_s
-        while self._pruning.step(self._published, self):
+        while self._pruning.step(self._published, self._expire_tables):
             if self._stopping or monotonic() > until:
                 return
 
-    def expire_tables(self, position: int, before: datetime) -> None:
+    def _expire_tables(self, position: int, before: datetime) -> None:
         """Remove rows up to a position, and reports from before a time; in this thread.
 
         Raises:

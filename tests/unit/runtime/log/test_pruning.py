@@ -110,7 +110,7 @@ class Bench:
 
     def round(self) -> Future[Maintenance]:
         asked = self.pruning.ask()
-        while self.pruning.step(10, self):
+        while self.pruning.step(10, self.expire_tables):
             pass
         assert asked.done()
         return asked
@@ -163,11 +163,11 @@ def test_files_of_a_round_that_was_killed_go_with_the_first_round(bench: Bench) 
     cut = bench.journal.read_cuts(0, 9)[5]
     bench.journal.write([ExpireLog(position=cut.last, chain_hash=cut.chain_hash)])
     assert bench.files() == 10
-    while bench.pruning.step(10, bench):  # of its own accord, after the start
+    while bench.pruning.step(10, bench.expire_tables):  # of its own accord, after the start
         pass
     assert bench.files() == 4
     assert bench.journal.read_expired(9) == []
-    assert not bench.pruning.step(10, bench), "the next round is due in a minute"
+    assert not bench.pruning.step(10, bench.expire_tables), "the next round is due in a minute"
 
 
 def test_a_staged_file_that_is_named_again_stays(bench: Bench) -> None:
@@ -205,5 +205,5 @@ def test_nobody_waits_for_a_round_that_never_comes(bench: Bench) -> None:
     assert isinstance(asked.exception(), StorageError)
     cancelled = bench.pruning.ask()
     cancelled.cancel()
-    while bench.pruning.step(10, bench):
+    while bench.pruning.step(10, bench.expire_tables):
         pass
