@@ -142,6 +142,7 @@ def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: P
         async with asyncio.timeout(30):
             while running.base.master.view.version == OLDEST:
                 await asyncio.sleep(0.01)
+        await running.core.executor.write([])  # the view is durable before this one
         await running.stop()
 
     asyncio.run(main())
