@@ -10,7 +10,7 @@ Names and defaults of the systems that sparktxlog follows (`node-id`, `master-ur
 
 from __future__ import annotations
 
-from sparktxlog.config.checking import check_directories
+from sparktxlog.config.checking import check_directories, make_data_dir
 from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, Setting, variable_of
 from sparktxlog.config.sources import load_config
 
@@ -21,5 +21,6 @@ __all__ = [
     "Setting",
     "check_directories",
     "load_config",
+    "make_data_dir",
     "variable_of",
 ]

@@ -126,20 +126,32 @@ def check_directories(config: NodeConfig) -> None:
     Raises:
         ConfigError: A directory cannot be used (definite).
     """
-    where = config.origins.get("data-dir", "defaults")
     for key, path in (("data-dir", config.data_dir), ("payload-dir", config.payload_dir)):
         try:
             why = _unusable(path) or (_sealed(path) if key == "data-dir" else "")
         except OSError as error:
             why = f"cannot be used: {error.strerror}"
         if why:
-            raise _wrong(
-                config.origins.get(key, where),
-                key,
-                str(path),
-                why,
-                "Name a directory that the node's user can write.",
-            )
+            raise _not_usable(config, key, path, why)
+
+
+def make_data_dir(config: NodeConfig) -> None:
+    """Make a node's data directory if it is missing; only its user may look into it.
+
+    Raises:
+        ConfigError: It cannot be made; what `check_directories` asks does not say so everywhere.
+    """
+    try:
+        config.data_dir.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be made: {error.strerror}"
+        raise _not_usable(config, "data-dir", config.data_dir, why) from error
+
+
+def _not_usable(config: NodeConfig, key: str, path: Path, why: str) -> ConfigError:
+    source = config.origins.get(key, config.origins.get("data-dir", "defaults"))
+    hint = "Name a directory that the node's user can write."
+    return _wrong(source, key, str(path), why, hint)
 
 
 def _unusable(path: Path) -> str:

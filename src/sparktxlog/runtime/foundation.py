@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from sparktxlog.config import NodeConfig
+from sparktxlog.config import NodeConfig, make_data_dir
 from sparktxlog.errors import FrontLostError, TxLogError
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
@@ -32,7 +32,7 @@ from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.storage.interfaces import JournalState, PutValue
-from sparktxlog.storage.journal.journal import PRIVATE, Journal
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.peer_link import PeerLink
@@ -104,12 +104,13 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     """Open the data directory and recover the core; call it on the event loop.
 
     Raises:
+        ConfigError: The data directory cannot be made (definite).
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
         FrontLostError: The journal is new, but there is the rest of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
     """
-    config.data_dir.mkdir(PRIVATE, parents=True, exist_ok=True)
+    make_data_dir(config)
     journal = Journal(
         config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
     )

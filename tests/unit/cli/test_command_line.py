@@ -408,6 +408,20 @@ def test_a_data_directory_that_cannot_be_used_is_told_in_one_line(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.toml", "file", "there"]
 
 
+def test_a_data_directory_that_cannot_be_made_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some file systems deny what their modes allow: only the attempt tells."""
+    path = tmp_path / "a.toml"
+    path.write_text('node-id="A"\nmaster-url="http://127.0.0.1:1"\ndata-dir="/proc/sparktxlog"\n')
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    arguments = ("serve", "--config", str(path), "--set", "listen=127.0.0.1:0")
+    assert invoke(monkeypatch, *arguments) == 6
+    shown = capsys.readouterr().err
+    assert "data-dir = '/proc/sparktxlog': cannot be made: " in shown
+    assert "Traceback" not in shown and len(shown.splitlines()) <= 2
+
+
 def test_config_show_hides_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
