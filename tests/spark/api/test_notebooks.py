@@ -1,0 +1,97 @@
+"""The notebooks run from their first cell to their last, and show what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning"),
+]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _stored(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(ROOT / "notebooks" / name, as_version=4)
+
+
+def _text(notebook: nbformat.NotebookNode) -> str:
+    """Return what all cells printed."""
+    return "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.get("name") == "stdout"
+    )
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that runs a notebook in an empty directory, and returns its text."""
+    monkeypatch.delenv("SPARKTXLOG_URL", raising=False)
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{path}".rstrip(os.pathsep))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def execute(name: str) -> str:
+        notebook = _stored(name)
+        place = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=240, resources=place).execute()
+        return _text(notebook)
+
+    return execute
+
+
+def test_the_quickstart_runs(run: Callable[[str], str]) -> None:
+    assert all(cell.get("outputs", []) == [] for cell in _stored("quickstart.ipynb").cells)
+    text = run("quickstart.ipynb")
+    assert "[schema-mismatch]" in text
+    assert "60 transactions, 3000 rows, 1 run" in text
+    assert re.search(r"\| *Edsger\| *Austin\|", text)
+    assert "|committed|" in text
+
+
+#: Of each account at one site, and the total.
+_BALANCES = re.compile(r"site ([AB]): (\{.*\}), total (\d+)")
+
+
+def _told(text: str) -> list[tuple[str, ...]]:
+    """Return what a run of the bank says that is the same in each run."""
+    states = _BALANCES.findall(text)
+    assert [site for site, _, _ in states] == ["A", "B"] * (len(states) // 2)
+    for at_a, at_b in zip(states[::2], states[1::2], strict=True):
+        assert at_a[1:] == at_b[1:]
+    # Until the tellers begin, even the balances are known.
+    return [*states[:6], *(state[2:] for state in states[6:])]
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_the_bank_keeps_its_total_when_a_site_is_killed(run: Callable[[str], str]) -> None:
+    text = run("bank.ipynb")
+    told = _told(text)
+    assert [state[-1] for state in told] == ["300"] * 2 + ["350"] * 2 + ["300"] * 6
+    # Newest first: while A is down, and once it is back.
+    members = re.findall(r"\|epoch\|.*\n\+.*\n\| +\d+\| *(\[[AB, ]+\])\|", text)
+    assert members == ["[B]", "[A, B]"]
+    assert "{'table': 'accounts', 'winner': 6, 'origin': 'A'}" in text
+    signatures = re.findall(r"site [AB]: (position \d+, signature \S+)", text)
+    assert len(signatures) == 2 and len(set(signatures)) == 1
+    # Both queues have the conflicts that the tellers heard of, and perhaps one that the kill hid.
+    noted = re.findall(r"\| +[AB]\| +\d+\| +\d+\| +[AB]\|", text)
+    rejected = [int(n) for n in re.findall(r"\| +[AB]\| *rejected\| +(\d+)\|", text)]
+    assert 1 <= len(noted) <= sum(rejected) / 2 <= len(noted) + 1
+    stored = _text(_stored("bank.ipynb"))
+    assert _told(stored) == told, "the outputs in notebooks/bank.ipynb are of an older notebook"
+    assert not re.search(r"/(tmp|home|root)/", stored)
