@@ -86,6 +86,14 @@ def test_what_is_planted_in_the_set_is_found(planted: SetRead, says: str) -> Non
     assert any(says in line for line in found), found
 
 
+def test_an_element_that_vanishes_and_comes_back_is_found() -> None:
+    """Nobody was told of 6: only what the reads showed says that one of them is wrong."""
+    there = [_read(1, 2, 3, 4, 6, 7, position=at, node=node) for at, node in ((15, "A"), (17, "B"))]
+    gone = _read(1, 2, 3, 4, 7, position=16, node="C")
+    assert list(set_violations(ADDS, there)) == []
+    assert list(set_violations(ADDS, [*there, gone])) == ["C lacks 6 at or after its position 15"]
+
+
 COPY = (1, 2, 3, 4)
 STEPS = [
     ListTransaction("r1", 1.0, 1.1, "read", "s", {"x": Seen(COPY, 1)}, {}, 10),

@@ -13,23 +13,25 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.node_processes import TABLE, NodeProcess, wait_until
 from tests.verification.torture.clients import Clients
 from tests.verification.torture.faults import Faults, TorturedCluster
 from tests.verification.torture.history import Act
-from tests.verification.torture.judgement import judge
+from tests.verification.torture.judgement import Evidence, judge
 from tests.verification.torture.replicas import Replica, Tables
-from tests.verification.torture.workloads import BANKS, LISTS, BulkHistory, Workloads, founding
+from tests.verification.torture.workloads import BANKS, LISTS, Workloads, founding
 
 _SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
 _SETTLE_S = 180.0
 
 
-def torture(directory: Path, minutes: float, seed: int) -> tuple[list[Act], list[str]]:
-    """Run clients and faults for so long; return the history and what is wrong with it."""
+@contextmanager
+def tortured(directory: Path, minutes: float, seed: int) -> Iterator[Evidence]:
+    """Run clients and faults for so long; yield what they left, as long as the disks are there."""
     cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
     cluster.small_disks = os.geteuid() == 0 and shutil.which("mount") is not None
     clients = Clients(cluster.masters(), seed)
@@ -55,9 +57,13 @@ def torture(directory: Path, minutes: float, seed: int) -> tuple[list[Act], list
         cluster.stop()
         print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(faults.count.items())))
         bulk = workloads.history
-        acts = [opened, *clients.acts, *(act for run in bulk.runs for act in run.acts())]
-        _count(bulk, acts)
-        return acts, list(judge(directory, list(cluster.nodes), acts, bulk, replicas))
+        yield Evidence(
+            directory=directory,
+            nodes=list(cluster.nodes),
+            acts=[opened, *clients.acts, *(act for run in bulk.runs for act in run.acts())],
+            bulk=bulk,
+            replicas=replicas,
+        )
     finally:
         for each in followers:
             each.stop()
@@ -73,16 +79,18 @@ def _open(node: NodeProcess) -> Act:
     return Act(receipt["transaction_id"], began, ended, "ordered", receipt["position"])
 
 
-def _count(bulk: BulkHistory, acts: Sequence[Act]) -> None:
-    """Say what the clients did."""
+def _count(evidence: Evidence) -> None:
+    """Say what the clients did; an operation is a transaction, or a read of all tables."""
+    bulk = evidence.bulk
     elements = sum(len(add.elements) for add in bulk.adds)
     appends = Counter(
         (f"conditional {one.told}" if one.reads else f"blind {one.told}")
         for one in bulk.lists
         if one.appends
     )
-    print(f"operations: {len(acts) + bulk.reads:,}, of them {bulk.reads:,} reads,")
-    print(f"{elements:,} elements added; transfers: {dict(bulk.transfers)}; lists: {dict(appends)}")
+    print(f"operations: {len(evidence.acts) + bulk.reads:,}, of them {bulk.reads:,} reads,")
+    print(f"{elements:,} elements added, {appends.total():,} appends to lists: {dict(appends)},")
+    print(f"{bulk.transfers.total():,} transfers: {dict(bulk.transfers)}", flush=True)
 
 
 def main() -> int:
@@ -96,7 +104,9 @@ def main() -> int:
     directory = given.keep or Path(tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)
     print(f"three nodes for {given.minutes:g} minutes, seed {given.seed}", flush=True)
-    acts, found = torture(directory, given.minutes, given.seed)
+    with tortured(directory, given.minutes, given.seed) as evidence:
+        _count(evidence)
+        acts, found = evidence.acts, list(judge(evidence))
     told = Counter(act.told for act in acts)
     for line in found[:20]:
         print(f"violation: {line}")

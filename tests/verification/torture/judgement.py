@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.verification.torture.bank import BankRead, bank_violations
@@ -12,6 +13,22 @@ from tests.verification.torture.replicas import Replica, read_published
 from tests.verification.torture.sessions import session_violations
 from tests.verification.torture.set_full import SetRead, set_violations
 from tests.verification.torture.workloads import BANKS, LISTS, OPENING, SET, BulkHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What clients did and saw, and the disks of the nodes, which are stopped and had ordered all.
+
+    Attributes:
+        directory: With the data directory of each node.
+        acts: All transactions, those of `bulk` included.
+    """
+
+    directory: Path
+    nodes: Sequence[str]
+    acts: list[Act]
+    bulk: BulkHistory
+    replicas: Sequence[Replica]
 
 
 def orders(
@@ -33,27 +50,17 @@ def orders(
     }
 
 
-def judge(
-    directory: Path,
-    nodes: Sequence[str],
-    acts: Sequence[Act],
-    bulk: BulkHistory,
-    replicas: Sequence[Replica],
-) -> Iterator[str]:
-    """Yield what is wrong, a sentence each; the nodes are stopped, and had ordered all.
-
-    Args:
-        directory: With the data directory of each node.
-        acts: All transactions, those of `bulk` included.
-    """
-    queues = [read_queue(name, directory / name) for name in nodes]
-    yield from violations(acts, queues)
-    for replica in replicas:
+def judge(evidence: Evidence) -> Iterator[str]:
+    """Yield what is wrong, a sentence each."""
+    bulk = evidence.bulk
+    queues = [read_queue(name, evidence.directory / name) for name in evidence.nodes]
+    yield from violations(evidence.acts, queues)
+    for replica in evidence.replicas:
         yield from replica.wrong
-    bank_reads = [read for replica in replicas for read in replica.bank_reads]
+    bank_reads = [read for replica in evidence.replicas for read in replica.bank_reads]
     lists, set_reads = list(bulk.lists), list(bulk.set_reads)
-    for name in nodes:
-        view, states = read_published(name, directory / name, LISTS, BANKS)
+    for name in evidence.nodes:
+        view, states = read_published(name, evidence.directory / name, LISTS, BANKS)
         bank_reads += states
         end = view.position
         set_reads.append(SetRead(f"the disk of {name}", end, end, view.lists[SET], is_final=True))

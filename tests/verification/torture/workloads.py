@@ -41,7 +41,7 @@ LISTS = (*GUARDED, *BLIND, SET)
 OPENING = {10 * branch + number: 100 for branch in range(len(BANKS)) for number in range(4)}
 
 _ACCOUNT = pa.schema([pa.field("a", pa.int64(), nullable=False), ("balance", pa.int64())])
-_BLIND_APPENDS = 60
+_BLIND_APPENDS = 600
 _ADDS = 4_000
 _LEVELS = ("ordered", "ordered", "acquired", "accepted")
 _READ_S = 5.0
