@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import subprocess
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +14,9 @@ from typing import Any
 
 import aiohttp
 from tests.service.local_nodes import cluster, until
+from tests.support.node_processes import NodeProcess
 
+from sparktxlog import Client
 from sparktxlog.runtime.node import Node
 
 _PATH = "/v1/open-transactions"
@@ -157,3 +162,21 @@ def test_a_condition_is_judged_at_the_commit(tmp_path: Path) -> None:
             assert second[1]["fields"]["winner"] == first[1]["position"]
 
     asyncio.run(main())
+
+
+def test_the_commands_of_the_page_commit_a_transaction(node: NodeProcess, client: Client) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
+    block = re.search(r"```bash\n(open=.*?)```", page, re.DOTALL)
+    assert block is not None
+    client.create_table("orders", {"id": "bigint not null"}, keys=["id"])
+    script = block[1].replace("http://127.0.0.1:7070", node.url)
+    ran = subprocess.run(
+        ["bash", "-euc", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    # What is added is answered with the transaction, the commit with its receipt.
+    end, answers = 0, []
+    while end < len(ran.stdout):
+        answer, end = json.JSONDecoder().raw_decode(ran.stdout, end)
+        answers.append(answer)
+    assert [answer["transaction_id"] for answer in answers] == [answers[0]["transaction_id"]] * 2
+    assert answers[-1]["outcome"] == "committed"
