@@ -12,6 +12,7 @@ from tests.support.node_processes import HttpProblem, call
 
 from sparktxlog import Client
 from sparktxlog.errors import (
+    ColumnInUseError,
     InvalidRequestError,
     NameTakenError,
     SchemaMismatchError,
@@ -30,10 +31,10 @@ def test_who_was_made_for_the_old_schema_is_rejected_at_every_site(tmp_path: Pat
         async with cluster(tmp_path, "AB") as nodes:
             a, b = nodes.values()
             await asyncio.to_thread(_work, a.config.master_url, b.config.master_url)
-            await _reached(nodes, 6)
+            await _reached(nodes, 9)
             tables = [node.tables()["t"] for node in (a, b)]
             assert tables[0] == tables[1]
-            assert (tables[0].schema_version, tables[0].keys) == (3, ("id",))
+            assert (tables[0].schema_version, tables[0].keys) == (4, ("number",))
             for node in (a, b):
                 runs = await asyncio.to_thread(call, f"{node.config.master_url}/v1/queue")
                 assert [run["position"] for run in runs if run["rejected"]] == [4], runs
@@ -72,6 +73,20 @@ def _work(at_a: str, at_b: str) -> None:
         commit()
         a.after(b.alter_table("t", keys=["id"]))
         _refused(a)
+        _renamed(a)
+
+
+def _renamed(a: Client) -> None:
+    """Rows have the names that users see; who creates the table as it is now gets it."""
+    a.alter_table("t", rename={"id": "number"}, drop=["v"])
+    assert [(c.name, c.stored) for c in a.table("t").columns] == [("number", "id"), ("note",) * 2]
+    a.upsert("t", [{"number": 3, "note": None}])
+    with a.transaction() as t:
+        t.create_table("t", {"number": "bigint", "note": "string"}, keys=["number"])
+        t.append("t", [{"number": 4, "note": "new"}])
+    with pytest.raises(SchemaMismatchError, match="another definition"):
+        a.create_table("t", {"id": "bigint", "v": "string"})
+    assert a.table("t").schema_version == 4
 
 
 def _refused(a: Client) -> None:
@@ -82,6 +97,9 @@ def _refused(a: Client) -> None:
         (UnknownTableError, "nowhere", {"add": {"n": "int"}}),
         (InvalidRequestError, "t", {}),
         (InvalidRequestError, "t", {"keys": "id"}),
+        (InvalidRequestError, "t", {"drop": "v"}),
+        (ColumnInUseError, "t", {"drop": ["id"]}),
+        (NameTakenError, "t", {"rename": {"id": "V"}}),
     ]
     for error, table, change in cases:
         with pytest.raises(error):

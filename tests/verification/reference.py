@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import Column, TableDefinition
@@ -254,7 +255,8 @@ class ReferenceCatalog:
             if at != index:
                 continue
             there = tables.setdefault(table.name.lower(), table)
-            if replace(there, schema_version=table.schema_version) != table:
+            seen = tuple(replace(column, stored="") for column in there.columns)
+            if replace(there, schema_version=table.schema_version, columns=seen) != table:
                 return "schema-mismatch", None
         for touch in facts.touches:
             if touch.txs is None or index in touch.txs:
@@ -265,19 +267,42 @@ class ReferenceCatalog:
                     return "stale-schema", touch.table
         for at, name, change in facts.changes:
             if at == index:
-                known = tables[name.lower()]
-                added = tuple(
-                    Column(name=c.name, type=c.type, nullable=c.nullable) for c in change.add
-                )
-                if {c.name.lower() for c in known.columns} & {c.name.lower() for c in added}:
+                after = _changed(tables[name.lower()], change)
+                if after is None:
                     return "schema-mismatch", None
-                tables[name.lower()] = replace(
-                    known,
-                    columns=known.columns + added,
-                    keys=known.keys if change.keys is None else change.keys,
-                    schema_version=known.schema_version + 1,
-                )
+                tables[name.lower()] = after
         return "", None
+
+
+def _changed(table: TableDefinition, change: TableChange) -> TableDefinition | None:
+    """Return a table after a change (P33), None if it cannot be made."""
+    version, keys = table.schema_version + 1, table.keys if change.keys is None else change.keys
+    columns, new = list(table.columns), dict(change.rename)
+    if change.rename or change.drop:
+        # From now on files may have other names than users see; none is given twice.
+        columns = [replace(column, stored=column.stored or column.name) for column in columns]
+    mapped = all(column.stored for column in columns)
+    columns = [
+        replace(column, name=new.get(column.name, column.name))
+        for column in columns
+        if column.name not in change.drop
+    ]
+    columns += [
+        Column(
+            name=column.name,
+            type=column.type,
+            nullable=column.nullable,
+            stored=f"__txlog_{version}_{column.name}" if mapped else "",
+        )
+        for column in change.add
+    ]
+    names = [column.name.lower() for column in columns]
+    if any(name == old for old, name in change.rename) or len(set(names)) < len(names):
+        return None
+    if set(change.drop) & set(keys):
+        return None
+    keys = tuple(new.get(name, name) for name in keys) if change.keys is None else keys
+    return replace(table, columns=tuple(columns), keys=keys, schema_version=version)
 
 
 def _names(headers: Sequence[RunHeader]) -> list[str]:

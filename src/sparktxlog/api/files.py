@@ -65,7 +65,8 @@ class FileStage:
         table = _in_order(pa.Table.from_batches([batch]), self._definition)
         table = align_rows(self._definition, OperationKind.APPEND, table)
         check_rows(self._definition, OperationKind.APPEND, table)
-        names = self._definition.partition_by
+        table = table.rename_columns(list(self._definition.in_files(table.column_names)))
+        names = self._definition.in_files(self._definition.partition_by)
         parts = split_by_partition(table, names) if names else [({}, table)]
         for values, part in parts:
             self._add(tuple(values.values()), part)
@@ -89,7 +90,8 @@ class FileStage:
             )
         folder = self._folder
         try:
-            for name, value in zip(self._definition.partition_by, values, strict=True):
+            names = self._definition.in_files(self._definition.partition_by)
+            for name, value in zip(names, values, strict=True):
                 part = "__HIVE_DEFAULT_PARTITION__" if value is None else _quoted(value)
                 folder /= f"{name}={part}"
                 folder.mkdir(exist_ok=True)

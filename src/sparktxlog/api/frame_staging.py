@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import conform, struct_of
@@ -154,7 +155,11 @@ class FrameStager:
     ) -> PreparedOperation:
         target = self._base / f"{place}-{definition.name}-{uuid.uuid4().hex[:8]}"
         self._written.append(target)
-        partitions = [] if kind is OperationKind.DELETE_KEYS else list(definition.partition_by)
+        partitions = (
+            []
+            if kind is OperationKind.DELETE_KEYS
+            else list(definition.in_files(definition.partition_by))
+        )
         if len(partitions) == len(rows.columns):
             partitions = []  # Parquet files need a column; the node takes unpartitioned keys
         observation = Observation()
@@ -168,7 +173,8 @@ class FrameStager:
             if kind is OperationKind.DELETE_KEYS
             else self._expressions.aggregates(definition)
         )
-        writer = rows.observe(observation, *counted, *nulls).write.option(_NO_MARKER, "false")
+        observed_rows = _named_as_in_files(rows.observe(observation, *counted, *nulls), definition)
+        writer = observed_rows.write.option(_NO_MARKER, "false")
         if partitions:
             writer = writer.partitionBy(*partitions)
         writer.parquet(target.as_uri())
@@ -200,12 +206,26 @@ class FrameStager:
         )
 
     def _check_keys(self, target: Path, definition: TableDefinition) -> None:
-        keys = [quoted_name(name) for name in definition.keys]
         struct = struct_of(definition, OperationKind.DELETE_KEYS)
-        staged = self._spark.read.schema(struct).parquet(target.as_uri())
+        names = definition.in_files(struct.names)
+        stored = [
+            StructField(name, field.dataType) for name, field in zip(names, struct, strict=True)
+        ]
+        staged = self._spark.read.schema(StructType(stored)).parquet(target.as_uri())
+        keys = [quoted_name(name) for name in names]
         twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()
         if twice:
-            raise _duplicate_key(definition, twice[0].asDict())
+            raise _duplicate_key(definition, dict(zip(struct.names, twice[0], strict=True)))
+
+
+def _named_as_in_files(rows: DataFrame, definition: TableDefinition) -> DataFrame:
+    """Return conformed rows under the names that their columns have in files."""
+    if not definition.is_mapped:
+        return rows
+    stored = definition.in_files(rows.columns)
+    return rows.select(
+        *[F.col(quoted_name(n)).alias(s) for n, s in zip(rows.columns, stored, strict=True)]
+    )
 
 
 def inline_rows(

@@ -84,6 +84,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         table: str,
         *,
         add: Mapping[str, str | tuple[str, str]] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
         keys: Sequence[str] | None = None,
     ) -> None:
         """Change a table where this transaction takes effect; at every site alike.
@@ -97,10 +99,15 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         Args:
             table: Its name.
             add: New column → its type, or type and comment; rows that are there have NULL in it.
-            keys: Columns that upserts and deletes match on from then on; none: it has no keys.
+            rename: Column → its new name; its rows are not touched.
+            drop: Columns that nobody sees any more, not keys; what is in the files stays there
+                until a row of the file changes.
+            keys: Columns that upserts and deletes match on from then on, by their new names; none:
+                it has no keys.
 
         Raises:
-            UnknownTableError, UnknownColumnError, NameTakenError: At submit, or before (definite).
+            UnknownTableError, UnknownColumnError, NameTakenError, ColumnInUseError: At submit, or
+                before (definite).
             SchemaMismatchError: At submit: an unknown type, or one that keys cannot have
                 (definite).
             InvalidRequestError: Nothing is to change; or at submit: the log cannot do it yet
@@ -108,6 +115,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         """
         change = TableChange(
             add=tuple(_added(name, kind) for name, kind in (add or {}).items()),
+            rename=tuple((rename or {}).items()),
+            drop=_names("drop", drop) or (),
             keys=_names("keys", keys),
         )
         if change.is_nothing:
@@ -417,12 +426,14 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         table: str,
         *,
         add: Mapping[str, str | tuple[str, str]] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
         keys: Sequence[str] | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Change a table; see `Operations.alter_table`."""
         with self.transaction(**options) as t:
-            t.alter_table(table, add=add, keys=keys)
+            t.alter_table(table, add=add, rename=rename, drop=drop, keys=keys)
         return t.receipt
 
     def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparktxlog.codec.requests import OperationRequest
 
 #: Fields of an operation that say what becomes of its table.
-CHANGE_FIELDS = frozenset({"add", "keys"})
+CHANGE_FIELDS = frozenset({"add", "rename", "drop", "keys"})
 _MAX_COMMENT = 1_000
 
 
@@ -45,6 +45,8 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
             )
             for column in operation.add or ()
         ),
+        rename=tuple((name, check_new_name(new)) for name, new in (operation.rename or {}).items()),
+        drop=tuple(operation.drop or ()),
         keys=None if operation.keys is None else tuple(operation.keys),
     )
     check_definition(change.applied_to(table))
@@ -63,4 +65,6 @@ def put_change(change: TableChange | None, request: OperationRequest) -> None:
     request.add = [
         AddedColumnRequest(name=c.name, type=c.type, comment=c.comment) for c in change.add
     ] or None
+    request.rename = dict(change.rename) or None
+    request.drop = list(change.drop) or None
     request.keys = None if change.keys is None else list(change.keys)

@@ -115,6 +115,13 @@ def arrow_schema(definition: TableDefinition, names: Iterable[str] | None = None
     )
 
 
+def file_schema(definition: TableDefinition, names: Iterable[str]) -> pa.Schema:
+    """Return the Arrow schema of a table's columns in data files, in the table's order."""
+    schema = arrow_schema(definition, names)
+    stored = definition.in_files(schema.names)
+    return pa.schema([field.with_name(name) for field, name in zip(schema, stored, strict=True)])
+
+
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """Return the columns of an Arrow schema.
 

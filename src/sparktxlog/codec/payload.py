@@ -21,6 +21,7 @@ import msgspec
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.model.operation import Block, RunFacts, RunManifest
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import Voided
 
@@ -29,9 +30,11 @@ _HEAD = struct.Struct("<8sII")
 
 _encode = msgspec.msgpack.Encoder().encode
 #: What a manifest says without conditions, and a block without a change of its table: the bytes
-#: are the same in every release.
+#: are the same in every release.  A table that is created has no names of its own in files.
 _PLAIN_FIELDS = tuple(field.name for field in fields(RunManifest) if field.name != "conditions")
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
+_TABLE = fields(TableDefinition)
+_PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
 
 
@@ -50,7 +53,16 @@ def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]
 def _said(block: Block) -> object:
     if block.change is not None:
         return block
-    return {name: getattr(block, name) for name in _PLAIN_BLOCK}
+    said = {name: getattr(block, name) for name in _PLAIN_BLOCK}
+    if block.definition is not None:
+        said["definition"] = _definition(block.definition)
+    return said
+
+
+def _definition(table: TableDefinition) -> object:
+    said: dict[str, object] = {field.name: getattr(table, field.name) for field in _TABLE}
+    said["columns"] = [{name: getattr(c, name) for name in _PLAIN_COLUMN} for c in table.columns]
+    return said
 
 
 def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryview]]:

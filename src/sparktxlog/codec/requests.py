@@ -20,7 +20,6 @@ import binascii
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -120,6 +119,9 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
     add: Annotated[list[AddedColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
+    #: Column → its new name.
+    rename: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
+    drop: _Names | None = None
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -380,15 +382,14 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     present = tables.alike(definition.name)
     if present is None:
         return definition
-    definition = replace(definition, schema_version=present.schema_version)
-    if present != definition:
+    if not present.is_like(definition):
         raise SchemaMismatchError(
             f"table {present.name!r} exists with another definition",
             hint="Names of tables ignore case.  Creating an equal table again does nothing; "
             "choose another name.",
             table=present.name,
         )
-    return definition
+    return present
 
 
 def _prepare_operation(
@@ -517,14 +518,16 @@ def _check_partition(
     given = request.partition or {}
     # Files of keys to delete are never placed in the table: they hold all keys as columns.
     wanted = () if kind is OperationKind.DELETE_KEYS else definition.partition_by
-    if set(given) != set(wanted):
+    named = dict(zip(definition.in_files(wanted), wanted, strict=True))
+    if set(given) != set(named):
         raise SchemaMismatchError(
             f"staged file {request.path[:140]!r} gives values for the partition columns "
-            f"{sorted(given)}, {kind.value} of table {definition.name!r} takes {sorted(wanted)}",
+            f"{sorted(given)}, {kind.value} of table {definition.name!r} takes {sorted(named)}",
             table=definition.name,
             path=request.path[:140],
         )
-    for name, value in given.items():
+    for stored, value in given.items():
+        name = named[stored]
         column = definition.column(name)
         assert column is not None
         if value is None:

@@ -14,6 +14,7 @@ from sparktxlog.errors import (
     NameTakenError,
     UnknownColumnError,
 )
+from sparktxlog.model.ids import RESERVED_PREFIX
 from sparktxlog.model.table import Column, TableDefinition
 
 
@@ -42,14 +43,14 @@ class TableChange:
     keys: tuple[str, ...] | None = None
 
     @property
-    def rewrites(self) -> bool:
-        """Whether the rows of the table have to be written again."""
-        return bool(self.rename or self.drop or self.widen)
+    def changes_hashes(self) -> bool:
+        """Whether rows that are there get another hash, so that they are counted anew (S2)."""
+        return bool(self.drop or self.widen)
 
     @property
     def is_nothing(self) -> bool:
         """Whether it changes nothing."""
-        return not (self.add or self.rewrites) and self.keys is None
+        return not (self.add or self.rename or self.drop or self.widen) and self.keys is None
 
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
@@ -63,16 +64,29 @@ class TableChange:
         """
         self._check(table)
         renamed, widened, dropped = dict(self.rename), dict(self.widen), set(self.drop)
+        version = table.schema_version + 1
+        # Files that are there keep their names of columns, and later files have the same ones.
+        maps = table.is_mapped or bool(renamed or dropped)
         columns = [
             replace(
                 column,
                 name=renamed.get(column.name, column.name),
                 type=widened.get(column.name, column.type),
+                stored=column.in_files if maps else "",
             )
             for column in table.columns
             if column.name not in dropped
         ]
-        added = [Column(name=c.name, type=c.type, nullable=c.nullable) for c in self.add]
+        added = [
+            Column(
+                name=column.name,
+                type=column.type,
+                nullable=column.nullable,
+                # Not that of a dropped column: its values are still in the files.
+                stored=f"{RESERVED_PREFIX}{version}_{column.name}" if maps else "",
+            )
+            for column in self.add
+        ]
         taken = set[str]()
         for column in (*columns, *added):
             if column.name.lower() in taken:
@@ -96,7 +110,7 @@ class TableChange:
             columns=(*columns, *added),
             keys=keys,
             partition_by=tuple(renamed.get(name, name) for name in table.partition_by),
-            schema_version=table.schema_version + 1,
+            schema_version=version,
         )
 
     def _check(self, table: TableDefinition) -> None:
@@ -111,10 +125,11 @@ class TableChange:
         for name in named:
             if table.column(name) is None:
                 raise _unknown(table, name)
-            if named.count(name) > 1:
+            if named.count(name) > 1 or (name, name) in self.rename:
+                how = "changed twice" if named.count(name) > 1 else "renamed to itself"
                 raise InvalidRequestError(
-                    f"table {table.name!r}: column {name!r} is changed twice",
-                    hint="Make it two changes, one after the other.",
+                    f"table {table.name!r}: column {name!r} is {how}",
+                    hint="Name each column once, with what becomes of it.",
                     table=table.name,
                     column=name,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from sparktxlog.errors import SchemaMismatchError
@@ -19,6 +19,14 @@ class Column:
     #: Spark's DDL name of the type, lower case: `bigint`, `decimal(10,2)`, `array<string>`.
     type: str
     nullable: bool = True
+    #: Its name in files and signatures, once a column of the table was renamed or dropped (P33): it
+    #: never changes, and no later column gets it.  Empty = `name`.
+    stored: str = ""
+
+    @property
+    def in_files(self) -> str:
+        """Name of the column in data files, and in row hashes (protocol S2)."""
+        return self.stored or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,29 @@ class TableDefinition:
     def column(self, name: str) -> Column | None:
         """Return the column of that name, or None."""
         return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether columns have names of their own in files: then all of them say which."""
+        return any(column.stored for column in self.columns)
+
+    def in_files(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of columns in data files."""
+        stored = {column.name: column.in_files for column in self.columns}
+        return tuple(stored[name] for name in names)
+
+    def is_like(self, other: TableDefinition) -> bool:
+        """Return whether who creates the one may use the other: a create says no more (P25b)."""
+        one, two = (
+            (
+                table.name,
+                tuple((column.name, column.type, column.nullable) for column in table.columns),
+                (table.keys, table.partition_by),
+                (table.deletion_vectors, table.is_sync),
+            )
+            for table in (self, other)
+        )
+        return one == two
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change when names, types or keys do (protocol S2)."""

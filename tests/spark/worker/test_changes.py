@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.node_processes import Cluster, NodeProcess, running
 
 from sparktxlog import Client, connect
 from sparktxlog.api.connect import TxLog
+from sparktxlog.api.datasource import register
+from sparktxlog.worker.apply import steps
+from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
@@ -91,3 +97,106 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         assert rows(old) == [{"id": 1, "item": "a"}, {"id": 2, "item": "b"}]
         told = client.table("orders")
         assert (told.schema_version, told.last_write) == (2, last.position)
+
+
+class Killed(BaseException):
+    """Ends a worker where it stands."""
+
+
+def killed_at_changes(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Kill the worker before or after its next Delta commit of a change, once."""
+
+    def dying(*args: Any) -> None:
+        monkeypatch.setattr(steps, "alter_table", alter_table)
+        if after:
+            alter_table(*args)
+        raise Killed
+
+    monkeypatch.setattr(steps, "alter_table", dying)
+
+
+def _many(session: SparkSession) -> DataFrame:
+    """Return more rows than are sent with the transaction, so that they are placed as files."""
+    return session.range(100, 3100).selectExpr(
+        "id as number",
+        "date'2026-01-02' as on",
+        "named_struct('n', cast(id as int), 'of', null) as what",
+        "cast(id as int) as price",
+    )
+
+
+def _stream_of(session: SparkSession, node: NodeProcess) -> None:
+    """The changes of the table are rows from before and after, under the names of now."""
+    register(session)
+    changes = session.read.format("txlog").option("url", node.url).option("table", "orders")
+    streamed = changes.option("deleteMarkers", "true").load()
+    assert set(streamed.columns) > {"number", "on", "what", "price"}
+    # Four rows that were appended, one key that was deleted.
+    assert streamed.where("number < 7 and on is null").count() == 5
+    prices = {row[0] for row in streamed.select("price").distinct().collect()}
+    assert prices == {None, "much", "x"}
+
+
+def test_columns_are_renamed_and_dropped(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = spark.newSession()
+    with running(Cluster(tmp_path, "AB")) as cluster, ExitStack() as stack:
+        a, b = cluster.nodes.values()
+        log: TxLog = stack.enter_context(closing(connect(session, a.url)))
+        client = stack.enter_context(Client(b.url))
+        schema = "id bigint, day date, item struct<n:int,of:array<struct<x:int>>>, price int"
+        log.create_table("orders", schema, keys=["id"], partition_by=["day"])
+        day = date(2026, 1, 1)
+        old = [(i, day if i % 2 else None, (i, [(i,)]), i) for i in range(6)]
+        first = log.append("orders", session.createDataFrame(old, schema))
+        assert apply(spark, b) == first.position
+        client.after(first)
+        row = {"id": 6, "day": None, "item": {"n": 6, "of": []}, "price": 6}
+        client.after(client.append("orders", [row]))
+        log.alter_table("orders", rename={"id": "number", "day": "on", "item": "what"})
+        new = "number bigint, on date, what struct<n:int,of:array<struct<x:int>>>, price int"
+        renamed = log.upsert("orders", session.createDataFrame([(1, day, (10, None), 10)], new))
+        assert apply(spark, b) == renamed.position
+        log.append("orders", _many(session))
+        dropped = log.alter_table("orders", drop=["price"], add={"price": "string"})
+        newest = "number bigint, on date, what struct<n:int,of:array<struct<x:int>>>, price string"
+        log.upsert("orders", session.createDataFrame([(2, day, (20, None), "much")], newest))
+        client.after(dropped)
+        client.append("orders", [{"number": 7, "on": "2026-01-01", "what": None, "price": "x"}])
+        client.delete_where("orders", "number = 3 or what.n = 4")
+        last = log.delete_keys("orders", session.createDataFrame([(5,)], "number bigint"))
+        # A takes all of it in one batch, B went on from state to state; both are killed.
+        for node, after in ((a, False), (b, True)):
+            killed_at_changes(monkeypatch, after=after)
+            with pytest.raises(Killed):
+                apply(spark, node)
+            apply(spark, node)
+        check(spark, [a, b])
+        expected = [
+            (0, None, (0, [(0,)]), None),
+            (1, day, (10, None), None),
+            (2, day, (20, None), "much"),
+            (6, None, (6, []), None),
+            (7, day, None, "x"),
+        ]
+        there = stack.enter_context(closing(connect(session, b.url)))
+        for reader in (log, there):
+            found = reader.table("orders", at_least=last)
+            assert found.columns == ["number", "on", "what", "price"]
+            assert found.count() == 5 + 3000
+            assert sorted(map(tuple, found.where("number < 100").collect())) == expected
+        then = there.snapshot(first.position).table("orders")
+        assert then.columns == ["id", "day", "item", "price"]
+        assert sorted(map(tuple, then.collect())) == old
+        then = there.snapshot(renamed.position).table("orders")
+        assert then.where("number in (1, 6)").select("price").orderBy("price").collect() == [
+            (6,),
+            (10,),
+        ]
+        _stream_of(session, a)
+        # Readers that do not know column mapping are told so, and do not read NULL.
+        with pytest.raises(DeltaProtocolError, match="columnMapping"):
+            DeltaTable(b.lake / "orders").to_pyarrow_table()
+        spark.sql(f"OPTIMIZE delta.`{b.lake / 'orders'}`")
+        check(spark, [a, b])

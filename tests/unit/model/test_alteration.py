@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparktxlog.errors import (
@@ -49,16 +51,46 @@ def test_all_of_a_change_happens_at_once() -> None:
     assert found == TableDefinition(
         name="t",
         columns=(
-            Column(name="number", type="int", nullable=False),
-            Column(name="on", type="date"),
-            Column(name="b", type="string"),
-            Column(name="c", type="string"),
+            Column(name="number", type="int", nullable=False, stored="id"),
+            Column(name="on", type="date", stored="day"),
+            Column(name="b", type="string", stored="a"),
+            Column(name="c", type="string", stored="__txlog_5_c"),
         ),
         keys=("number",),
         partition_by=("on",),
         schema_version=5,
     )
-    assert change.rewrites and not TableChange(add=(added("c"),), keys=()).rewrites
+    assert change.changes_hashes and not TableChange(add=(added("c"),), keys=()).changes_hashes
+
+
+def test_names_in_files_stay_and_are_never_given_again() -> None:
+    """The values of a dropped column are still in the files."""
+    found = TableChange(add=(added("c"),)).applied_to(TABLE)
+    assert not found.is_mapped
+    assert found.in_files(["id", "c"]) == ("id", "c")
+    change = TableChange(rename=(("id", "number"),))
+    assert not change.changes_hashes
+    found = change.applied_to(found)
+    assert found.is_mapped
+    assert found.in_files(["number", "c"]) == ("id", "c")
+    for number in (7, 9):
+        found = TableChange(drop=("c",)).applied_to(found)
+        found = TableChange(add=(added("c"),)).applied_to(found)
+        assert found.in_files(["number", "c"]) == ("id", f"__txlog_{number + 1}_c")
+    swapped = TableChange(rename=(("a", "b"), ("b", "a"))).applied_to(TABLE)
+    assert swapped.in_files(["a", "b"]) == ("b", "a")
+
+
+def test_who_creates_a_table_needs_no_names_in_files() -> None:
+    changed = TableChange(rename=(("a", "b"), ("b", "a"))).applied_to(TABLE)
+    assert changed.columns != TABLE.columns and not changed.is_like(TABLE)
+    back = TableChange(rename=(("a", "b"), ("b", "a"))).applied_to(changed)
+    a, b = TABLE.columns[2:]
+    same = replace(TABLE, columns=(*TABLE.columns[:2], b, a), schema_version=1)
+    assert changed.is_like(same)
+    assert back.is_like(TABLE) and back != TABLE
+    assert not back.is_like(replace(TABLE, keys=()))
+    assert not back.is_like(replace(TABLE, name="T"))
 
 
 def test_types_and_keys() -> None:
@@ -87,6 +119,7 @@ def test_types_and_keys() -> None:
         (TableChange(rename=(("a", "B"),)), NameTakenError, "a column 'b' already"),
         (TableChange(add=(added("c"), added("C"))), NameTakenError, "'C' already"),
         (TableChange(drop=("a",), rename=(("a", "c"),)), InvalidRequestError, "changed twice"),
+        (TableChange(rename=(("a", "a"),)), InvalidRequestError, "renamed to itself"),
         (TableChange(keys=(), drop=("id", "a", "b")), SchemaMismatchError, "every column"),
     ],
 )

@@ -110,7 +110,15 @@ def _operations(draw: Random) -> list[dict[str, Any]]:
             [{"kind": "append", "table": "t", "rows": rows}],
             [{"kind": "append", "table": "t", "files": [staged]}],
             [{"kind": "delete_where", "table": "t", "predicate": _PREDICATE}],
-            [{"kind": "alter_table", "table": "t", "add": [{"name": "n", "type": "int"}]}],
+            [
+                {
+                    "kind": "alter_table",
+                    "table": "t",
+                    "add": [{"name": "n", "type": "int"}],
+                    "rename": {"v": "w"},
+                    "drop": ["x"],
+                }
+            ],
             [{"kind": "overwrite", "table": "t", "rows": rows}],
             TRANSACTION_EXAMPLE["operations"],
             [TABLE],

@@ -18,6 +18,12 @@ from sparktxlog.protocol.words.messages import RunHeader
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 _NOTE = TableChange(add=(AddedColumn(name="note", type="string"),))
+_NAMES = (
+    _NOTE,
+    TableChange(rename=(("id", "number"),)),
+    TableChange(drop=("note",)),
+    _NOTE,
+)
 _CREATE: dict[str, Any] = {"creates": ((0, _TABLE),)}
 
 
@@ -145,3 +151,25 @@ def who_won_is_known_alike_before_writes_count(core: type[Master]) -> None:
     node.start()
     node.submit(**_CREATE)
     assert _told(node.submit(touches=(_writes(2, 0),))) == [(2, "stale-schema", None)]
+
+
+def names_in_files_stay_and_are_never_given_again(core: type[Master]) -> None:
+    """P33: the rows of a renamed or dropped column are still in the files, under the old name."""
+    node = _alone(core)
+    for version, change in enumerate(_NAMES, start=1):
+        touches = (_writes(version, 0),)
+        assert not _told(node.submit(touches=touches, changes=((0, "t", change),)))
+    node.start()
+    found = [(column.name, column.in_files) for column in node.master.catalog["t"].columns]
+    assert found == [("number", "id"), ("note", "__txlog_5_note")]
+
+
+def a_renamed_table_is_created_again_without_effect(core: type[Master]) -> None:
+    """P25b, P33: who creates a table names its columns as users see them."""
+    node = _alone(core)
+    rename = TableChange(rename=(("id", "number"),))
+    assert not _told(node.submit(touches=(_writes(1, 0),), changes=((0, "t", rename),)))
+    like = replace(_TABLE, columns=(Column(name="number", type="bigint"),))
+    assert not _told(node.submit(creates=((0, like),)))
+    assert _told(node.submit(creates=((0, _TABLE),))) == [(4, "schema-mismatch", None)]
+    assert _columns(node) == (2, ["number"])

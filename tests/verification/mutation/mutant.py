@@ -152,7 +152,7 @@ def _patches(text: str, shared: dict[str, tuple[Patch, ...]]) -> Iterator[Patch]
             continue
         old = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
         new = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
-        path = name if name.startswith("tests/") else f"{_CORE}/{name}"
+        path = name if name.startswith(("tests/", "src/")) else f"{_CORE}/{name}"
         yield Patch(path=path, old=old, new=new)
 
 

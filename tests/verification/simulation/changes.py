@@ -17,10 +17,12 @@ from sparktxlog.protocol.words.versions import CHANGES
 _RUNS = 0.15
 #: Tables that are changed: few, so that writers meet a change.
 _TABLES = 3
-#: A table with so many columns only gets other keys.
+#: A table with so many columns gets no more.
 _MOST_COLUMNS = 12
 #: Chance that a run changes a table in two transactions, and of a column that is there.
 _TWICE, _TAKEN = 0.2, 0.03
+#: Of changes of columns: up to here renames, then drops, and the rest adds.
+_RENAMES, _DROPS = 0.2, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,16 @@ class Alterers:
 
     def _change(self, master: Master, name: str) -> TableChange:
         random, table = self._random, master.catalog[name]
-        columns = len(table.columns)
-        if columns >= _MOST_COLUMNS or random.random() < 0.3:
-            chosen = random.choice(table.columns).name
+        chosen = random.choice(table.columns).name
+        if random.random() < 0.3:
             return TableChange(keys=() if table.keys else (chosen,))
-        number = 0 if random.random() < _TAKEN else columns
-        taken = table.columns[0].name
-        return TableChange(
-            add=(AddedColumn(name=f"c{columns}" if number else taken, type="bigint"),)
-        )
+        taken = random.random() < _TAKEN
+        fresh = table.columns[0].name if taken else f"c{table.schema_version}"
+        drawn, columns = random.random(), len(table.columns)
+        if drawn < _RENAMES:
+            return TableChange(rename=((chosen, fresh),))
+        if (drawn < _DROPS and columns > 1) or columns >= _MOST_COLUMNS:
+            # To drop a key is refused, and changes nothing.
+            again = AddedColumn(name=chosen, type="bigint")
+            return TableChange(drop=(chosen,), add=(again,) if random.random() < 0.5 else ())
+        return TableChange(add=(AddedColumn(name=fresh, type="bigint"),))

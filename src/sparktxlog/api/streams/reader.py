@@ -43,7 +43,9 @@ class TxLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read_options = ReadOptions.of(options)
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._rows = (
-            QueueRows() if self._read_options.table is None else TableChanges(self._read_options)
+            QueueRows()
+            if self._read_options.table is None
+            else TableChanges(self._read_options, schema)
         )
         #: Made by the planner; tasks have none.
         self._log: StreamedLog | None = None

@@ -7,7 +7,7 @@ table has other versions at each site, and joins what a batch of the log contain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,8 @@ _BESIDE = (
     T.StructField(OPERATION, T.IntegerType()),
     T.StructField(TIMESTAMP, T.TimestampType()),
 )
+#: Name of a column in files, beside it in the schema, if it is another one (P33).
+STORED = "sparktxlog.stored"
 #: Kinds that remove rows without naming them.
 _REMOVES = (OperationKind.DELETE_WHERE.value, OperationKind.OVERWRITE.value)
 #: An overwrite removes all rows before it adds its own.
@@ -112,8 +114,13 @@ def changes_schema(definition: TableDefinition, options: ReadOptions) -> T.Struc
             hint="Read the queue with .load('queue'), or the table with log.table(name).",
             table=definition.name,
         )
-    own = struct_of(definition, OperationKind.APPEND).fields
-    return T.StructType([*(T.StructField(f.name, f.dataType) for f in own), *beside])
+    own = [
+        T.StructField(f.name, f.dataType, metadata={STORED: c.stored} if c.stored else None)
+        for f, c in zip(
+            struct_of(definition, OperationKind.APPEND).fields, definition.columns, strict=True
+        )
+    ]
+    return T.StructType([*own, *beside])
 
 
 class TableChanges:
@@ -121,10 +128,13 @@ class TableChanges:
 
     Args:
         options: Table, and what is made of deletes by predicate.
+        schema: Columns of the stream, as `changes_schema` made them.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: T.StructType) -> None:
         self._options = options
+        #: Names in files stay, so files from before and after a rename are read alike.
+        self._stored = {f.name: f.metadata[STORED] for f in schema if STORED in f.metadata}
 
     def cut(self, log: StreamedLog, after: int, upto: int, max_rows: int | None) -> int:
         """Return the last position of a batch: of at most so many rows, and before a refused one.
@@ -181,7 +191,7 @@ class TableChanges:
         for piece in part.pieces:
             for rows in _rows_of(piece, part.after, part.upto):
                 if rows.num_rows:
-                    yield from _shaped(piece, rows, times, schema).to_batches()
+                    yield from _shaped(piece, rows, times, schema, self._stored).to_batches()
 
     # -- the planner's part ------------------------------------------------------------------------
 
@@ -313,8 +323,14 @@ def _rows_of(piece: ChangePiece, after: int, upto: int) -> Iterator[pa.Table]:
             yield rows
 
 
-def _shaped(piece: ChangePiece, rows: pa.Table, times: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of the stream."""
+def _shaped(
+    piece: ChangePiece,
+    rows: pa.Table,
+    times: pa.Table,
+    schema: pa.Schema,
+    stored: Mapping[str, str],
+) -> pa.Table:
+    """Return rows with the columns of the stream; one that a file lacks is NULL."""
     given = dict(piece.partition)
     count = rows.num_rows
     if piece.place is None:
@@ -334,10 +350,10 @@ def _shaped(piece: ChangePiece, rows: pa.Table, times: pa.Table, schema: pa.Sche
     for field in schema:
         if field.name in own:
             found = own[field.name]
-        elif field.name in rows.column_names:
-            found = rows[field.name]
+        elif (name := stored.get(field.name, field.name)) in rows.column_names:
+            found = rows[name]
         else:
-            value = partition_value(given.get(field.name), field.type)
+            value = partition_value(given.get(name), field.type)
             found = pa.repeat(value, count)
         columns.append(found.cast(field.type))
     return pa.table(columns, schema=schema)

@@ -15,7 +15,6 @@ only in a run that creates or changes tables, or does not fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from sparktxlog.errors import CommitRejectedError, SchemaMismatchError, StaleSchemaError
@@ -182,7 +181,7 @@ class Catalog:
             present = fresh.get(key) or self._tables.get(key)
             if present is None:
                 fresh[key] = definition
-            elif present != replace(definition, schema_version=present.schema_version):
+            elif not present.is_like(definition):
                 return Rejection(
                     index=index,
                     code=SchemaMismatchError.code,

@@ -13,11 +13,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from sparktxlog.codec.arrow import ddl_type
+from sparktxlog.codec.arrow import ddl_type, file_schema
 from sparktxlog.codec.requests import without_rows
 from sparktxlog.codec.rows import check_columns
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import row_schema
+from sparktxlog.codec.validation import required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -90,10 +90,10 @@ def _file_columns(definition: TableDefinition, kind: OperationKind) -> pa.Schema
 
     Files of keys to delete are never placed in the table: they hold all keys as columns.
     """
-    schema = row_schema(definition, kind)
-    if kind is OperationKind.DELETE_KEYS:
-        return schema
-    return pa.schema([field for field in schema if field.name not in definition.partition_by])
+    names = row_schema(definition, kind).names
+    if kind is not OperationKind.DELETE_KEYS:
+        names = [name for name in names if name not in definition.partition_by]
+    return file_schema(definition, names)
 
 
 def _check_schema(
@@ -123,16 +123,15 @@ def _check_schema(
 def _check_nulls(
     file: StagedFile, facts: ParquetFacts, definition: TableDefinition, kind: OperationKind
 ) -> None:
-    for field in _file_columns(definition, kind):
-        if field.nullable and field.name not in definition.keys:
-            continue
-        nulls = facts.nulls.get(field.name, 0)
+    required = required_columns(definition, kind)
+    for name, stored in zip(required, definition.in_files(required), strict=True):
+        nulls = facts.nulls.get(stored, 0)
         if nulls:
             raise InvalidRowsError(
                 f"table {definition.name!r}: {nulls:,} rows of the staged file {file.path!r} have "
-                f"NULL in {field.name!r}, which takes none",
+                f"NULL in {name!r}, which takes none",
                 hint="Key columns and columns declared NOT NULL need a value.",
                 table=definition.name,
-                column=field.name,
+                column=name,
                 path=file.path,
             )

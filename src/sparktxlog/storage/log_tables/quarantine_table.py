@@ -150,8 +150,9 @@ class _Notes:
 
 
 def _unpartitioned(table: TableDefinition) -> TableDefinition:
-    """Return a table whose rows go to one file for all partitions, which has all columns."""
-    return replace(table, partition_by=())
+    """Return a table whose rows go to one file for all partitions, with all columns, for people."""
+    columns = tuple(replace(column, stored="") for column in table.columns)
+    return replace(table, columns=columns, partition_by=())
 
 
 class Quarantine:

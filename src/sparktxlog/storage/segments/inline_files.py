@@ -1,10 +1,10 @@
 """Inline rows of a segment: gathered per (table, kind, schema version), written as Parquet files.
 
 No Python object is made per row or transaction: positions, orders and partitions are arrays.  The
-files have the table's columns (for deletions its keys), `POSITION_COLUMN` and `OP_COLUMN`, sorted
-by these two, without rejected transactions.  Rows that are added to a partitioned table are split
-by partition and lack the partition columns, as Delta requires, so that the files can be added to
-the table as they are.
+files have the table's columns (for deletions its keys) under their names in files,
+`POSITION_COLUMN` and `OP_COLUMN`, sorted by these two, without rejected transactions.  Rows that
+are added to a partitioned table are split by partition and lack the partition columns, as Delta
+requires, so that the files can be added to the table as they are.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class InlineGroup:
         schema = arrow_schema(self.definition, keys)
         try:
             table = pa.concat_tables([_conform(part, schema) for part in self._parts])
+            table = table.rename_columns(list(self.definition.in_files(schema.names)))
         except (pa.ArrowException, KeyError) as error:
             raise CorruptLogError(
                 f"inline rows do not have the columns of table {self.table!r}: {error}"
@@ -191,7 +192,7 @@ class InlineGroup:
         self, rows: pa.Table
     ) -> Iterable[tuple[int, bool, dict[str, str | None] | None, pa.Table]]:
         assert self.definition is not None
-        names = self.definition.partition_by
+        names = self.definition.in_files(self.definition.partition_by)
         if not names or self.kind not in _ADDED:
             yield 0, False, None, rows
             return

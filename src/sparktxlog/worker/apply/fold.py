@@ -55,16 +55,16 @@ def rows_of(
 
     **Shape:** `columns` in order, then position (bigint), op (int) and file (string), never NULL.
     """
-    fields = [f"{quoted_name(column.name)} {column.type}" for column in columns]
+    fields = [f"{quoted_name(column.in_files)} {column.type}" for column in columns]
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    names = [quoted_name(column.name) for column in columns]
     frame = frame.select("*", _file_path().alias(FILE_COLUMN))
     staged = any(not piece.effect.inline for piece in pieces)
     if staged or any(file.partition for piece in pieces for file in piece.effect.files):
         frame = _placed(session, root, frame, columns, pieces)
-    frame = frame.select(*names, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN)
+    named = [F.col(quoted_name(c.in_files)).alias(c.name) for c in columns]
+    frame = frame.select(*named, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN)
     if stage is not None and any(not piece.whole for piece in pieces):
         frame = frame.where(_within(stage))
     return frame
@@ -110,12 +110,10 @@ def _placed(
     in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
     values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
     selected = [
-        F.coalesce(F.col(quoted_name(column.name)), values[column.name].cast(column.type)).alias(
-            column.name
-        )
-        if column.name in in_path
-        else F.col(quoted_name(column.name))
-        for column in columns
+        F.coalesce(F.col(quoted_name(stored)), values[stored].cast(kind)).alias(stored)
+        if stored in in_path
+        else F.col(quoted_name(stored))
+        for stored, kind in ((column.in_files, column.type) for column in columns)
     ]
     return joined.select(
         *selected, position.alias(POSITION_COLUMN), op.alias(OP_COLUMN), FILE_COLUMN

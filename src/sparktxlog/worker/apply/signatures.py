@@ -1,7 +1,8 @@
 """Content signatures of tables as Spark expressions (protocol S2, S2c).
 
 A row's hash in a lane is `xxhash64` over the lane's salt and, for each column, a pair: the
-column's name unless the value is NULL, and the value in a canonical form.  `xxhash64` skips
+column's name in files unless the value is NULL, and the value in a canonical form.  That name stays
+when the column gets another one, so a rename changes no row's hash.  `xxhash64` skips
 NULLs, so a NULL adds nothing (a new nullable column changes no row's hash) while the names keep
 `(NULL, a)` and `(a, NULL)` apart.  It also flattens nested values; the canonical forms undo that:
 
@@ -87,7 +88,7 @@ def row_hash(columns: Iterable[TableColumn], lane: int) -> Column:
     parts = [F.lit(SALTS[lane])]
     for column in columns:
         value = F.col(quoted_name(column.name)).cast(column.type)
-        parts.append(F.when(value.isNotNull(), F.lit(column.name)))
+        parts.append(F.when(value.isNotNull(), F.lit(column.in_files)))
         parts.append(_canonical(value, arrow_type(column.type)))
     return F.xxhash64(*parts)
 

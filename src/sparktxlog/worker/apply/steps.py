@@ -19,12 +19,16 @@ from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError, DiskFullError, first_lines
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
@@ -34,7 +38,6 @@ from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
-    alter_table,
     check_recorded,
     commit_path,
     create_table,
@@ -208,9 +211,12 @@ class TableSteps:
                 txn = {"appId": created.app_id, "version": created.txn_version}
                 create_table(table, progress.definition, created.to_text(), txn)
             elif step.kind is StepKind.ALTER:
-                assert step.stage.change is not None
+                change = step.stage.change
+                assert change is not None
                 after = before
-                alter_table(table, version, progress.definition, step.stage.change, own(after))
+                if change.changes_hashes:
+                    after = self._recounted(table, progress.definition, change)
+                alter_table(table, version, progress.definition, change, own(after))
             elif step.kind is StepKind.CLEAR:
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
@@ -230,6 +236,18 @@ class TableSteps:
         # The next step must not be durable before this one.
         settle(table, version + 1, progress.version)
         progress.signature, progress.done = after, step.number
+
+    def _recounted(
+        self, table: Path, before: TableDefinition, change: TableChange
+    ) -> TableSignature:
+        """Count the rows of a table as they are after a change, by a full scan."""
+        after, renamed = change.applied_to(before), dict(change.rename)
+        kept = [column.name for column in before.columns if column.name not in change.drop]
+        rows = read_newest(self._session, str(table)).select(
+            *[F.col(quoted_name(name)).alias(renamed.get(name, name)) for name in kept],
+            *[F.lit(None).alias(column.name) for column in change.add],
+        )
+        return signature_of(rows, after)
 
 
 def _identity(table: Path, version: int) -> tuple[int, int, int]:

@@ -24,7 +24,6 @@ from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import ApplyError, DivergedError
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
@@ -295,61 +294,22 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
         "operation": "CREATE TABLE",
         "operationParameters": {"partitionBy": json.dumps(list(definition.partition_by))},
     }
-    actions = [{"protocol": _protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
+    actions = [{"protocol": lowest_protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
     (table / "_delta_log").mkdir(parents=True, exist_ok=True)
-    _commit(table, 0, info, user_metadata, actions)
+    commit_by_hand(table, 0, info, user_metadata, actions)
     sync_directory(table.parent)
-
-
-def alter_table(
-    table: Path, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
-) -> None:
-    """Commit a change that no row has to be written for, durably, after a version.
-
-    The schema is that of the log with columns added, so what Delta keeps with columns stays.
-
-    Args:
-        before: The table as it is.
-
-    Raises:
-        OSError: Among others FileExistsError: somebody else committed meanwhile (definite).
-    """
-    known, after = DeltaTable(table, version=version), change.applied_to(before)
-    held, actions = known.metadata(), list[dict[str, Any]]()
-    if _protocol(after) != _protocol(before):
-        actions.append({"protocol": _protocol(after)})
-    if change.add:
-        schema = json.loads(known.schema().to_json())
-        added = Schema.from_arrow(arrow_schema(after, [column.name for column in change.add]))
-        for field, column in zip(json.loads(added.to_json())["fields"], change.add, strict=True):
-            comment = {"comment": column.comment} if column.comment else {}
-            schema["fields"].append(field | {"metadata": comment})
-        metadata = {
-            "id": str(held.id),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": json.dumps(schema, separators=(",", ":")),
-            "partitionColumns": held.partition_columns,
-            "configuration": held.configuration,
-            "createdTime": held.created_time,
-        }
-        actions.append({"metaData": metadata})
-    actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
-    info = {
-        "operation": "ADD COLUMNS" if change.add else "CHANGE KEYS",
-        "operationParameters": {"columns": json.dumps([column.name for column in change.add])},
-    }
-    _commit(table, version + 1, info, own.to_text(), actions)
 
 
 def _schema(definition: TableDefinition) -> str:
     return Schema.from_arrow(arrow_schema(definition)).to_json()
 
 
-def _protocol(definition: TableDefinition) -> dict[str, Any]:
+def lowest_protocol(definition: TableDefinition) -> dict[str, Any]:
     """Return the lowest protocol that a table's columns need."""
     features = sorted(
         feature
         for feature, wanted in (
+            ("columnMapping", definition.is_mapped),
             ("deletionVectors", definition.deletion_vectors),
             ("timestampNtz", '"timestamp_ntz"' in _schema(definition)),
         )
@@ -365,7 +325,7 @@ def _protocol(definition: TableDefinition) -> dict[str, Any]:
     }
 
 
-def _commit(
+def commit_by_hand(
     table: Path,
     version: int,
     info: dict[str, Any],

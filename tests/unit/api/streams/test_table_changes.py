@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from tests.support.segments import effect, segment
 
@@ -138,7 +139,7 @@ def _options(**options: str) -> ReadOptions:
 
 
 def _read(log: Any, options: ReadOptions, after: int, upto: int) -> list[dict[str, Any]]:
-    changes = TableChanges(options)
+    changes = TableChanges(options, changes_schema(TABLE, options))
     schema = to_arrow_schema(changes_schema(TABLE, options), timezone="UTC")
     rows = []
     for part in changes.plan(log, after, upto):
@@ -196,7 +197,7 @@ def test_bounds_inside_a_segment_neither_repeat_nor_leave_out(tmp_path: Path) ->
 def test_a_batch_ends_before_the_transaction_with_too_many_rows(
     tmp_path: Path, after: int, limit: int, end: int
 ) -> None:
-    changes = TableChanges(_options(maxrowspertrigger=str(limit)))
+    changes = TableChanges(_options(maxrowspertrigger=str(limit)), T.StructType())
     log: Any = _log(tmp_path)
     assert changes.cut(log, after, 9, limit) == end
     assert changes.cut(log, after, 9, None) == 9
@@ -206,7 +207,7 @@ def test_rows_that_are_removed_unnamed_stop_the_stream_after_what_came_before(
     tmp_path: Path,
 ) -> None:
     log: Any = _removing(tmp_path)
-    changes = TableChanges(_options())
+    changes = TableChanges(_options(), T.StructType())
     assert changes.cut(log, 0, 4, None) == 1
     for after, position in ((1, 2), (2, 3)):
         with pytest.raises(InvalidRequestError, match=f"position {position} .*deleteMarkers"):

@@ -1,0 +1,115 @@
+"""Changes of a table (protocol P33) as one Delta commit of metadata: no data file is written.
+
+Renamed and dropped columns are Delta's *column mapping* by name: the schema says for each column
+its name in files, which is that of the definition (`Column.in_files`).  Readers that do not know
+column mapping refuse the table, for the protocol names it as a feature.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+
+from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.tables import OwnCommit, commit_by_hand, lowest_protocol
+
+_MODE, _MOST = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
+_ID, _STORED = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+
+#: A field of a schema as Delta's JSON has it.
+Field = dict[str, Any]
+
+
+def alter_table(
+    table: Path, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
+) -> None:
+    """Commit a change durably, after a version.
+
+    The schema is that of the log, changed, so what Delta keeps with columns stays.
+
+    Args:
+        before: The table as it is.
+
+    Raises:
+        OSError: Among others FileExistsError: somebody else committed meanwhile (definite).
+    """
+    known, after = DeltaTable(table, version=version), change.applied_to(before)
+    held, actions = known.metadata(), list[dict[str, Any]]()
+    if lowest_protocol(after) != lowest_protocol(before):
+        actions.append({"protocol": lowest_protocol(after)})
+    fields: list[Field] = json.loads(known.schema().to_json())["fields"]
+    configuration = dict(held.configuration)
+    metadata = {
+        "id": str(held.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _changed(fields, after, change, configuration),
+        "partitionColumns": list(after.partition_by),
+        "configuration": configuration,
+        "createdTime": held.created_time,
+    }
+    if change != TableChange(keys=change.keys):
+        actions.append({"metaData": metadata})
+    actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
+    info = {"operation": "ALTER TABLE", "operationParameters": _described(change)}
+    commit_by_hand(table, version + 1, info, own.to_text(), actions)
+
+
+def _changed(
+    fields: list[Field],
+    after: TableDefinition,
+    change: TableChange,
+    configuration: dict[str, str],
+) -> str:
+    """Return the schema after a change as JSON; put what it needs into the properties."""
+    if after.is_mapped and _MODE not in configuration:
+        configuration |= {_MODE: "name", _MOST: "0"}
+        _map(fields, configuration)
+    renamed = dict(change.rename)
+    fields = [field for field in fields if field["name"] not in change.drop]
+    for field in fields:
+        field["name"] = renamed.get(field["name"], field["name"])
+    if change.add:
+        names = [column.name for column in change.add]
+        added = json.loads(Schema.from_arrow(arrow_schema(after, names)).to_json())["fields"]
+        for field, column in zip(added, change.add, strict=True):
+            field["metadata"] = {"comment": column.comment} if column.comment else {}
+        if after.is_mapped:
+            _map(added, configuration)
+            for field, stored in zip(added, after.in_files(names), strict=True):
+                field["metadata"][_STORED] = stored
+        fields += added
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+def _map(fields: list[Field], configuration: dict[str, str]) -> None:
+    """Give fields and those in them an id, and in files the names that they have."""
+    for field in fields:
+        configuration[_MOST] = str(int(configuration[_MOST]) + 1)
+        field["metadata"] |= {_ID: int(configuration[_MOST]), _STORED: field["name"]}
+        _map(_inner(field["type"]), configuration)
+
+
+def _inner(kind: str | dict[str, Any]) -> list[Field]:
+    """Return the fields of the structs in a type."""
+    if isinstance(kind, str):
+        return []
+    found: list[Field] = list(kind.get("fields", ()))
+    for part in ("elementType", "keyType", "valueType"):
+        found += _inner(kind.get(part, ""))
+    return found
+
+
+def _described(change: TableChange) -> dict[str, str]:
+    """Return what a change does, for the history of the table."""
+    done = {
+        "add": [column.name for column in change.add],
+        "rename": dict(change.rename),
+        "drop": change.drop,
+        "keys": change.keys,
+    }
+    return {what: json.dumps(value) for what, value in done.items() if value}

@@ -1,0 +1,85 @@
+"""Changes of tables in requests: read, checked against the table, and written again (P33)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sparktxlog.codec.alterations import prepare_change, put_change
+from sparktxlog.codec.requests import OperationRequest, decode_request
+from sparktxlog.errors import (
+    ColumnInUseError,
+    CommitRejectedError,
+    InvalidNameError,
+    InvalidRequestError,
+    NameTakenError,
+    SchemaMismatchError,
+    UnknownColumnError,
+)
+from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.table import Column, TableDefinition
+
+TABLE = TableDefinition(
+    name="t",
+    columns=(
+        Column(name="id", type="int"),
+        Column(name="v", type="string"),
+        Column(name="f", type="double"),
+    ),
+    keys=("id",),
+    schema_version=3,
+)
+
+
+def request(**fields: Any) -> OperationRequest:
+    operation = {"kind": "alter_table", "table": "t", **fields}
+    return decode_request(msgspec.json.encode({"operations": [operation]})).operations[0]
+
+
+def test_a_change_is_read_and_written_again() -> None:
+    given = request(
+        add=[{"name": "n", "type": "LONG", "comment": "c"}],
+        rename={"id": "number"},
+        drop=["v"],
+        keys=["number"],
+    )
+    prepared = prepare_change(given, TABLE)
+    change = TableChange(
+        add=(AddedColumn(name="n", type="bigint", comment="c"),),
+        rename=(("id", "number"),),
+        drop=("v",),
+        keys=("number",),
+    )
+    assert (prepared.change, prepared.schema_version) == (change, 3)
+    written = OperationRequest(kind=OperationKind.ALTER_TABLE, table="t")
+    put_change(prepared.change, written)
+    assert prepare_change(written, TABLE) == prepared
+    empty = OperationRequest(kind=OperationKind.ALTER_TABLE, table="t")
+    put_change(TableChange(keys=()), empty)
+    assert msgspec.to_builtins(empty) == {"kind": "alter_table", "table": "t", "keys": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({}, InvalidRequestError, "changes nothing"),
+        ({"add": [{"name": "n", "type": "whole"}]}, SchemaMismatchError, "whole"),
+        ({"rename": {"v": "nul.txt"}}, InvalidNameError, "nul.txt"),
+        ({"rename": {"v": "__txlog_2_v"}}, InvalidNameError, "reserved"),
+        ({"rename": {"v": "a b"}}, InvalidNameError, "cannot name a column"),
+        ({"rename": {"v": "ID"}}, NameTakenError, "'ID'|'id'"),
+        ({"drop": ["id"]}, ColumnInUseError, "key column"),
+        ({"drop": ["w"]}, UnknownColumnError, "'w'"),
+        ({"keys": ["f"]}, SchemaMismatchError, "cannot be compared"),
+        ({"keys": ["v", "v"]}, SchemaMismatchError, "named twice"),
+    ],
+)
+def test_what_is_refused(
+    fields: dict[str, Any], error: type[CommitRejectedError], text: str
+) -> None:
+    with pytest.raises(error, match=text) as caught:
+        prepare_change(request(**fields), TABLE)
+    assert caught.value.definite

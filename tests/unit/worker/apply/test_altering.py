@@ -1,0 +1,106 @@
+"""What a change writes into a table's log: names in files, ids, the lowest protocol (P33)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.support.segments import segment
+
+from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.worker.apply.altering import alter_table
+from sparktxlog.worker.apply.batches import Step, StepKind, TableStage, plan_batch
+from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_actions
+
+ADDED = AddedColumn(name="note", type="string", comment="why")
+TABLE = TableDefinition(
+    name="t",
+    columns=(
+        Column(name="id", type="bigint", nullable=False),
+        Column(name="day", type="date"),
+        Column(name="item", type="array<struct<n:int,of:map<string,struct<x:int>>>>"),
+    ),
+    keys=("id",),
+    partition_by=("day",),
+)
+
+
+def own() -> OwnCommit:
+    batch = plan_batch([segment(1, 5)], lambda _: pytest.fail("no rows here"))
+    step = Step(number=3, kind=StepKind.ALTER, stage=TableStage(index=0), last=True)
+    return OwnCommit.of(batch, "l", "t", step, EMPTY_SIGNATURE)
+
+
+def changed(table: Path, *changes: TableChange) -> list[dict[str, Any]]:
+    """Return the actions of each change by name."""
+    create_table(table, TABLE, "", {"appId": "a", "version": 1})
+    found, definition = [], TABLE
+    for version, change in enumerate(changes):
+        alter_table(table, version, definition, change, own())
+        definition = change.applied_to(definition)
+        actions = read_actions(table / "_delta_log" / f"{version + 1:020}.json")
+        assert actions is not None
+        found.append({name: value for action in actions for name, value in action.items()})
+        schema = json.loads(found[-1]["metaData"]["schemaString"])["fields"]
+        found[-1]["fields"] = {field["name"]: field for field in schema}
+        assert list(found[-1]["fields"]) == [column.name for column in definition.columns]
+    return found
+
+
+def test_an_added_column_needs_no_mapping(tmp_path: Path) -> None:
+    (found,) = changed(tmp_path, TableChange(add=(ADDED,), keys=("id",)))
+    assert "protocol" not in found and found["metaData"]["configuration"] == {}
+    assert found["fields"]["note"]["metadata"] == {"comment": "why"}
+    assert found["commitInfo"]["operation"] == "ALTER TABLE"
+    assert found["commitInfo"]["operationParameters"] == {"add": '["note"]', "keys": '["id"]'}
+    assert found["txn"] == {"appId": own().app_id, "version": own().txn_version}
+
+
+def test_names_in_files_are_in_the_schema(tmp_path: Path) -> None:
+    first, second = changed(
+        tmp_path,
+        TableChange(rename=(("day", "on"), ("id", "number")), add=(ADDED,)),
+        TableChange(drop=("note",), rename=(("on", "day"),)),
+    )
+    for protocol in (first["protocol"], DeltaTable(tmp_path).protocol()._asdict()):
+        assert "columnMapping" in (protocol.get("readerFeatures") or protocol["reader_features"])
+    assert "protocol" not in second
+    assert first["metaData"]["partitionColumns"] == ["on"]
+    assert second["metaData"]["partitionColumns"] == ["day"]
+    assert first["metaData"]["id"] == second["metaData"]["id"]
+    names = {
+        name: field["metadata"]["delta.columnMapping.physicalName"]
+        for name, field in first["fields"].items()
+    }
+    assert names == {"number": "id", "on": "day", "item": "item", "note": "__txlog_2_note"}
+    assert first["fields"]["note"]["metadata"]["comment"] == "why"
+    inner = first["fields"]["item"]["type"]["elementType"]["fields"]
+    deep = inner[1]["type"]["valueType"]["fields"][0]
+    assert deep["metadata"]["delta.columnMapping.physicalName"] == "x"
+    fields = [*first["fields"].values(), *inner, deep]
+    ids = {field["metadata"]["delta.columnMapping.id"] for field in fields}
+    assert ids == set(range(1, 8))
+    for found in (first, second):
+        assert found["metaData"]["configuration"] == {
+            "delta.columnMapping.mode": "name",
+            "delta.columnMapping.maxColumnId": "7",
+        }
+    assert second["fields"]["day"]["metadata"] == first["fields"]["on"]["metadata"]
+
+
+def test_other_keys_change_nothing_in_the_table(tmp_path: Path) -> None:
+    create_table(tmp_path, TABLE, "", {"appId": "a", "version": 1})
+    alter_table(tmp_path, 0, TABLE, TableChange(keys=()), own())
+    actions = read_actions(tmp_path / "_delta_log" / f"{1:020}.json")
+    assert actions is not None and [*actions[0], *actions[1]] == ["commitInfo", "txn"]
+
+
+def test_another_commit_in_between_is_never_overwritten(tmp_path: Path) -> None:
+    changed(tmp_path, TableChange(add=(ADDED,)))
+    with pytest.raises(FileExistsError):
+        alter_table(tmp_path, 0, TABLE, TableChange(drop=("item",)), own())
