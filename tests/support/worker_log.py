@@ -19,8 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.arrow import file_schema
 from sparktxlog.errors import TransportError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
@@ -103,6 +104,23 @@ class LogBuilder:
         )
         return self
 
+    def rename(self, name: str, **names: str) -> LogBuilder:
+        """Rename columns; inline rows of a segment belong to the names that it ends with."""
+        change, before = TableChange(rename=tuple(names.items())), self.tables[name]
+        self.tables[name] = change.applied_to(before)
+        self._effects.append(
+            TableEffect(
+                table=name,
+                kind="alter_table",
+                first=self.position,
+                last=self.position,
+                op=next(self._op),
+                schema_version=before.schema_version,
+                change=change,
+            )
+        )
+        return self
+
     def inline(self, kind: str, name: str, rows: Iterable[Row]) -> LogBuilder:
         """Operation with rows that travel with the manifest."""
         op, listed = next(self._op), list(rows)
@@ -134,6 +152,7 @@ class LogBuilder:
                 op=op,
                 files=tuple(written),
                 claim=claim,
+                schema_version=definition.schema_version,
             )
         )
         self.operations.append(Operation(self.position, op, kind, name, listed))
@@ -149,6 +168,7 @@ class LogBuilder:
                 last=self.position,
                 op=op,
                 predicate=predicate,
+                schema_version=self.tables[name].schema_version,
             )
         )
         self.operations.append(Operation(self.position, op, "delete_where", name, matches=matches))
@@ -215,6 +235,7 @@ class LogBuilder:
             last=max(item[0] for item in rows),
             files=tuple(files),
             inline=True,
+            schema_version=definition.schema_version,
         )
 
     def _write(
@@ -236,8 +257,8 @@ class LogBuilder:
 def rows_table(
     definition: TableDefinition, rows: list[Row], names: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return rows as Arrow, of all columns or of those named."""
-    schema = arrow_schema(definition, names)
+    """Return rows as in a file, of all columns or of those named."""
+    schema = file_schema(definition, names or [column.name for column in definition.columns])
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
     return pa.table(
         [pa.array(list(column), kind.type) for column, kind in zip(columns, schema, strict=True)],
@@ -251,6 +272,7 @@ def _by_partition(
     if not definition.partition_by or keys is not None:
         return [(None, rows)]
     names = [column.name for column in definition.columns]
+    stored = definition.in_files(definition.partition_by)
     groups: dict[Row, list[Row]] = {}
     for row in rows:
         at = tuple(row[names.index(name)] for name in definition.partition_by)
@@ -259,7 +281,7 @@ def _by_partition(
         (
             {
                 name: None if value is None else str(value)
-                for name, value in zip(definition.partition_by, at, strict=True)
+                for name, value in zip(stored, at, strict=True)
             },
             group,
         )

@@ -277,13 +277,17 @@ class ReferenceCatalog:
 def _changed(table: TableDefinition, change: TableChange) -> TableDefinition | None:
     """Return a table after a change (P33), None if it cannot be made."""
     version, keys = table.schema_version + 1, table.keys if change.keys is None else change.keys
-    columns, new = list(table.columns), dict(change.rename)
+    columns, new, wide = list(table.columns), dict(change.rename), dict(change.widen)
     if change.rename or change.drop:
         # From now on files may have other names than users see; none is given twice.
         columns = [replace(column, stored=column.stored or column.name) for column in columns]
     mapped = all(column.stored for column in columns)
     columns = [
-        replace(column, name=new.get(column.name, column.name))
+        replace(
+            column,
+            name=new.get(column.name, column.name),
+            type=wide.get(column.name, column.type),
+        )
         for column in columns
         if column.name not in change.drop
     ]

@@ -86,6 +86,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         add: Mapping[str, str | tuple[str, str]] | None = None,
         rename: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
+        widen: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
     ) -> None:
         """Change a table where this transaction takes effect; at every site alike.
@@ -102,14 +103,15 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             rename: Column → its new name; its rows are not touched.
             drop: Columns that nobody sees any more, not keys; what is in the files stays there
                 until a row of the file changes.
+            widen: Column → its new type, which has every value of the old one (`int` to `bigint`).
             keys: Columns that upserts and deletes match on from then on, by their new names; none:
                 it has no keys.
 
         Raises:
             UnknownTableError, UnknownColumnError, NameTakenError, ColumnInUseError: At submit, or
                 before (definite).
-            SchemaMismatchError: At submit: an unknown type, or one that keys cannot have
-                (definite).
+            SchemaMismatchError: At submit: an unknown type, one that keys cannot have, or one that
+                is not wider (definite).
             InvalidRequestError: Nothing is to change; or at submit: the log cannot do it yet
                 (definite).
         """
@@ -117,6 +119,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             add=tuple(_added(name, kind) for name, kind in (add or {}).items()),
             rename=tuple((rename or {}).items()),
             drop=_names("drop", drop) or (),
+            widen=tuple((widen or {}).items()),
             keys=_names("keys", keys),
         )
         if change.is_nothing:
@@ -428,12 +431,13 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         add: Mapping[str, str | tuple[str, str]] | None = None,
         rename: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
+        widen: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Change a table; see `Operations.alter_table`."""
         with self.transaction(**options) as t:
-            t.alter_table(table, add=add, rename=rename, drop=drop, keys=keys)
+            t.alter_table(table, add=add, rename=rename, drop=drop, widen=widen, keys=keys)
         return t.receipt
 
     def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:

@@ -5,20 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
-from sparktxlog.codec.arrow import normal_type
+from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import check_definition
+from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.alteration import AddedColumn, TableChange
 from sparktxlog.model.ids import check_new_name
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
 
 if TYPE_CHECKING:
     from sparktxlog.codec.requests import OperationRequest
 
 #: Fields of an operation that say what becomes of its table.
-CHANGE_FIELDS = frozenset({"add", "rename", "drop", "keys"})
+CHANGE_FIELDS = frozenset({"add", "rename", "drop", "widen", "keys"})
 _MAX_COMMENT = 1_000
+_WIDER = (
+    "Possible are: whole numbers to wider ones; tinyint, smallint, int and float to double; "
+    "tinyint, smallint and int to decimal(10+n,n), bigint to decimal(20+n,n); decimals to more "
+    "digits before and after the point; date to timestamp_ntz.  For another type add a column, "
+    "and copy the values."
+)
 
 
 class AddedColumnRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,14 +55,60 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
         ),
         rename=tuple((name, check_new_name(new)) for name, new in (operation.rename or {}).items()),
         drop=tuple(operation.drop or ()),
+        widen=tuple((name, normal_type(kind)) for name, kind in (operation.widen or {}).items()),
         keys=None if operation.keys is None else tuple(operation.keys),
     )
     check_definition(change.applied_to(table))
+    for name, wanted in change.widen:
+        column = table.column(name)
+        assert column is not None
+        _check_widening(table, column, wanted)
     return PreparedOperation(
         table=table.name,
         kind=operation.kind,
         schema_version=table.schema_version,
         change=change,
+    )
+
+
+def _check_widening(table: TableDefinition, column: Column, wanted: str) -> None:
+    """Refuse another type unless Delta reads the values that are there as the same ones."""
+    if column.name in table.partition_by:
+        reason = "it is a partition column"
+    elif widens(arrow_type(column.type), arrow_type(wanted)):
+        return
+    else:
+        reason = f"{column.type} does not become {wanted} without loss"
+    raise SchemaMismatchError(
+        f"table {table.name!r}: the type of column {column.name!r} cannot be changed: {reason}",
+        hint=_WIDER,
+        table=table.name,
+        column=column.name,
+        value=wanted,
+    )
+
+
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Delta's type widening leads from one type to another one."""
+    types = pa.types
+    if types.is_decimal(wanted):
+        if types.is_decimal(given):
+            least, scale = given.precision - given.scale, given.scale
+        elif types.is_integer(given):
+            least, scale = 20 if types.is_int64(given) else 10, 0
+        else:
+            return False
+        room = wanted.precision - wanted.scale
+        return bool(given != wanted and room >= least and wanted.scale >= scale)
+    if types.is_integer(given):
+        small = given.bit_width < 64
+        return bool(
+            (types.is_integer(wanted) and wanted.bit_width > given.bit_width)
+            or (types.is_float64(wanted) and small)
+        )
+    return bool(
+        (types.is_float32(given) and types.is_float64(wanted))
+        or (types.is_date(given) and wanted == TIMESTAMP_NTZ)
     )
 
 
@@ -67,4 +121,5 @@ def put_change(change: TableChange | None, request: OperationRequest) -> None:
     ] or None
     request.rename = dict(change.rename) or None
     request.drop = list(change.drop) or None
+    request.widen = dict(change.widen) or None
     request.keys = None if change.keys is None else list(change.keys)

@@ -122,6 +122,8 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     #: Column → its new name.
     rename: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     drop: _Names | None = None
+    #: Column → its new, wider type.
+    widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
+from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -155,6 +156,29 @@ def test_an_empty_site_takes_over_directories_and_their_commit_times(
     go_on(site.source.log)
     apply_all(site.spark, site.source.log, fresh.lake)
     fresh.check()
+
+
+def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
+    """Other names need the donor's log; between equal ones a table is swapped by a commit."""
+    log, donor = site.source.log, site.source.donor
+    log.transaction().rename("keyed", id="number").rename("parts", part="piece", id="part")
+    go_on(log)
+    apply_all(site.spark, log, donor)
+    fresh = Site(site.spark, CopyLog(log, tmp_path / "new", donor))
+    for one in (site, fresh):
+        outcome = one.copy()
+        one.check()
+        assert outcome.copies[0].tables == {"keyed": "rename", "parts": "rename"}
+    go_on(log)
+    apply_all(site.spark, log, donor)
+    assert site.copy().copies[0].tables["parts"] == "commit"
+    site.check()
+    log.transaction().delete_where("parts", "piece is null and part < 9", lambda r: r[1] is None)
+    log.publish()
+    for one in (site, fresh):
+        apply_all(site.spark, log, one.lake)
+        one.check()
+        assert recount_tables(site.spark, one.lake) == {}
 
 
 def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from datetime import date
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -199,4 +200,49 @@ def test_columns_are_renamed_and_dropped(
         with pytest.raises(DeltaProtocolError, match="columnMapping"):
             DeltaTable(b.lake / "orders").to_pyarrow_table()
         spark.sql(f"OPTIMIZE delta.`{b.lake / 'orders'}`")
+        check(spark, [a, b])
+
+
+def test_types_are_widened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are there keep the narrower type; both sites count the rows alike."""
+    session = spark.newSession()
+    with running(Cluster(tmp_path, "AB")) as cluster, ExitStack() as stack:
+        a, b = cluster.nodes.values()
+        log: TxLog = stack.enter_context(closing(connect(session, a.url)))
+        schema = "id int, n int, f float, at date, d decimal(5,2)"
+        log.create_table("wide", schema, keys=["id"])
+        old = [(i, i, i / 10, date(2026, 1, 1 + i), Decimal(i)) for i in range(4)]
+        first = log.append("wide", session.createDataFrame([*old, (4, *[None] * 4)], schema))
+        assert apply(spark, b) == first.position
+        kinds = {"id": "bigint", "n": "double", "f": "double", "at": "timestamp_ntz"}
+        log.alter_table("wide", widen={**kinds, "d": "decimal(12,4)"})
+        new = "id bigint, n double, f double, at timestamp_ntz, d decimal(12,4)"
+        many = session.range(1 << 33, (1 << 33) + 5000).selectExpr(
+            "id", "id / 2 as n", "0.5d as f", "timestamp_ntz'2026-01-01 10:00' as at", "1.25 as d"
+        )
+        log.append("wide", many)
+        noon = datetime(2026, 1, 1, 12)
+        upserted = [(1, 1.5, 2.5, noon, Decimal("1.2345"))]
+        last = log.upsert("wide", session.createDataFrame(upserted, new))
+        for node, after in ((a, True), (b, False)):
+            killed_at_changes(monkeypatch, after=after)
+            with pytest.raises(Killed):
+                apply(spark, node)
+            apply(spark, node)
+        check(spark, [a, b])
+        there = stack.enter_context(closing(connect(session, b.url)))
+        for reader in (log, there):
+            found = reader.table("wide", at_least=last)
+            assert found.count() == 5005
+            rest = found.where("id < 10").orderBy("id").collect()
+            assert tuple(rest[1]) == upserted[0]
+            assert (rest[3]["n"], rest[3]["at"]) == (3.0, datetime(2026, 1, 4))
+            assert abs(rest[3]["f"] - 0.3) < 1e-6 and rest[3]["d"] == Decimal(3)
+        then = there.snapshot(first.position).table("wide")
+        assert [field.dataType.simpleString() for field in then.schema] == [
+            part.split()[1] for part in schema.split(", ")
+        ]
+        spark.sql(f"OPTIMIZE delta.`{a.lake / 'wide'}`")
         check(spark, [a, b])

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparktxlog.codec.alterations import prepare_change, put_change
+from sparktxlog.codec.alterations import prepare_change, put_change, widens
+from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.requests import OperationRequest, decode_request
 from sparktxlog.errors import (
     ColumnInUseError,
@@ -28,8 +29,11 @@ TABLE = TableDefinition(
         Column(name="id", type="int"),
         Column(name="v", type="string"),
         Column(name="f", type="double"),
+        Column(name="s", type="smallint"),
+        Column(name="day", type="date"),
     ),
     keys=("id",),
+    partition_by=("day",),
     schema_version=3,
 )
 
@@ -44,6 +48,7 @@ def test_a_change_is_read_and_written_again() -> None:
         add=[{"name": "n", "type": "LONG", "comment": "c"}],
         rename={"id": "number"},
         drop=["v"],
+        widen={"s": "LONG"},
         keys=["number"],
     )
     prepared = prepare_change(given, TABLE)
@@ -51,6 +56,7 @@ def test_a_change_is_read_and_written_again() -> None:
         add=(AddedColumn(name="n", type="bigint", comment="c"),),
         rename=(("id", "number"),),
         drop=("v",),
+        widen=(("s", "bigint"),),
         keys=("number",),
     )
     assert (prepared.change, prepared.schema_version) == (change, 3)
@@ -73,6 +79,12 @@ def test_a_change_is_read_and_written_again() -> None:
         ({"rename": {"v": "ID"}}, NameTakenError, "'ID'|'id'"),
         ({"drop": ["id"]}, ColumnInUseError, "key column"),
         ({"drop": ["w"]}, UnknownColumnError, "'w'"),
+        ({"widen": {"w": "int"}}, UnknownColumnError, "'w'"),
+        ({"widen": {"s": "whole"}}, SchemaMismatchError, "whole"),
+        ({"widen": {"s": "tinyint"}}, SchemaMismatchError, "smallint does not become tinyint"),
+        ({"widen": {"id": "double"}}, SchemaMismatchError, "cannot be compared"),
+        ({"widen": {"day": "timestamp_ntz"}}, SchemaMismatchError, "partition column"),
+        ({"widen": {"f": "double"}}, SchemaMismatchError, "double does not become double"),
         ({"keys": ["f"]}, SchemaMismatchError, "cannot be compared"),
         ({"keys": ["v", "v"]}, SchemaMismatchError, "named twice"),
     ],
@@ -83,3 +95,32 @@ def test_what_is_refused(
     with pytest.raises(error, match=text) as caught:
         prepare_change(request(**fields), TABLE)
     assert caught.value.definite
+
+
+_TYPES = (
+    "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz "
+    "array<int> decimal(5,2) decimal(5,3) decimal(6,3) decimal(10,0) decimal(12,2) decimal(12,4) "
+    "decimal(20,0) decimal(22,2)"
+).split()
+_OF_WHOLE = "decimal(10,0) decimal(12,2) decimal(20,0) decimal(22,2)"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("tinyint", f"smallint int bigint double {_OF_WHOLE}"),
+        ("smallint", f"int bigint double {_OF_WHOLE}"),
+        ("int", f"bigint double {_OF_WHOLE}"),
+        ("bigint", "decimal(20,0) decimal(22,2)"),
+        ("float", "double"),
+        ("decimal(5,2)", "decimal(6,3) decimal(12,2) decimal(12,4) decimal(22,2)"),
+        ("decimal(10,0)", "decimal(12,2) decimal(20,0) decimal(22,2)"),
+        ("date", "timestamp_ntz"),
+        ("double", ""),
+        ("string", ""),
+        ("array<int>", ""),
+    ],
+)
+def test_types_become_wider_ones_only(given: str, wanted: str) -> None:
+    found = [kind for kind in _TYPES if widens(arrow_type(given), arrow_type(kind))]
+    assert found == wanted.split()

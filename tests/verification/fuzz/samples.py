@@ -117,6 +117,7 @@ def _operations(draw: Random) -> list[dict[str, Any]]:
                     "add": [{"name": "n", "type": "int"}],
                     "rename": {"v": "w"},
                     "drop": ["x"],
+                    "widen": {"id": "decimal(20,0)"},
                 }
             ],
             [{"kind": "overwrite", "table": "t", "rows": rows}],

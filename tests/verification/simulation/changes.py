@@ -21,8 +21,8 @@ _TABLES = 3
 _MOST_COLUMNS = 12
 #: Chance that a run changes a table in two transactions, and of a column that is there.
 _TWICE, _TAKEN = 0.2, 0.03
-#: Of changes of columns: up to here renames, then drops, and the rest adds.
-_RENAMES, _DROPS = 0.2, 0.5
+#: Of changes of columns: up to here renames, then wider types, then drops; the rest adds.
+_RENAMES, _WIDENS, _DROPS = 0.2, 0.3, 0.55
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class Alterers:
         drawn, columns = random.random(), len(table.columns)
         if drawn < _RENAMES:
             return TableChange(rename=((chosen, fresh),))
+        if drawn < _WIDENS:
+            return TableChange(widen=((chosen, f"decimal({20 + min(columns, 18)},0)"),))
         if (drawn < _DROPS and columns > 1) or columns >= _MOST_COLUMNS:
             # To drop a key is refused, and changes nothing.
             again = AddedColumn(name=chosen, type="bigint")

@@ -2,7 +2,8 @@
 
 Renamed and dropped columns are Delta's *column mapping* by name: the schema says for each column
 its name in files, which is that of the definition (`Column.in_files`).  Readers that do not know
-column mapping refuse the table, for the protocol names it as a feature.
+column mapping refuse the table, for the protocol names it as a feature.  The same holds for *type
+widening*: files that are there keep the narrower type, and readers widen their values.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from deltalake import DeltaTable, Schema
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.worker.apply.tables import OwnCommit, commit_by_hand, lowest_protocol
+from sparktxlog.worker.apply.tables import WIDENING, OwnCommit, commit_by_hand, lowest_protocol
 
 _MODE, _MOST = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 _ID, _STORED = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+_WIDE, _STEPS = "delta.enableTypeWidening", "delta.typeChanges"
 
 #: A field of a schema as Delta's JSON has it.
 Field = dict[str, Any]
@@ -40,8 +42,10 @@ def alter_table(
     """
     known, after = DeltaTable(table, version=version), change.applied_to(before)
     held, actions = known.metadata(), list[dict[str, Any]]()
-    if lowest_protocol(after) != lowest_protocol(before):
-        actions.append({"protocol": lowest_protocol(after)})
+    features = set(known.protocol().reader_features or ())
+    wanted = lowest_protocol(after, wide=bool(change.widen) or WIDENING in features)
+    if not set(wanted.get("readerFeatures", ())) <= features:
+        actions.append({"protocol": wanted})
     fields: list[Field] = json.loads(known.schema().to_json())["fields"]
     configuration = dict(held.configuration)
     metadata = {
@@ -73,6 +77,13 @@ def _changed(
     fields = [field for field in fields if field["name"] not in change.drop]
     for field in fields:
         field["name"] = renamed.get(field["name"], field["name"])
+    for name in dict(change.widen):
+        configuration[_WIDE] = "true"
+        (field,) = (field for field in fields if field["name"] == name)
+        (wide,) = json.loads(Schema.from_arrow(arrow_schema(after, [name])).to_json())["fields"]
+        step = {"toType": wide["type"], "fromType": field["type"]}
+        field["metadata"][_STEPS] = [*field["metadata"].get(_STEPS, ()), step]
+        field["type"] = wide["type"]
     if change.add:
         names = [column.name for column in change.add]
         added = json.loads(Schema.from_arrow(arrow_schema(after, names)).to_json())["fields"]
@@ -110,6 +121,7 @@ def _described(change: TableChange) -> dict[str, str]:
         "add": [column.name for column in change.add],
         "rename": dict(change.rename),
         "drop": change.drop,
+        "widen": dict(change.widen),
         "keys": change.keys,
     }
     return {what: json.dumps(value) for what, value in done.items() if value}

@@ -24,10 +24,12 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
-from sparktxlog.worker.apply.tables import OwnCommit
+from sparktxlog.worker.apply.tables import WIDENING, OwnCommit, commit_by_hand
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
+#: Commits, as delta-rs itself does.
+_CHECKPOINT_EVERY = 100
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -60,10 +62,24 @@ class Placer:
         """
         table = self.lake / definition.name
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
-            actions: list[Any] = list(threads.map(partial(self._link, table), files))
+            actions = list(threads.map(partial(self._link, table), files))
         handle = self._handle(definition.name)
+        if WIDENING in (handle.protocol().reader_features or ()):
+            self._place_by_hand(handle, table, actions, own)
+        else:
+            self._place(handle, definition, actions, own)
+        handle.update_incremental()
+        return handle.version()
+
+    def _place(
+        self,
+        handle: DeltaTable,
+        definition: TableDefinition,
+        actions: list[AddAction],
+        own: OwnCommit,
+    ) -> None:
         handle.create_write_transaction(
-            actions,
+            list[Any](actions),
             mode="append",
             schema=handle.schema(),
             partition_by=list(definition.partition_by) or None,
@@ -72,8 +88,37 @@ class Placer:
                 app_transactions=[Transaction(own.app_id, own.txn_version)],
             ),
         )
-        handle.update_incremental()
-        return handle.version()
+
+    def _place_by_hand(
+        self, handle: DeltaTable, table: Path, actions: list[AddAction], own: OwnCommit
+    ) -> None:
+        """Do the same for a table that delta-rs reads the log of and does not write to."""
+        lines = [
+            {
+                "add": {
+                    "path": action.path,
+                    "partitionValues": action.partition_values,
+                    "size": action.size,
+                    "modificationTime": action.modification_time,
+                    "dataChange": True,
+                    "stats": action.stats,
+                }
+            }
+            for action in actions
+        ]
+        lines.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
+        info = {"operation": "WRITE", "operationParameters": {"mode": "Append"}}
+        version = handle.version() + 1
+        while True:
+            try:
+                commit_by_hand(table, version, info, own.to_text(), lines)
+                break
+            except FileExistsError:
+                # Somebody committed: what it was is examined after the step.
+                version += 1
+        if version % _CHECKPOINT_EVERY == 0:
+            handle.update_incremental()
+            handle.create_checkpoint()
 
     def _handle(self, name: str) -> DeltaTable:
         """Return the table's handle at its newest version."""

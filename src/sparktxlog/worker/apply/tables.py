@@ -30,6 +30,8 @@ from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
 from sparktxlog.worker.apply.version_files import files_of
 
+#: Feature of tables with a column whose type was widened.
+WIDENING = "typeWidening"
 _METADATA_KEY = "sparktxlog"
 
 
@@ -304,14 +306,19 @@ def _schema(definition: TableDefinition) -> str:
     return Schema.from_arrow(arrow_schema(definition)).to_json()
 
 
-def lowest_protocol(definition: TableDefinition) -> dict[str, Any]:
-    """Return the lowest protocol that a table's columns need."""
+def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[str, Any]:
+    """Return the lowest protocol that a table's columns need.
+
+    Args:
+        wide: The type of a column was widened.
+    """
     features = sorted(
         feature
         for feature, wanted in (
             ("columnMapping", definition.is_mapped),
             ("deletionVectors", definition.deletion_vectors),
             ("timestampNtz", '"timestamp_ntz"' in _schema(definition)),
+            (WIDENING, wide),
         )
         if wanted
     )

@@ -352,13 +352,28 @@ class _Search:
     def wrong_claims(self, definition: TableDefinition) -> list[str]:
         """Name transactions whose claimed signature is not that of their rows."""
         found: list[str] = []
+        since = self._hashed_since(definition.name)
         for effects in self._ranges(definition.name):
-            claimed = [effect for effect in effects if effect.claim and self._is_there(effect)]
+            claimed = [
+                effect
+                for effect in effects
+                if effect.claim and effect.schema_version >= since and self._is_there(effect)
+            ]
             if claimed:
                 found += self._compare_claims(definition, claimed)
             if len(found) >= _NAMED:
                 break
         return found[:_NAMED]
+
+    def _hashed_since(self, table: str) -> int:
+        """Return the first schema version whose rows have the hashes of now (P33)."""
+        changed = (
+            effect.schema_version + 1
+            for effects in self._ranges(table, of_rows=False)
+            for effect in effects
+            if effect.change is not None and effect.change.changes_hashes
+        )
+        return max(changed, default=1)
 
     def _compare_claims(self, definition: TableDefinition, effects: list[TableEffect]) -> list[str]:
         """Recount effects file by file, in one Spark job."""
@@ -382,8 +397,12 @@ class _Search:
     def _is_there(self, effect: TableEffect) -> bool:
         return all((self._root / file.path).exists() for file in effect.files)
 
-    def _ranges(self, table: str) -> Iterator[list[TableEffect]]:
-        """Yield the row effects on a table up to the applied position, in ranges of the log."""
+    def _ranges(self, table: str, *, of_rows: bool = True) -> Iterator[list[TableEffect]]:
+        """Yield the effects on a table up to the applied position, in ranges of the log.
+
+        Args:
+            of_rows: Only those that bring rows to the table.
+        """
         after = 0
         while after < self._position:
             tail = self._source.segments(after, wait_s=0.0, limit=_SEGMENTS_AT_ONCE)
@@ -395,7 +414,8 @@ class _Search:
                 effect
                 for segment in segments
                 for effect in segment.effects
-                if effect.table == table and effect.files and effect.kind != "delete_keys"
+                if effect.table == table
+                and (not of_rows or (effect.files and effect.kind != "delete_keys"))
             ]
 
 

@@ -24,6 +24,8 @@ TABLE = TableDefinition(
         Column(name="id", type="bigint", nullable=False),
         Column(name="day", type="date"),
         Column(name="item", type="array<struct<n:int,of:map<string,struct<x:int>>>>"),
+        Column(name="n", type="smallint"),
+        Column(name="at", type="date"),
     ),
     keys=("id",),
     partition_by=("day",),
@@ -77,20 +79,47 @@ def test_names_in_files_are_in_the_schema(tmp_path: Path) -> None:
         name: field["metadata"]["delta.columnMapping.physicalName"]
         for name, field in first["fields"].items()
     }
-    assert names == {"number": "id", "on": "day", "item": "item", "note": "__txlog_2_note"}
+    assert names == {
+        "number": "id",
+        "on": "day",
+        **{name: name for name in ("item", "n", "at")},
+        "note": "__txlog_2_note",
+    }
     assert first["fields"]["note"]["metadata"]["comment"] == "why"
     inner = first["fields"]["item"]["type"]["elementType"]["fields"]
     deep = inner[1]["type"]["valueType"]["fields"][0]
     assert deep["metadata"]["delta.columnMapping.physicalName"] == "x"
     fields = [*first["fields"].values(), *inner, deep]
     ids = {field["metadata"]["delta.columnMapping.id"] for field in fields}
-    assert ids == set(range(1, 8))
+    assert ids == set(range(1, 10))
     for found in (first, second):
         assert found["metaData"]["configuration"] == {
             "delta.columnMapping.mode": "name",
-            "delta.columnMapping.maxColumnId": "7",
+            "delta.columnMapping.maxColumnId": "9",
         }
     assert second["fields"]["day"]["metadata"] == first["fields"]["on"]["metadata"]
+
+
+def test_wider_types_keep_what_they_were(tmp_path: Path) -> None:
+    first, second, third = changed(
+        tmp_path,
+        TableChange(widen=(("n", "int"), ("at", "timestamp_ntz"))),
+        TableChange(widen=(("n", "decimal(12,2)"),)),
+        TableChange(rename=(("n", "number"),)),
+    )
+    assert first["protocol"]["readerFeatures"] == ["timestampNtz", "typeWidening"]
+    assert "protocol" not in second
+    assert third["protocol"]["readerFeatures"] == ["columnMapping", "timestampNtz", "typeWidening"]
+    assert first["metaData"]["configuration"] == {"delta.enableTypeWidening": "true"}
+    steps = [
+        {"fromType": "short", "toType": "integer"},
+        {"fromType": "integer", "toType": "decimal(12,2)"},
+    ]
+    assert first["fields"]["n"]["metadata"] == {"delta.typeChanges": steps[:1]}
+    assert first["fields"]["at"]["type"] == "timestamp_ntz"
+    for found, name in ((second, "n"), (third, "number")):
+        assert found["fields"][name]["metadata"]["delta.typeChanges"] == steps
+        assert found["fields"][name]["type"] == "decimal(12,2)"
 
 
 def test_other_keys_change_nothing_in_the_table(tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.errors import ApplyError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.worker.apply import placing
+from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, placed_name
-from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.apply.tables import OwnCommit, commit_path, create_table, read_commit
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:
@@ -54,9 +57,8 @@ def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
     return log, to, file
 
 
-def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
-    files = [file for effect in log.segments[-1].effects for file in effect.files]
-    own = OwnCommit(
+def own_commit(version: int) -> OwnCommit:
+    return OwnCommit(
         lineage="l",
         epoch=1,
         table="t",
@@ -68,7 +70,11 @@ def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
         to_hash="",
         signature="",
     )
-    return to.place(log.tables["t"], files, own)
+
+
+def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
+    files = [file for effect in log.segments[-1].effects for file in effect.files]
+    return to.place(log.tables["t"], files, own_commit(version))
 
 
 def read(lake: Path) -> list[dict[str, object]]:
@@ -161,3 +167,28 @@ def test_a_disk_that_cannot_read_a_file_is_named(
     with pytest.raises(ApplyError, match="cannot be read: Input/output error"):
         place(log, to)
     assert DeltaTable(tmp_path / "lake" / "t").version() == 0
+
+
+def test_a_widened_table_takes_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs reads the log of such a table, and commits nothing to it."""
+    monkeypatch.setattr(placing, "_CHECKPOINT_EVERY", 3)
+    log, to = placer(tmp_path, partitioned=True)
+    root = tmp_path / "lake" / "t"
+    handle = DeltaTable(root)
+    wide = TableChange(widen=(("id", "decimal(20,0)"),))
+    alter_table(root, 0, log.tables["t"], wide, own_commit(0))
+    log.staged("append", "t", [(1, "x"), (2, None)])
+    log.publish()
+    # Somebody compacts the table meanwhile.
+    commit_path(root, 2).write_text('{"commitInfo":{"operation":"OPTIMIZE"}}\n')
+    assert place(log, to) == 3
+    handle.update_incremental()
+    actions = pa.table(handle.get_add_actions())
+    assert sum(actions.column("num_records").to_pylist()) == 2
+    assert {one["p"] for one in actions.column("partition").to_pylist()} == {"x", None}
+    assert handle.transaction_version("sparktxlog:l:t") == STEPS
+    commit = read_commit(root, 3)
+    assert commit.changes and commit.own is not None and commit.own.lineage == "l"
+    assert (root / "_delta_log" / f"{3:020}.checkpoint.parquet").exists()
+    commit_path(root, 3).unlink()
+    assert DeltaTable(root).transaction_version("sparktxlog:l:t") == STEPS
