@@ -12,7 +12,7 @@ from sparktxlog.api.frame_staging import FrameStager
 from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, TransactionDraft
-from sparktxlog.api.schema import columns_of, key_values
+from sparktxlog.api.schema import columns_of, key_values, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
@@ -258,8 +258,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 **fields,
             )
         _, target = self._read(table)
+        definition = self._definition(table)
+        known, held = struct_of(definition, OperationKind.APPEND).fields, target.schema.fields
+        if [(f.name, f.dataType) for f in held] != [(f.name, f.dataType) for f in known]:
+            # The table changed since this session has read its definition.
+            definition = self._log.definition(table, newest=True)
         merge = Merge(
-            self._definition(table),
+            definition,
             target,
             source,
             condition,

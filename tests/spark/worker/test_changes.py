@@ -27,6 +27,9 @@ from sparktxlog.worker.verify.verify import recount
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+SAME_ID = "target.id = source.id"
+
+
 def apply(spark: SparkSession, node: NodeProcess) -> int:
     """Have a site's worker apply what is ordered; return the replica's position."""
     with (
@@ -70,6 +73,8 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
             "orders", session.createDataFrame([(1, "a"), (2, "b")], "id long, item string")
         )
         assert apply(spark, b) == first.position
+        early: TxLog = stack.enter_context(closing(connect(session, b.url)))
+        assert early.definition("orders").schema_version == 1
         client.after(first)
         client.append("orders", [{"id": 3, "item": "c"}])
         changed = log.alter_table("orders", add={"note": "string", "rank": ("int", "1 is best")})
@@ -98,6 +103,12 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         assert rows(old) == [{"id": 1, "item": "a"}, {"id": 2, "item": "b"}]
         told = client.table("orders")
         assert (told.schema_version, told.last_write) == (2, last.position)
+        # Who knew the table as it was merges into what it is.
+        with early.transaction() as t:
+            merge = t.merge("orders", session.createDataFrame([(5,)], "id long"), SAME_ID)
+            merge.whenMatchedUpdate(set={"note": "'merged'"}).execute()
+        apply(spark, b)
+        assert rows(early.table("orders", at_least=t.receipt))[4]["note"] == "merged"
 
 
 class Killed(BaseException):
