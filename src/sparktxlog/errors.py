@@ -220,6 +220,17 @@ class BusyError(CommitRejectedError, code="busy", retryable=True, http_status=50
     """A bounded queue is full; the same submit may succeed later."""
 
 
+class SynchroTimeoutError(
+    CommitRejectedError, code="synchro-timeout", retryable=True, http_status=504
+):
+    """Too few members were there for a synchronous transaction within `synchro-timeout` (P34).
+
+    It was withdrawn before it had a timestamp, so it took no effect at any site.
+    """
+
+    way_out = "Submit it again once the missing nodes are back; see `sparktxlog status`."
+
+
 class NotMemberError(CommitRejectedError, code="not-a-member", retryable=True, http_status=503):
     """The node is not a member of the current epoch, so it takes no transactions (P19).
 

@@ -141,6 +141,9 @@ class RunManifest:
     voided: bool = False
     #: (transaction index, condition under which it takes effect), ascending (P27).
     conditions: tuple[tuple[int, Condition], ...] = ()
+    #: Of a synchronous run: how many members hold it before it is ordered, the origin included;
+    #: written by the node that accepts it (P34).  0 = a plain run.
+    copies: int = 0
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -178,6 +181,8 @@ class RunFacts:
     conditions: tuple[tuple[int, Condition], ...] = ()
     #: (transaction index, table, change), ascending by index; each is among the touches too.
     changes: tuple[tuple[int, str, TableChange], ...] = ()
+    #: See `RunManifest.copies`.
+    copies: int = 0
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -207,4 +212,5 @@ class RunFacts:
             voided=manifest.voided,
             conditions=manifest.conditions,
             changes=tuple(changes),
+            copies=manifest.copies,
         )

@@ -84,6 +84,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
     Rested,
     RunSubmitted,
+    SynchroTimeoutSet,
     TailReceived,
     Tick,
     earliest,
@@ -91,7 +92,7 @@ from sparktxlog.protocol.words.events import (
 from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.words.versions import ACCEPTANCE, brought_into_force
+from sparktxlog.protocol.words.versions import ACCEPTANCE, SYNCHRONOUS, brought_into_force
 from sparktxlog.protocol.words.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
 
 
@@ -142,11 +143,11 @@ class Master:
             retry_us=config.retry_us,
             keep_us=2 * config.stage_timeout_us,
         )
-        self._staging = Staging(config.stage_timeout_us)
+        self._staging = Staging(config.stage_timeout_us, config.synchro_timeout_us)
         for waiting in state.announcements:
             submit = recovered_submit(waiting)
             late = is_late(submit, config.inline_limit_bytes, view.quorum)
-            self._staging.add(submit, now, late=late)
+            self._staging.add(submit, now, self._counter.clock.wall, late=late)
         self._standings = Standings(state.standings)
         #: Node → incarnation whose messages no longer count, and why (P10).
         self._doubted: dict[str, tuple[int, str]] = {}
@@ -322,7 +323,9 @@ class Master:
         is_member = self._current.is_member
         return replace(
             status,
-            waiting_for=status.waiting_for if is_member else self._awaited_admission(),
+            waiting_for=(*status.waiting_for, *self._awaited_copies())
+            if is_member
+            else self._awaited_admission(),
             halted=self._halted,
             phase=self.phase,
             lineage=self.view.lineage,
@@ -330,6 +333,16 @@ class Master:
             roster=self.view.roster,
             quorum=self.view.quorum,
             suspects=self._succession.suspicion.suspects(self.view.members, self._now),
+        )
+
+    def _awaited_copies(self) -> tuple[Awaited, ...]:
+        """Return the places without a member that synchronous runs wait for (P34)."""
+        view, waiting = self.view, self._staging.synchronous()
+        since = [run.submitted_at for run in waiting if run.copies > len(view.members)]
+        return tuple(
+            Awaited(peer=seat.node_id, why=AwaitReason.COPY, since=min(since), key=None)
+            for seat in view.roster
+            if since and not seat.witness and seat.node_id not in view.members
         )
 
     def _awaited_admission(self) -> tuple[Awaited, ...]:
@@ -380,10 +393,8 @@ class Master:
                 self._on_epoch_message(event.message, now)
             case Greeted() | Contradicted():
                 self._on_greeting(event, now)
-            case ChangeRequested():
-                self._on_change(event, now)
-            case ForceRequested():
-                self._on_force(event, now)
+            case ChangeRequested() | ForceRequested() | SynchroTimeoutSet():
+                self._on_operator(event, now)
             case _:
                 assert_never(event)
 
@@ -513,6 +524,16 @@ class Master:
             self._ordering.reject(
                 submit, "not-a-member", f"this node is {self.phase}: it takes no transactions"
             )
+
+    def _on_operator(
+        self, event: ChangeRequested | ForceRequested | SynchroTimeoutSet, now: int
+    ) -> None:
+        if isinstance(event, ChangeRequested):
+            self._on_change(event, now)
+        elif isinstance(event, ForceRequested):
+            self._on_force(event, now)
+        else:
+            self._staging.set_synchro_timeout(event.timeout_us, now)
 
     def _on_change(self, event: ChangeRequested, now: int) -> None:
         changes = self._succession.changes
@@ -772,5 +793,6 @@ def first_view(config: MasterConfig) -> View:
         roster=roster,
         members=config.members,
         quorum_rule=config.quorum_rule or str(config.quorum),
+        synchro_rule=config.synchro_rule if config.version >= SYNCHRONOUS else "",
     )
     return brought_into_force(view, config.version)

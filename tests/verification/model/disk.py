@@ -121,6 +121,8 @@ class CoreDisk:
                 ticket=ticket, digest=header.digest, size_bytes=header.size_bytes,
                 staged_bytes=header.staged_bytes, facts=self._facts[header.digest],
             )  # fmt: skip
+        for ticket, submit in self.announcements.items():
+            self.announcements[ticket] = replace(submit, submitted_at=None)
         self.incarnation, self.instance, self.reserved = incarnation, next(_instances), 0
 
     def letter_of(
@@ -264,6 +266,7 @@ class CoreDisk:
                     staged_bytes=submit.staged_bytes,
                     facts=submit.facts,
                     session=submit.session,
+                    submitted_at=submit.submitted_at,
                 )
                 for submit in self.announcements.values()
             ],

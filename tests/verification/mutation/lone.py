@@ -145,7 +145,9 @@ class Lone:
             actions += self.feed(Tick())
         return actions
 
-    def submit(self, n: int = 1, staged_bytes: int = 0, **more: Any) -> list[Action]:
+    def submit(
+        self, n: int = 1, staged_bytes: int = 0, session: str | None = None, **more: Any
+    ) -> list[Action]:
         """Submit a run of its clients; `more` are other facts of it."""
         ticket = len(self.submits) + 1
         ids = b"".join(_id(ticket, index) for index in range(n))
@@ -153,7 +155,13 @@ class Lone:
         digest = ticket.to_bytes(32, "big")
         self.facts[digest] = facts
         event = RunSubmitted(
-            ticket=ticket, digest=digest, size_bytes=100, staged_bytes=staged_bytes, facts=facts
+            ticket=ticket,
+            digest=digest,
+            size_bytes=100,
+            staged_bytes=staged_bytes,
+            facts=facts,
+            session=session,
+            submitted_at=self.wall,
         )
         self.submits[ticket] = event
         return self.feed(event)
@@ -306,9 +314,13 @@ def next_ballot(node: Lone) -> Ballot:
     raise AssertionError("a wedged node does not try by itself")
 
 
-def changing(node: Lone, roster: tuple[Seat, ...], quorum_rule: str = "") -> Ballot:
-    """Let a node propose a roster and a quorum, `b` and `c` answering its probes."""
-    wanted = ChangeRequested(ticket=1, roster=roster, quorum_rule=quorum_rule)
+def changing(
+    node: Lone, roster: tuple[Seat, ...], quorum_rule: str = "", synchro_rule: str = ""
+) -> Ballot:
+    """Let a node propose a roster and quorums, `b` and `c` answering its probes."""
+    wanted = ChangeRequested(
+        ticket=1, roster=roster, quorum_rule=quorum_rule, synchro_rule=synchro_rule
+    )
     probes = sent(node.feed(wanted), Probe)
     assert probes
     actions = node.hear(*(node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"))

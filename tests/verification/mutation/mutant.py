@@ -51,7 +51,7 @@ class Mutant:
     """One rule, broken in one way."""
 
     name: str
-    #: P1 … P33, with the letter of a part: P1b.
+    #: P1 … P34, with the letter of a part: P1b.
     rule: str
     #: What the broken core does.
     says: str
@@ -167,11 +167,21 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         "versions",
         "conditions",
         "changes",
+        "synchronous",
     )
     for mutant in _read(_FOLDER / f"{name}.txt")
 )
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-RULES = (*(f"P{number}" for number in range(1, 24)), "P27", "P29", "P30", "P31", "P32", "P33")
+RULES = (
+    *(f"P{number}" for number in range(1, 24)),
+    "P27",
+    "P29",
+    "P30",
+    "P31",
+    "P32",
+    "P33",
+    "P34",
+)
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot
 #: can be fetched from nobody.  `claims-beyond-gap` is, since pushes leave gaps;

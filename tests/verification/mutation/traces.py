@@ -19,6 +19,7 @@ from tests.verification.mutation import (
     holding_traces,
     ordinary_traces,
     standing_traces,
+    synchronous_traces,
     version_traces,
     voiding_traces,
 )
@@ -39,6 +40,7 @@ _MODULES = (
     voiding_traces,
     condition_traces,
     change_traces,
+    synchronous_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

@@ -17,13 +17,15 @@ from tests.verification.model.invariants import (
 )
 from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
+from tests.verification.simulation.synchronous import SynchronousChecks
 from tests.verification.simulation.trace import Trace
 
-from sparktxlog.errors import PayloadStoreError
+from sparktxlog.errors import PayloadStoreError, SynchroTimeoutError
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
+    PersistForeignRun,
     PersistOwnRun,
     PersistQueue,
     PersistRestamp,
@@ -56,6 +58,7 @@ class Checks:
         self._world = world
         config = next(iter(world.nodes.values())).config
         self._outcomes = Outcomes(world.facts, world.marks, config)
+        self.synchronous = SynchronousChecks(world)
         #: Conditions count after this position; None = nowhere yet.
         self._after: int | None = None if world.layout.upgraded else 0
         self.queue = OneQueue()
@@ -100,6 +103,10 @@ class Checks:
             self._world.marks.hit("joining at start")
         self._check_catalog(node)
 
+    def began_anew(self, node: SimulatedNode) -> None:
+        """See a node begin under a later incarnation with what is on its disk."""
+        self.synchronous.excuse(node)
+
     def disk_lost(self, node: SimulatedNode) -> None:
         """See a node lose everything; its queue begins anew."""
         self._world.marks.hit("disk lost")
@@ -112,6 +119,7 @@ class Checks:
         # A run that was withdrawn, or ordered, since is on it again: nobody hears of it any more.
         self._answered.update(submit.digest for submit in disk.announcements.values())
         self._refused -= self._answered
+        self.synchronous.excuse(node)
         for key in [key for key in self.accepted if key[0] == name]:
             if key not in self._positions and key not in disk.incoming:
                 del self.accepted[key]
@@ -155,7 +163,10 @@ class Checks:
     def wrote(self, node: SimulatedNode, persists: Sequence[Action]) -> None:
         """See a write become durable."""
         for action in persists:
+            if isinstance(action, (PersistOwnRun, PersistForeignRun)):
+                self.synchronous.held(node, action.header)
             if isinstance(action, PersistQueue):
+                self.synchronous.queued(node, action)
                 self._check_understood(node, action)
                 self._check_queue(node)
                 self._check_created(node, action)
@@ -163,6 +174,10 @@ class Checks:
                 self._unstamped[node.name, action.ticket] = node.disk.incarnation
             elif isinstance(action, (PersistOwnRun, PersistWithdrawal)):
                 self._unstamped.pop((node.name, action.ticket), None)
+                if isinstance(action, PersistOwnRun):
+                    self.synchronous.stamped(node, action)
+                else:
+                    self.synchronous.withdrawn(node, action)
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)
 
@@ -273,6 +288,8 @@ class Checks:
                 marks.hit("roster changed")
             if view.quorum_rule != before.quorum_rule:
                 marks.hit("quorum changed")
+            if view.synchro_rule != before.synchro_rule:
+                marks.hit("synchro quorum changed")
 
     def told(self, node: SimulatedNode, action: Action) -> None:
         """See what clients are told (I6, I7)."""
@@ -288,6 +305,7 @@ class Checks:
                     self._acquired[key_of(header)] = (header, header.epoch)
             case TellOrdered():
                 self._answers.see(node.name, action)
+                self.synchronous.told(node, action)
             case TellRejected():
                 self._check_refusal(node, action)
             case TellChange():
@@ -303,6 +321,8 @@ class Checks:
         withdrawn = action.code == PayloadStoreError.code
         if withdrawn:
             self._world.marks.hit("run withdrawn")
+        elif action.code == SynchroTimeoutError.code:
+            self.synchronous.refused(node, action.ticket)
         elif self.nobody_is_refused:
             violated(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest

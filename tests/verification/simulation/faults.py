@@ -69,6 +69,7 @@ class Faults:
         self._until = until
         self._pause_us = pause_us
         self._operator = Operator(world)
+        world.synchronous.operate(world, self._operator, until)
         #: Kind of `Persist…` whose next write a crash strikes.
         self._struck: type | None = None
         kinds = (

@@ -28,10 +28,18 @@ class Operator:
         self._world = world
         self._tickets = 1_000_000
 
-    def ask(self, node: SimulatedNode, roster: tuple[Seat, ...], rule: str = "") -> None:
+    def ask(
+        self,
+        node: SimulatedNode,
+        roster: tuple[Seat, ...],
+        rule: str = "",
+        synchro_rule: str = "",
+    ) -> None:
         """Ask a node for another roster, or another quorum; it may refuse, or go down over it."""
         self._tickets += 1
-        request = ChangeRequested(ticket=self._tickets, roster=roster, quorum_rule=rule)
+        request = ChangeRequested(
+            ticket=self._tickets, roster=roster, quorum_rule=rule, synchro_rule=synchro_rule
+        )
         node.handle([request])
 
     def start(self, node: SimulatedNode) -> None:

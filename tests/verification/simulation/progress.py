@@ -113,10 +113,13 @@ class Progress:
     @staticmethod
     def _waits(node: SimulatedNode) -> bool:
         """Return whether something that a member accepted waits to be ordered."""
-        own = (node.name, node.disk.incarnation)
-        return node.member and bool(
-            node.disk.announcements or any(key[:2] == own for key in node.disk.incoming)
-        )
+        if node.master is None or not node.member:
+            return False
+        own, members = (node.name, node.disk.incarnation), len(node.master.view.members)
+        # A synchronous run waits for members, not to be ordered (P34).
+        return any(
+            submit.facts.copies <= members for submit in node.disk.announcements.values()
+        ) or any(key[:2] == own for key in node.disk.incoming)
 
     def _can_decide(self, nodes: tuple[SimulatedNode, ...]) -> bool:
         network = self._world.network

@@ -16,6 +16,7 @@ from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
 from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.rot import Rot
+from tests.verification.simulation.synchronous import Synchronous
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
@@ -109,7 +110,7 @@ def _as_read_before(message: EpochMessage) -> EpochMessage:
 
 
 def _read_before(view: View) -> View:
-    return replace(view, version=OLDEST, conditions_after=None)
+    return replace(view, version=OLDEST, conditions_after=None, synchro_rule="")
 
 
 def _tables_of(
@@ -154,6 +155,7 @@ class World:
         self.rot = Rot(self.random, self.marks.hit)
         self._readers = ReadersAndWriters(f"{layout.name}:{seed}")
         self._alterers = Alterers(f"{layout.name}:{seed}")
+        self.synchronous = Synchronous(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
@@ -261,6 +263,7 @@ class World:
             n=transactions, ids=ids, acceptance=acceptance,
             touches=(*touches, *more, *drawn.touches),
             creates=creates, conditions=conditions, changes=drawn.changes,
+            copies=self.synchronous.draw(node.master),
         )  # fmt: skip
         self.facts[digest] = facts
         event = RunSubmitted(
@@ -270,6 +273,7 @@ class World:
             staged_bytes=staged_bytes,
             facts=facts,
             session=None if self.random.random() < 0.8 else f"session-{ticket % 3}",
+            submitted_at=node.wall(),
         )
         node.submits[ticket] = event
         node.handle([event])
@@ -377,6 +381,7 @@ class World:
         node.crash()
         node.disk.join_anew(incarnation, self._tickets + 1)
         self._tickets += len(node.disk.announcements)
+        self.checks.began_anew(node)
         self.rot.lied.discard(node.name)
         self.marks.hit("joined anew")
         self.after(100_000, self._start, node, node.life)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.copies import check_expression
 from sparktxlog.protocol.words.actions import TellChange
 from sparktxlog.protocol.words.events import ChangeRequested
 from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.versions import VOIDS
+from sparktxlog.protocol.words.versions import SYNCHRONOUS, VOIDS
 from sparktxlog.protocol.words.view import Seat, View, Voided, is_rule
 
 #: Most runs that wait to be voided at one node.
@@ -45,6 +47,11 @@ class Changes:
         return "" if self._request is None else self._request[0].quorum_rule
 
     @property
+    def synchro_rule(self) -> str:
+        """Rule of the copies of synchronous runs to propose, empty = as it is (P34)."""
+        return "" if self._request is None else self._request[0].synchro_rule
+
+    @property
     def voids(self) -> tuple[Voided, ...]:
         """Runs that operators want to be void."""
         return tuple(self._voids.values())
@@ -57,7 +64,7 @@ class Changes:
             if view.version < VOIDS:
                 reason = "not all members are of a release that knows void runs"
         elif self._request is None:
-            reason = unsafe(view, event.roster, event.quorum_rule)
+            reason = unsafe(view, event.roster, event.quorum_rule, event.synchro_rule)
         if reason:
             self.refuse(event.ticket, reason)
         elif event.void is not None:
@@ -89,7 +96,12 @@ class Changes:
         if self._request is None:
             return
         event, asked = self._request
-        if _shape(view) == (_places(event.roster), event.quorum_rule or asked.quorum_rule):
+        wanted = (
+            _places(event.roster),
+            event.quorum_rule or asked.quorum_rule,
+            event.synchro_rule or asked.synchro_rule,
+        )
+        if _shape(view) == wanted:
             self._request = None
             self._outbox.tell(TellChange(ticket=event.ticket, epoch=view.epoch))
         elif _shape(view) != _shape(asked):
@@ -118,8 +130,10 @@ class Changes:
             self.refuse(ticket, reason)
 
 
-def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
-    """Return why a roster and a quorum (empty = unchanged) must not follow a view; empty = may."""
+def unsafe(
+    view: View, roster: tuple[Seat, ...], quorum_rule: str = "", synchro_rule: str = ""
+) -> str:
+    """Return why a roster and quorums (empty = unchanged) must not follow a view; empty = may."""
     names = [seat.node_id for seat in roster]
     if len(set(names)) != len(names):
         return "a node id stands twice in the roster"
@@ -141,14 +155,27 @@ def unsafe(view: View, roster: tuple[Seat, ...], quorum_rule: str = "") -> str:
     masters = sum(not seat.witness for seat in roster)
     if quorum_rule.isdigit() and int(quorum_rule) > masters:
         return f"a quorum of {quorum_rule} cannot be reached by {masters} masters"
-    if _places(roster) == _places(view.roster) and quorum_rule in ("", view.quorum_rule):
-        return "the quorum is so already" if quorum_rule else "the roster is so already"
+    if synchro_rule and (reason := _not_synchronous(view, synchro_rule)):
+        return reason
+    same = quorum_rule in ("", view.quorum_rule) and synchro_rule in ("", view.synchro_rule)
+    if same and _places(roster) == _places(view.roster):
+        return f"the {'quorum' if quorum_rule or synchro_rule else 'roster'} is so already"
     return ""
 
 
-def _shape(view: View) -> tuple[object, str]:
+def _not_synchronous(view: View, rule: str) -> str:
+    if view.version < SYNCHRONOUS:
+        return "not all members are of a release that knows synchronous transactions"
+    try:
+        check_expression(rule)
+    except InvalidRequestError as error:
+        return error.message
+    return ""
+
+
+def _shape(view: View) -> tuple[object, str, str]:
     """Return the parts of a view that operators may change."""
-    return _places(view.roster), view.quorum_rule
+    return _places(view.roster), view.quorum_rule, view.synchro_rule
 
 
 def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:

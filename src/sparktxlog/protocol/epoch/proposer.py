@@ -47,6 +47,8 @@ class Intent:
     roster: tuple[Seat, ...] | None = None
     #: New rule of the acquisition quorum, empty = unchanged.
     quorum_rule: str = ""
+    #: New rule of the copies of synchronous runs, empty = unchanged (P34).
+    synchro_rule: str = ""
     #: Digests of runs that must not be void, because a member holds them (P32).
     vetoed: frozenset[bytes] = frozenset()
     #: The version in force can be raised, if all who vote promise in time (P31).
@@ -258,6 +260,7 @@ class Proposer:
             roster=roster,
             members=members,
             quorum_rule=intent.quorum_rule or view.quorum_rule,
+            synchro_rule=intent.synchro_rule or view.synchro_rule,
             base=queue.base,
             tail=queue.tail,
             end=queue.end,

@@ -596,7 +596,7 @@ class Succession:
                 # Nobody answers probes now, so nobody knows whether a change of the roster would
                 # leave a majority: it is proposed again in the next epoch.
                 intent = self._intent(overdue, ready, now)
-                intent = replace(intent, roster=None, quorum_rule="")
+                intent = replace(intent, roster=None, quorum_rule="", synchro_rule="")
                 yield from self._propose(intent, now)
         elif phase in _AT_WORK:
             yield from self._consider(now)
@@ -691,6 +691,7 @@ class Succession:
             joiners={n: i for n, i in ready.items() if n in heard},
             roster=self.changes.roster,
             quorum_rule=self.changes.quorum_rule,
+            synchro_rule=self.changes.synchro_rule,
             vetoed=self._vetoed,
             raises=self.raising.wanted,
         )

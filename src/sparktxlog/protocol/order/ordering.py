@@ -16,7 +16,13 @@ from itertools import islice
 
 from sparktxlog.model.ids import LARGEST, NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.order.addition import head_of, least_promise, may_add
+from sparktxlog.protocol.order.addition import (
+    copies_needed,
+    head_of,
+    holders,
+    least_promise,
+    may_add,
+)
 from sparktxlog.protocol.order.collecting import Collecting
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.fetching import Fetching
@@ -31,9 +37,14 @@ from sparktxlog.protocol.order.final_queue import (
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, RoundPosts, Rounds
-from sparktxlog.protocol.order.status import MasterStatus, awaited, peer_status
+from sparktxlog.protocol.order.status import (
+    MasterStatus,
+    awaited,
+    peer_status,
+    synchronous_status,
+)
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, copies_awaited, is_late
 from sparktxlog.protocol.words.actions import (
     Alarm,
     CheckUnstamped,
@@ -65,6 +76,8 @@ _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000
 #: A peer that was silent for so long was away: while transactions wait it posts each second.
 _AWAY_US = 3_000_000
+#: Members that hold what this node took from another one's queue: these two, at least.
+_FROM_ANOTHER = 2
 
 
 class Ordering:
@@ -173,12 +186,14 @@ class Ordering:
             if self._staging.found_whole(event.digest):
                 self._stamp_check = True
             return
-        code, text = "payload-store", event.text
-        for submit in self._staging.withdraw(event.digest):
-            gone = PersistWithdrawal(
-                ticket=submit.ticket, digest=event.digest, code=code, text=text
+        self._withdraw(self._staging.withdraw(event.digest), "payload-store", event.text)
+
+    def _withdraw(self, submits: Sequence[RunSubmitted], code: str, text: str) -> None:
+        """Forget own unstamped runs durably, and tell their clients why."""
+        for submit in submits:
+            self._outbox.persist(
+                PersistWithdrawal(ticket=submit.ticket, digest=submit.digest, code=code, text=text)
             )
-            self._outbox.persist(gone)
             self.reject(submit, code, text)
             self._stamp_check = True
 
@@ -203,11 +218,12 @@ class Ordering:
                 f"this node's clock is {distance // 1_000_000} s off the members' median",
             )
         late = is_late(submit, config.inline_limit_bytes, config.quorum)
-        if not (late or self.frozen or staging.must_wait(submit.session)):
+        waits = late or self.frozen or staging.must_wait(submit.session)
+        if not waits and copies_awaited(submit) <= len(config.members):
             return self._stamp(submit, now)
         self._outbox.persist(PersistAnnouncement(ticket=submit.ticket, digest=submit.digest))
         self._outbox.tell(TellAccepted(ticket=submit.ticket, header=None))
-        staging.add(submit, now, late=late)
+        staging.add(submit, now, self._counter.clock.wall, late=late)
         self._stamp_check = True
         return None
 
@@ -353,6 +369,7 @@ class Ordering:
 
     def flush(self, now: int) -> None:
         """Do once per batch what its events made possible."""
+        self._give_up(now)
         if self.frozen:
             self._follow(now)
         else:
@@ -369,6 +386,16 @@ class Ordering:
             self._outbox.tell_all(Alarm(code=code, text=text) for code, text in warnings)
             warnings.clear()
 
+    def _give_up(self, now: int) -> None:
+        """Withdraw synchronous runs that had no stamp in time, also while frozen (P34)."""
+        there = len(self._config.members)
+        for submit in self._staging.give_up(now):
+            copies = submit.facts.copies
+            text = f"it needs {copies} copies, the log has {there} members"
+            if copies <= there:
+                text = f"it needs {copies} copies of {there} members, and got no timestamp in time"
+            self._withdraw([submit], "synchro-timeout", text)
+
     def _order(self, now: int) -> None:
         if self._staging.runs:
             self._stamp_ready(now)
@@ -379,7 +406,7 @@ class Ordering:
         """Append runs of other queues once they are durable here (P9)."""
         if self._queue.tail:
             self._queue.append_tail(self._collecting.streams)
-            self._drain(now)
+            self._drain(now, _FROM_ANOTHER)
 
     def _stamp_ready(self, now: int) -> None:
         """Stamp announced runs whose files the quorum holds, or were found whole here (P1a)."""
@@ -392,7 +419,7 @@ class Ordering:
             digest = run.submit.digest
             if 1 + sum(digest in peer.held for peer in self._peers) >= config.quorum:
                 run.ready = True
-        for submit in staging.take_ready():
+        for submit in staging.take_ready(len(config.members)):
             self._stamp(submit, now)
         for digest in staging.take_overdue(now):
             self._outbox.tell(CheckUnstamped(digest=digest))
@@ -418,7 +445,11 @@ class Ordering:
             return
         mark = self._collecting.acquired_mark()
         self._told_acquired = max(self._told_acquired, own.watermark)
+        peers, quorum = self._peers, self._config.quorum
         while (run := own.get(self._told_acquired + 1)) is not None and run.last <= mark:
+            needed = copies_needed(run, peers, quorum)
+            if needed > quorum and holders(run, peers) < needed:
+                break
             self._told_acquired = run.last
             self._outbox.tell(TellAcquired(header=run.header))
 
@@ -436,16 +467,20 @@ class Ordering:
             # The next run of the agreed order, if it may be added now; stop, never skip.
             while (run := head_of(self._streams)) and may_add(run, self._peers, least, quorum):
                 queue.append(run, streams[run.header.origin])
-        self._drain(now)
+        self._drain(now, len(self._config.members))
 
-    def _drain(self, now: int) -> None:
-        """Persist and report appended runs."""
+    def _drain(self, now: int, copies: int) -> None:
+        """Persist and report appended runs.
+
+        Args:
+            copies: So many members hold each of them, or as many as it needs.
+        """
         appended = self._queue.drain()
         if appended is not None:
             self._added_at = now
             self._counter.use(self._queue.key[1])
             self._outbox.persist(appended)
-            self._outbox.tell(TellOrdered(entries=appended.entries))
+            self._outbox.tell(TellOrdered(entries=appended.entries, copies=copies))
 
     # ------------------------------------------------------------------ rounds
 
@@ -570,7 +605,10 @@ class Ordering:
     def want(self, view: View, now: int) -> int:
         """Request the final queue's runs that this node lacks; errors and result as `want`."""
         missing = want(self._queue, self._collecting, view, now)
-        self._drain(now)
+        # What it appended up to the base of the next epoch, a member of this one had added.  That
+        # of a later one may be in the final queue between them; its members hold all of it.
+        follows = view.epoch == self._config.epoch + 1
+        self._drain(now, len(self._config.members if follows else view.members))
         return missing
 
     def claims(self, view: View) -> list[RunHeader]:
@@ -585,7 +623,8 @@ class Ordering:
         """
         for voided in append_final(self._queue, self._collecting.streams, view, now):
             self._outbox.persist(PersistVoid(voided=voided))
-        self._drain(now)
+        # Each member-to-be holds the final queue (P16); those that are left may be fewer.
+        self._drain(now, len(view.members))
         check_end(self._queue, view)
         return self.own_incoming()
 
@@ -611,7 +650,11 @@ class Ordering:
 
     def next_deadline(self) -> int | None:
         """Return when something is due, None = nothing."""
-        times = [self._fetching.next_deadline(), self._prefetching.next_deadline()]
+        times = [
+            self._fetching.next_deadline(),
+            self._prefetching.next_deadline(),
+            self._staging.overdue_at,
+        ]
         if not self.frozen:
             times.append(self._rounds.heartbeat_at)
             if self._staging.runs:
@@ -655,6 +698,9 @@ class Ordering:
                 for peer in self._peers
             ),
             clock_distance_us=self._collecting.clock_distance(now),
+            synchronous=synchronous_status(
+                self._staging, self._own.runs, self._peers, self._config.quorum
+            ),
         )
 
     def incoming(self, limit: int) -> list[tuple[RunHeader, bool]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.order.addition import holders
+from sparktxlog.protocol.order.addition import copies_needed, holders
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.unstamped import Staging
@@ -25,6 +25,8 @@ class AwaitReason(str, Enum):
     PAYLOAD = "payload"
     #: This node itself does not have the run's payload yet.
     SELF_PAYLOAD = "self-payload"
+    #: It has a place and is no member; a synchronous transaction needs its copy (P34).
+    COPY = "copy"
     #: It has not admitted this node yet, which asks for it (P21).
     ADMISSION = "admission"
 
@@ -66,6 +68,40 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SynchronousStatus:
+    """Own synchronous transactions that wait for members or for their copies (P34)."""
+
+    #: Accepted and not stamped: transactions, bytes of their runs, shell's time of the oldest.
+    waiting: int = 0
+    size_bytes: int = 0
+    oldest_since: int | None = None
+    #: Stamped, and too few members are known to hold them yet.
+    unconfirmed: int = 0
+    unconfirmed_since: int | None = None
+
+
+def synchronous_status(
+    staging: Staging, own: Iterable[Run], peers: Sequence[Peer], quorum: int
+) -> SynchronousStatus:
+    """Return what waits of the own synchronous transactions; `own` are the stamped runs."""
+    waiting = staging.synchronous()
+    unconfirmed = [
+        run
+        for run in own
+        if run.facts is not None
+        and run.facts.copies
+        and holders(run, peers) < copies_needed(run, peers, quorum)
+    ]
+    return SynchronousStatus(
+        waiting=sum(run.submit.facts.n for run in waiting),
+        size_bytes=sum(run.submit.size_bytes for run in waiting),
+        oldest_since=min((run.submitted_at for run in waiting), default=None),
+        unconfirmed=sum(run.header.n for run in unconfirmed),
+        unconfirmed_since=min((run.seen_at for run in unconfirmed), default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MasterStatus:
     """State of a master at one moment."""
 
@@ -103,6 +139,7 @@ class MasterStatus:
     quorum: int = 0
     #: Members that are missing at the moment.
     suspects: tuple[NodeId, ...] = ()
+    synchronous: SynchronousStatus = SynchronousStatus()
 
 
 def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:
@@ -147,7 +184,7 @@ def awaited(
                 found.append(_awaited(peer.node_id, AwaitReason.PROMISE, since, head))
         if head.facts is None:
             found.append(_awaited(self_id, AwaitReason.SELF_PAYLOAD, since, head))
-        if holders(head, peers) < quorum:
+        if holders(head, peers) < copies_needed(head, peers, quorum):
             origin = head.header.origin
             for peer in peers:
                 if peer.node_id != origin and peer.acquired.get(origin, 0) < head.last:

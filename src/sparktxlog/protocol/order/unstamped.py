@@ -4,6 +4,9 @@ A run with many staged bytes is announced unstamped; it has no timestamp and no 
 so it delays no other run.  Its origin stamps it when the acquisition quorum holds the files, or,
 after the stage timeout, when it has checked that its own files are complete.  Runs of one session
 are stamped in submit order, so a small run after a bulk run of its session waits here too.
+
+A synchronous run waits here while there are fewer members than it needs copies, and is withdrawn if
+it has no stamp in time (P34).  It never had one, so no node can order it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from sparktxlog.protocol.words.events import RunSubmitted
+from sparktxlog.protocol.words.events import RunSubmitted, earliest
 from sparktxlog.protocol.words.messages import Announcement
 from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
 
@@ -22,11 +25,18 @@ _MAX_FOREIGN = 1_024
 class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
-    __slots__ = ("check_at", "checked", "next_at", "pause_us", "ready", "submit", "submitted_at")
+    __slots__ = (
+        "check_at", "checked", "copies", "next_at", "patience_us", "pause_us", "ready", "submit",
+        "submitted_at",
+    )  # fmt: skip
 
-    def __init__(self, submit: RunSubmitted, now: int, timeout_us: int, *, late: bool) -> None:
+    def __init__(self, submit: RunSubmitted, since: int, now: int, timeout_us: int, *, late: bool):
         self.submit = submit
-        self.submitted_at = now
+        self.submitted_at = since
+        #: So many members it waits for; of a plain run 0 (P34).
+        self.copies = copies_awaited(submit)
+        #: A synchronous run may wait so much longer than others, for its files.
+        self.patience_us = timeout_us if late else 0
         #: False: the quorum does not hold its files yet, and they were not found complete here.
         self.ready = not late
         #: When to have its files checked (again), and whether a check was requested.
@@ -40,10 +50,15 @@ class Unstamped:
 class Staging:
     """Own unstamped runs, first in first out per session."""
 
-    __slots__ = ("_lines", "_timeout_us", "payload_bytes", "runs")
+    __slots__ = (
+        "_lines", "_overdue_at", "_synchro_timeout_us", "_timeout_us", "payload_bytes", "runs",
+    )  # fmt: skip
 
-    def __init__(self, timeout_us: int) -> None:
+    def __init__(self, timeout_us: int, synchro_timeout_us: int) -> None:
         self._timeout_us = timeout_us
+        self._synchro_timeout_us = synchro_timeout_us
+        #: When to look for synchronous runs that waited too long; None = there are none.
+        self._overdue_at: int | None = None
         #: By ticket, in submit order.
         self.runs: dict[int, Unstamped] = {}
         #: Per session: its unstamped runs; only the first may be stamped.
@@ -54,13 +69,46 @@ class Staging:
         """Return whether a run of that session waits for its stamp."""
         return session is not None and session in self._lines
 
-    def add(self, submit: RunSubmitted, now: int, *, late: bool) -> None:
-        """Add an own run that cannot be stamped at once."""
-        run = Unstamped(submit, now, self._timeout_us, late=late)
+    def add(self, submit: RunSubmitted, now: int, wall: int, *, late: bool) -> None:
+        """Add an own run that cannot be stamped at once.
+
+        Args:
+            wall: Wall clock: a synchronous run may have waited before a restart.
+        """
+        since = now
+        if copies_awaited(submit):
+            since -= max(0, wall - (submit.submitted_at or 0))
+        run = Unstamped(submit, since, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
         self.payload_bytes += submit.size_bytes
         if submit.session is not None:
             self._lines.setdefault(submit.session, deque()).append(run)
+        if run.copies:
+            self._overdue_at = earliest((self._overdue_at, self._gives_up_at(run)))
+
+    def _gives_up_at(self, run: Unstamped) -> int:
+        return run.submitted_at + run.patience_us + self._synchro_timeout_us
+
+    def set_synchro_timeout(self, timeout_us: int, now: int) -> None:
+        """Let synchronous runs wait longer or less long, those that wait already too."""
+        self._synchro_timeout_us = timeout_us
+        self._overdue_at = now if self.synchronous() else None
+
+    def synchronous(self) -> list[Unstamped]:
+        """Return the synchronous runs that wait for their stamp, in submit order."""
+        return [run for run in self.runs.values() if run.copies]
+
+    def give_up(self, now: int) -> list[RunSubmitted]:
+        """Remove and return the synchronous runs that waited too long for their stamp (P34)."""
+        if self._overdue_at is None or now < self._overdue_at:
+            return []
+        waiting = self.synchronous()
+        overdue = [run for run in waiting if now >= self._gives_up_at(run)]
+        for run in overdue:
+            self._remove(run)
+        left = (self._gives_up_at(run) for run in waiting if now < self._gives_up_at(run))
+        self._overdue_at = min(left, default=None)
+        return [run.submit for run in overdue]
 
     def withdraw(self, digest: bytes) -> list[RunSubmitted]:
         """Remove and return the runs of a digest: their files are lost."""
@@ -95,11 +143,16 @@ class Staging:
             run.ready = True
         return bool(found)
 
-    def take_ready(self) -> list[RunSubmitted]:
-        """Remove and return the runs that may be stamped now, in order."""
+    def take_ready(self, members: int) -> list[RunSubmitted]:
+        """Remove and return the runs that may be stamped now, in order.
+
+        Args:
+            members: Of the present view: a run that needs more copies goes on waiting (P34).
+        """
         taken: list[RunSubmitted] = []
         for run in list(self.runs.values()):
-            self._take(run, taken)
+            if run.copies <= members:
+                self._take(run, taken)
         return taken
 
     def _take(self, run: Unstamped, taken: list[RunSubmitted]) -> None:
@@ -135,6 +188,11 @@ class Staging:
     def next_deadline(self) -> int | None:
         """Return the next stage timeout or repetition, None if nothing waits."""
         return min((min(run.check_at, run.next_at) for run in self.awaited()), default=None)
+
+    @property
+    def overdue_at(self) -> int | None:
+        """When to `give_up`, None = never."""
+        return self._overdue_at
 
 
 class _Coming:
@@ -223,6 +281,11 @@ class Prefetching:
         return min(waiting) if waiting and busy < self._limit else None
 
 
+def copies_awaited(submit: RunSubmitted) -> int:
+    """Return how many members a view must have before a run is stamped, 0 = any (P34)."""
+    return 0 if submit.submitted_at is None else submit.facts.copies
+
+
 def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
     """Return whether a run is stamped only when a quorum holds its files (P1a)."""
     return submit.staged_bytes > inline_limit_bytes and quorum > 1
@@ -237,4 +300,5 @@ def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:
         staged_bytes=waiting.staged_bytes,
         facts=waiting.facts,
         session=waiting.session,
+        submitted_at=waiting.submitted_at,
     )

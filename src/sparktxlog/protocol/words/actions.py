@@ -211,6 +211,9 @@ class TellOrdered:
     """Entries are durable in the synchronized queue: receipts, publishing."""
 
     entries: tuple[QueueEntry, ...]
+    #: How many members are known to hold each of them; more may.  A synchronous run that was to
+    #: have more is told as late (P34).
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

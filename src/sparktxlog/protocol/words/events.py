@@ -23,6 +23,10 @@ class RunSubmitted:
     staged_bytes: int
     facts: RunFacts
     session: str | None = None
+    #: Wall clock when it was accepted, microseconds since 1970 UTC; counts only for a synchronous
+    #: run, whose patience does not begin anew with a restart (P34).  None: it was accepted under an
+    #: earlier incarnation, may have had a stamp there, and so is not held back or withdrawn.
+    submitted_at: int | None = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,8 @@ class ChangeRequested:
     roster: tuple[Seat, ...]
     #: See `View.quorum_rule`; empty = unchanged.
     quorum_rule: str = ""
+    #: See `View.synchro_rule`; empty = unchanged.
+    synchro_rule: str = ""
     #: A run that no node can deliver; then everything else stays unchanged.
     void: Voided | None = None
 
@@ -140,6 +146,13 @@ class ForceRequested:
     ticket: int
     #: New log id from here on, so that the others' log is a fork.
     lineage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynchroTimeoutSet:
+    """An operator set how long a synchronous run may wait for its stamp, microseconds (P34)."""
+
+    timeout_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +180,7 @@ Event = (
     | EpochMessageReceived
     | ChangeRequested
     | ForceRequested
+    | SynchroTimeoutSet
     | Rested
     | Tick
 )

@@ -40,6 +40,10 @@ class MasterConfig:
     #: Staged files above this are stamped late (P1a).
     inline_limit_bytes: int = 64 << 10
     stage_timeout_us: int = 60_000_000
+    #: A synchronous run that has no stamp so long after it was accepted is withdrawn (P34).
+    synchro_timeout_us: int = 5_000_000
+    #: (*) Copies of synchronous runs in the first epoch, see `View.synchro_rule`.
+    synchro_rule: str = ""
     #: How far ahead of the counter H is reserved (P2).
     reserve_us: int = 1_000_000
     idle_round_min_us: int = 1_000_000
@@ -93,6 +97,8 @@ class RecoveredAnnouncement:
     staged_bytes: int
     facts: RunFacts
     session: str | None
+    #: See `RunSubmitted.submitted_at`.
+    submitted_at: int | None = 0
 
 
 class OlderIds(Protocol):

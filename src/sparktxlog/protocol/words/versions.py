@@ -18,7 +18,7 @@ from sparktxlog.protocol.words.view import FIRST_VERSION, View
 
 #: Versions that this release speaks.
 OLDEST = FIRST_VERSION
-NEWEST = 5
+NEWEST = 6
 #: In force: manifests say what the accepting node knew of their ids, and until when transactions
 #: are valid (P25c).
 ACCEPTANCE = 3
@@ -30,6 +30,8 @@ VOIDS = 3
 CONDITIONS = 4
 #: In force: tables may be changed (P33).
 CHANGES = 5
+#: In force: transactions and tables may be synchronous (P34).
+SYNCHRONOUS = 6
 
 
 def deciders(view: View) -> set[NodeId]:

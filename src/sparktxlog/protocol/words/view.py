@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from sparktxlog.model.copies import DEFAULT_EXPRESSION, copies_of
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.messages import MergeBase, RunHeader
@@ -90,6 +91,9 @@ class View:
     #: Conditions are judged, and writes counted, after this position: the end of the final queue
     #: before the first view that brought this into force (P27, P31).  None = nowhere yet.
     conditions_after: int | None = None
+    #: How many members hold a synchronous transaction before it is ordered (P34): an expression
+    #: over N, see `model.copies`; empty = the default.
+    synchro_rule: str = ""
 
     @property
     def settled(self) -> View:
@@ -103,6 +107,16 @@ class View:
     def quorum(self) -> int:
         """Acquisition quorum q of this view."""
         return quorum_of(self.quorum_rule, len(self.members))
+
+    @property
+    def masters(self) -> int:
+        """How many places carry data: N of `synchro_rule`."""
+        return sum(not seat.witness for seat in self.roster)
+
+    @property
+    def synchro_quorum(self) -> int:
+        """How many copies a synchronous transaction needs, its origin's included (P34)."""
+        return copies_of(self.synchro_rule or DEFAULT_EXPRESSION, self.masters)
 
     @property
     def data_quorum(self) -> int:

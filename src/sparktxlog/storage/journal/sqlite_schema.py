@@ -32,7 +32,7 @@ APPLICATION_ID = 0x54584C47
 #: Formats that this release writes and keeps; an older release refuses a later format.  From format
 #: 2 on, a file has the number of the wire version that its log uses.  Until that is raised, the
 #: releases that wrote the file can open it again (P31).
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _KEPT_VERSION = 2
 
 _PAGE_BYTES = 8192
@@ -107,6 +107,7 @@ class _Facts(msgspec.Struct, array_like=True):
     voided: bool = False
     conditions: tuple[tuple[int, Condition], ...] = ()
     changes: tuple[tuple[int, str, TableChange], ...] = ()
+    copies: int = 0
 
 
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
@@ -266,10 +267,12 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which have their own column."""
     kept: tuple[Any, ...] = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
-    if facts.voided or facts.conditions or facts.changes:
+    if facts.voided or facts.conditions or facts.changes or facts.copies:
         kept = (*kept, facts.voided, facts.conditions)
-    if facts.changes:
+    if facts.changes or facts.copies:
         kept = (*kept, facts.changes)
+    if facts.copies:
+        kept = (*kept, facts.copies)
     return encode(kept)
 
 

@@ -24,36 +24,36 @@ def submitted(ticket: int, staged: int = 0, session: str | None = None) -> RunSu
 
 class TestStaging:
     def test_first_in_first_out_per_session(self) -> None:
-        staging = Staging(100)
-        staging.add(submitted(1, 9, "s"), 0, late=True)
-        staging.add(submitted(2, 0, "s"), 0, late=False)
-        staging.add(submitted(3, 9, "t"), 0, late=True)
+        staging = Staging(100, 50)
+        staging.add(submitted(1, 9, "s"), 0, 0, late=True)
+        staging.add(submitted(2, 0, "s"), 0, 0, late=False)
+        staging.add(submitted(3, 9, "t"), 0, 0, late=True)
         assert staging.must_wait("s") and not staging.must_wait("u") and not staging.must_wait(None)
-        assert staging.take_ready() == []
+        assert staging.take_ready(1) == []
         staging.runs[3].ready = True
-        assert [s.ticket for s in staging.take_ready()] == [3]
+        assert [s.ticket for s in staging.take_ready(1)] == [3]
         staging.runs[1].ready = True
-        assert [s.ticket for s in staging.take_ready()] == [1, 2]
+        assert [s.ticket for s in staging.take_ready(1)] == [1, 2]
         assert staging.payload_bytes == 0 and not staging.must_wait("s")
 
     def test_after_the_stage_timeout_a_run_is_stamped_once_its_files_were_seen(self) -> None:
-        staging = Staging(100)
-        staging.add(submitted(1, 9), 7, late=True)
+        staging = Staging(100, 50)
+        staging.add(submitted(1, 9), 7, 0, late=True)
         digest = staging.runs[1].submit.digest
         assert not staging.found_whole(digest), "nobody asked"
-        assert staging.take_overdue(106) == staging.take_ready() == []
+        assert staging.take_overdue(106) == staging.take_ready(1) == []
         staging.runs[1].next_at = 1_000
         assert staging.next_deadline() == 107
         assert staging.take_overdue(107) == [digest]
-        assert staging.take_overdue(206) == staging.take_ready() == [], "asked once"
+        assert staging.take_overdue(206) == staging.take_ready(1) == [], "asked once"
         assert staging.take_overdue(207) == [digest], "an answer may be lost"
         assert staging.next_deadline() == 307
         assert staging.found_whole(digest)
-        assert [s.ticket for s in staging.take_ready()] == [1]
+        assert [s.ticket for s in staging.take_ready(1)] == [1]
 
     def test_announcements_are_repeated_ever_more_seldom(self) -> None:
-        staging = Staging(10_000)
-        staging.add(submitted(1, 9), 0, late=True)
+        staging = Staging(10_000, 50)
+        staging.add(submitted(1, 9), 0, 0, late=True)
         times = []
         for now in range(100):
             if staging.take_unannounced(now, 10, 30):

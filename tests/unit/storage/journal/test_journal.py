@@ -255,7 +255,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / JOURNAL_NAME)
     other.execute("PRAGMA user_version=99")
     other.close()
-    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 5"):
+    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads formats 1 to 6"):
         Journal(tmp_path)
 
 
@@ -275,7 +275,7 @@ def test_older_releases_are_kept_out_once_the_log_works_by_a_version_beyond_thei
     other = sqlite3.connect(tmp_path / JOURNAL_NAME)
     other.execute("PRAGMA user_version=2")
     other.close()
-    for version, format_ in ((2, 2), (3, 3), (4, 4), (5, 5), (9, 5)):
+    for version, format_ in ((2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (9, 6)):
         view = View(lineage="l", epoch=version, roster=(), members=(), version=version)
         vote = BallotState(epoch=1, accepted=Vote(ballot=Ballot(), view=view))
         journal = Journal(tmp_path)

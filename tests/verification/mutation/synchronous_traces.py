@@ -1,0 +1,238 @@
+"""Directed traces of synchronous runs (protocol P34)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.verification.mutation.lone import (
+    SECOND_US,
+    Lone,
+    changing,
+    next_ballot,
+    next_view,
+    queued,
+    sent,
+    views,
+)
+
+from sparktxlog.protocol.epoch.union import end_of
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import (
+    Action,
+    PersistAnnouncement,
+    PersistOwnRun,
+    PersistRestamp,
+    PersistWithdrawal,
+    TellAcquired,
+    TellChange,
+    TellOrdered,
+    TellRejected,
+)
+from sparktxlog.protocol.words.balloting import Accept
+from sparktxlog.protocol.words.events import ChangeRequested, PostReceived, SynchroTimeoutSet
+from sparktxlog.protocol.words.messages import MergeBase, RunHeader
+from sparktxlog.protocol.words.versions import SYNCHRONOUS
+from sparktxlog.protocol.words.view import Phase, View
+
+
+def _without_c(core: type[Master]) -> Lone:
+    """Return a node in an epoch with two of three members."""
+    node = Lone(core)
+    node.disk.view = next_view(node.view, "a", "b")
+    node.start()
+    return node
+
+
+def _stamped(actions: list[Action]) -> list[int]:
+    return [action.ticket for action in actions if isinstance(action, PersistOwnRun)]
+
+
+def _header(actions: list[Action]) -> RunHeader:
+    headers = [action.header for action in actions if isinstance(action, PersistOwnRun)]
+    assert len(headers) == 1
+    return headers[0]
+
+
+def _refused(actions: list[Action]) -> list[tuple[int, str]]:
+    """Return tickets and codes of what is refused, durably first."""
+    gone = [action.ticket for action in actions if isinstance(action, PersistWithdrawal)]
+    told = [(a.ticket, a.code) for a in actions if isinstance(a, TellRejected)]
+    assert gone == [ticket for ticket, _ in told]
+    return told
+
+
+def _copies(actions: list[Action]) -> list[int]:
+    """Return how many members are said to hold what is told as ordered."""
+    return [action.copies for action in actions if isinstance(action, TellOrdered)]
+
+
+def _acquires(node: Lone, sender: str, epoch: int = 1) -> list[Action]:
+    """Let another member say that it holds all that this node stamped, and stamped nothing."""
+    node.now += SECOND_US // 100
+    own = {"a": node.master.standing.seq_now}
+    post = replace(node.post_of(sender, node.now + SECOND_US), epoch=epoch, known=own, acquired=own)
+    return node.feed(PostReceived(post=post))
+
+
+def _decided(node: Lone, view: View) -> list[Action]:
+    return node.hear(node.letter_of_decision("b", view))
+
+
+def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
+    """P34: a run that needs three copies waits while there are two members; plain ones go on."""
+    node = _without_c(core)
+    actions = node.submit(copies=3)
+    assert not _stamped(actions)
+    assert [a.ticket for a in actions if isinstance(a, PersistAnnouncement)] == [1]
+    assert _stamped(node.submit()) == [2]
+    assert _stamped(node.submit(copies=2)) == [3]
+    assert _stamped(node.wait(SECOND_US)) == []
+    assert _stamped(_decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))) == [1]
+
+
+def waiting_runs_keep_the_order_of_their_session(core: type[Master]) -> None:
+    """P1a, P34: a plain run waits for a synchronous one of its session, and goes on without it."""
+    node = _without_c(core)
+    node.submit(copies=3, session="s")
+    assert not _stamped(node.submit(session="s"))
+    assert _stamped(node.submit(session="t")) == [3]
+    actions = node.wait(6 * SECOND_US)
+    assert (_refused(actions), _stamped(actions)) == ([(1, "synchro-timeout")], [2])
+
+
+def what_waits_too_long_is_withdrawn(core: type[Master]) -> None:
+    """P34: a run without a stamp in time is forgotten durably, and is never stamped later."""
+    node = _without_c(core)
+    node.submit(copies=3)
+    assert not _refused(node.wait(4 * SECOND_US))
+    actions = node.wait(2 * SECOND_US)
+    assert _refused(actions) == [(1, "synchro-timeout")]
+    texts = [action.text for action in actions if isinstance(action, TellRejected)]
+    assert texts == ["it needs 3 copies, the log has 2 members"]
+    late = _decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))
+    node.start()
+    assert not _stamped([*late, *node.wait(SECOND_US)])
+
+
+def patience_goes_on_over_a_restart(core: type[Master]) -> None:
+    """P34: a restart does not let a synchronous run wait anew, and does not forget it."""
+    node = _without_c(core)
+    node.submit(copies=3)
+    assert not _refused(node.wait(3 * SECOND_US))
+    assert not _refused(node.start())
+    assert _refused(node.wait(3 * SECOND_US)) == [(1, "synchro-timeout")]
+
+
+def what_waited_too_long_is_not_stamped_after_a_restart(core: type[Master]) -> None:
+    """P34: its client may know it as withdrawn, though there are enough members now."""
+    node = _without_c(core)
+    node.submit(copies=3)
+    node.disk.view = replace(next_view(node.view, "a", "b", "c"), epoch=3)
+    node.now += 6 * SECOND_US
+    actions = node.start()
+    assert (_refused(actions), _stamped(actions)) == ([(1, "synchro-timeout")], [])
+
+
+def a_wedged_node_withdraws_too(core: type[Master]) -> None:
+    """P34: who may not stamp tells so in time; a plain run waits on."""
+    node = Lone(core)
+    node.hear(node.prepare("b", 1))
+    node.submit()
+    node.submit(copies=2)
+    actions = node.wait(6 * SECOND_US)
+    assert node.master.phase is Phase.WEDGED
+    assert _refused(actions) == [(2, "synchro-timeout")]
+    assert list(node.disk.announcements) == [1]
+
+
+def patience_can_be_set(core: type[Master]) -> None:
+    """P34: another timeout counts for those that wait already."""
+    node = _without_c(core)
+    node.submit(copies=3)
+    node.feed(SynchroTimeoutSet(timeout_us=20 * SECOND_US))
+    assert not _refused(node.wait(10 * SECOND_US))
+    actions = node.feed(SynchroTimeoutSet(timeout_us=8 * SECOND_US))
+    assert _refused(actions) == [(1, "synchro-timeout")]
+
+
+def so_many_members_hold_it_first(core: type[Master]) -> None:
+    """P7, P34: a run that needs three copies is not told as acquired or ordered with two."""
+    node = Lone(core)
+    node.submit()
+    node.submit(copies=3)
+    actions = _acquires(node, "b") + _acquires(node, "c")
+    assert [a.header.seq for a in actions if isinstance(a, TellAcquired)] == [1, 2]
+    node = Lone(core)
+    node.submit(copies=3)
+    post = replace(node.post_of("c", node.now + SECOND_US), known={"a": 1})
+    actions = _acquires(node, "b") + node.feed(PostReceived(post=post))
+    assert not [a for a in actions if isinstance(a, (TellAcquired, TellOrdered))]
+    actions = _acquires(node, "c")
+    assert [a.header.seq for a in actions if isinstance(a, TellAcquired)] == [1]
+    assert _copies(actions) == [3]
+
+
+def a_quorum_that_suffices_is_enough(core: type[Master]) -> None:
+    """P34: where the acquisition quorum is as large, a synchronous run costs what others cost."""
+    node = Lone(core)
+    node.submit(copies=2)
+    post = replace(node.post_of("c", node.now + SECOND_US), known={"a": 1})
+    assert _copies(_acquires(node, "b") + node.feed(PostReceived(post=post))) == [3]
+
+
+def a_final_queue_says_how_many_hold_it(core: type[Master]) -> None:
+    """P34: what the final queue keeps with fewer copies is told with their number."""
+    node = Lone(core)
+    header = _header(node.submit(copies=3))
+    tail = (header,)
+    view = next_view(node.view, "a", "b")
+    actions = _decided(node, replace(view, tail=tail, end=end_of(MergeBase(), tail)))
+    assert [entry.header for one in queued(actions) for entry in one.entries] == [header]
+    assert _copies(actions) == [2]
+
+
+def a_new_stamp_asks_for_what_there_is(core: type[Master]) -> None:
+    """P20, P34: what was stamped goes on in a later epoch, with all members that are left."""
+    node = Lone(core, votes={"a": 1, "b": 1, "c": 1, "d": 1})
+    node.submit(copies=4)
+    actions = _decided(node, next_view(node.view, "a", "b", "c"))
+    assert [type(action) for action in actions].count(PersistRestamp) == 1
+    assert not _copies(_acquires(node, "b", 2))
+    assert _copies(_acquires(node, "c", 2)) == [3]
+
+
+def runs_of_an_earlier_incarnation_are_stamped(core: type[Master]) -> None:
+    """P30, P34: they may have had a stamp, so nobody may say that they were never ordered."""
+    node = _without_c(core)
+    node.submit(copies=3)
+    waiting = node.disk.announcements
+    waiting[1] = replace(waiting[1], submitted_at=None)
+    assert not _refused(node.start())
+    assert list(node.disk.announcements) == []
+
+
+def the_rule_is_decided_and_stays(core: type[Master]) -> None:
+    """P11, P34: another rule comes with an epoch and stays; N counts no witness."""
+    node = Lone(core, votes=dict.fromkeys(("a", "b", "c", "w", "w2"), 1))
+    assert node.view.synchro_quorum == 2
+    ballot = changing(node, node.view.roster, synchro_rule="N")
+    node.hear(node.promise("b", ballot), node.promise("c", ballot))
+    found = views(node.hear(node.accepted("b", ballot), node.accepted("c", ballot)))
+    assert len(found) == 1
+    view = found[0]
+    assert (view.synchro_rule, view.synchro_quorum) == ("N", 3)
+    node.hear(replace(node.prepare("b", 1), view=view))
+    ballot = next_ballot(node)
+    promises = [replace(node.promise(peer, ballot), epoch=view.epoch) for peer in "bc"]
+    asked = sent(node.hear(*promises), Accept)
+    assert {accept.candidate.synchro_rule for accept in asked} == {"N"}
+
+
+def older_releases_know_no_rule(core: type[Master]) -> None:
+    """P31, P34: while a member would not know it, no rule is decided."""
+    node = Lone(core)
+    node.disk.view = replace(node.view, version=SYNCHRONOUS - 1)
+    node.start()
+    wanted = ChangeRequested(ticket=1, roster=node.view.roster, synchro_rule="N")
+    told = [action.text for action in node.feed(wanted) if isinstance(action, TellChange)]
+    assert told == ["not all members are of a release that knows synchronous transactions"]

@@ -1,0 +1,169 @@
+"""Synchronous runs in a simulated hour, and operators that change their quorum and timeout (P34).
+
+They are drawn beside everything else, so that the draws of all else are those without them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.verification.model.invariants import violated
+
+from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.words.actions import (
+    PersistOwnRun,
+    PersistQueue,
+    PersistWithdrawal,
+    TellOrdered,
+)
+from sparktxlog.protocol.words.events import SynchroTimeoutSet
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.versions import SYNCHRONOUS
+from sparktxlog.protocol.words.view import View
+
+if TYPE_CHECKING:
+    from tests.verification.simulation.node import SimulatedNode
+    from tests.verification.simulation.operator import Operator
+    from tests.verification.simulation.world import World
+
+#: Part of the runs that are synchronous.
+_RUNS = 0.25
+#: What an operator sets, and the mean pause between, microseconds.
+_RULES = ("N/2+1", "N", "N-1", "2", "1", "2*N/3+1")
+_TIMEOUTS_US = (1_000_000, 5_000_000, 20_000_000)
+_PAUSE_US = 240_000_000
+
+
+class Synchronous:
+    """Clients that want so many copies, and operators that say how many.
+
+    Args:
+        seed: Of their own draws.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._random = Random(f"{seed}:synchronous")
+
+    def draw(self, master: Master) -> int:
+        """Return how many copies a run needs, as a node takes it; 0 = it is a plain one."""
+        if self._random.random() >= _RUNS or master.view.version < SYNCHRONOUS:
+            return 0
+        return master.view.synchro_quorum
+
+    def operate(self, world: World, operator: Operator, until: int) -> None:
+        """Change the rule or the timeout now and then."""
+        delay = int(self._random.expovariate(1 / _PAUSE_US))
+        if world.now + delay < until:
+            world.after(delay, self._change, world, operator, until)
+
+    def _change(self, world: World, operator: Operator, until: int) -> None:
+        random = self._random
+        members = [node for node in world.nodes.values() if node.member and not node.paused]
+        if members:
+            node = random.choice(members)
+            assert node.master is not None
+            if random.random() < 0.5:
+                node.handle([SynchroTimeoutSet(timeout_us=random.choice(_TIMEOUTS_US))])
+            else:
+                rule = random.choice(_RULES)
+                operator.ask(node, node.master.view.roster, synchro_rule=rule)
+        self.operate(world, operator, until)
+
+
+class SynchronousChecks:
+    """P34: what holds of synchronous runs; watches one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        #: Digests of runs that were withdrawn for good.
+        self._withdrawn: set[bytes] = set()
+        #: Digests of runs on a disk that came back, or was begun anew: who vouches for them?
+        self._excused: set[bytes] = set()
+        #: Digest → nodes that ever held the run durably: a disk may be lost later.
+        self._held: dict[bytes, set[str]] = {}
+
+    def _copies(self, digest: bytes) -> int:
+        return self._world.facts[digest].copies
+
+    def _view(self, epoch: int) -> View:
+        views = self._world.checks.views
+        return views.get(epoch) or first_view(next(iter(self._world.nodes.values())).config)
+
+    def refused(self, node: SimulatedNode, ticket: int) -> None:
+        """See a client told that its run got no stamp in time."""
+        if not node.submits[ticket].facts.copies:
+            violated(f"P34: {node.name} refuses the plain run {ticket} as a synchronous one")
+
+    def held(self, node: SimulatedNode, header: RunHeader) -> None:
+        """See a run become durable."""
+        if self._copies(header.digest):
+            self._held.setdefault(header.digest, set()).add(node.name)
+
+    def excuse(self, node: SimulatedNode) -> None:
+        """See a node get another disk, or begin as another with what it has."""
+        for submit in node.disk.announcements.values():
+            self._excused.add(submit.digest)
+            self._withdrawn.discard(submit.digest)
+
+    def stamped(self, node: SimulatedNode, action: PersistOwnRun) -> None:
+        """Nobody stamps a synchronous run in a view with fewer members than it needs copies."""
+        header, copies = action.header, self._copies(action.header.digest)
+        if not copies:
+            if any(self._copies(s.digest) for s in node.disk.announcements.values()):
+                self._world.marks.hit("plain run stamped while a synchronous one waits")
+            return
+        self._world.marks.hit("synchronous run stamped")
+        submit = node.submits.get(action.ticket)
+        inherited = submit is not None and submit.submitted_at is None
+        members = len(self._view(header.epoch).members)
+        if copies > members and not inherited and header.digest not in self._excused:
+            violated(f"P34: {node.name} stamps {header}: {copies} copies of {members} members")
+
+    def withdrawn(self, node: SimulatedNode, action: PersistWithdrawal) -> None:
+        """See a run forgotten."""
+        if self._copies(action.digest) and action.code == "synchro-timeout":
+            self._world.marks.hit("synchronous run withdrawn")
+            self._withdrawn.add(action.digest)
+
+    def told(self, node: SimulatedNode, action: TellOrdered) -> None:
+        """What is told of copies is true."""
+        for entry in action.entries:
+            header, wanted = entry.header, self._copies(entry.header.digest)
+            held = len(self._held.get(header.digest, ()))
+            if held < min(wanted, action.copies):
+                violated(
+                    f"P34: {node.name} tells {action.copies} copies of {header}, {held} hold it"
+                )
+            if action.copies < wanted and header.origin == node.name:
+                self._world.marks.hit("synchronous run told as late")
+
+    def queued(self, node: SimulatedNode, action: PersistQueue) -> None:
+        """In an epoch with enough members, so many hold a run before it is appended there.
+
+        What was withdrawn is never ordered.
+        """
+        epoch = 1 if node.disk.view is None else node.disk.view.epoch
+        for entry in action.entries:
+            header, wanted = entry.header, self._copies(entry.header.digest)
+            if header.digest in self._withdrawn:
+                violated(f"P34: {header} is ordered at {entry.position}, and was withdrawn")
+            if not wanted or header.epoch != epoch or self._is_final(entry):
+                continue
+            view = self._view(epoch)
+            needed, held = min(wanted, len(view.members)), len(self._held[header.digest])
+            if needed > view.quorum:
+                self._world.marks.hit("synchronous run with more copies than the quorum")
+            if held < needed:
+                violated(f"P34: {node.name} appends {header}, {held} of {needed} hold it")
+
+    def _is_final(self, entry: QueueEntry) -> bool:
+        """Return whether an entry is in the final queue's tail: there it need not have them."""
+        master_views = [n.master.view for n in self._world.nodes.values() if n.master]
+        views = [self._world.checks.views.get(entry.header.epoch + 1), *master_views]
+        return any(
+            view is not None
+            and view.epoch > entry.header.epoch
+            and view.base.position < entry.position <= view.end.position
+            for view in views
+        )
