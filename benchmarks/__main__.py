@@ -16,6 +16,7 @@ NAMES = (
     "ordering",
     "posts",
     "conditions",
+    "synchronous",
     "memory",
     "epochs",
     "copying",

@@ -6,7 +6,6 @@ that count one row up, at one site and at three.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
-from benchmarks.posts import Load
+from benchmarks.posts import alternate
 from benchmarks.results import Figure, at_least, informing
 from sparktxlog import Client
 
@@ -33,20 +32,12 @@ def run(short: bool) -> list[Figure]:
 
 def _posts(cluster: Cluster, total: int) -> list[Figure]:
     """Compare plain transactions with those that read a table which nobody writes to."""
-    spent = {"plain": 0.0, "conditional": 0.0}
     with Client(cluster.urls["A"]) as client:
         for table in ("events", "prices"):
             made = client.create_table(table, {"id": "bigint", "name": "string", "value": "double"})
     conditions = {"read_position": made.position, "reads": ["prices"]}
     port = int(cluster.urls["A"].rsplit(":", 1)[1])
-    asyncio.run(Load(port, 1_000, level="ordered").run())
-    for kind in ("plain", "conditional", "conditional", "plain") * 2:
-        more = {"conditions": conditions} if kind == "conditional" else {}
-        load = Load(port, total, level="ordered", **more)
-        spent[kind] += asyncio.run(load.run())
-        if load.failures:
-            raise RuntimeError(f"{load.failures} of {total} {kind} posts failed")
-    plain, conditional = (4 * total / seconds for seconds in spent.values())
+    plain, conditional = alternate(port, total, conditions=conditions)
     return [
         informing("single POSTs to ordered, 3 nodes, 64 clients", plain, "tx/s"),
         informing("the same with a condition that holds", conditional, "tx/s"),

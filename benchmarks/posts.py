@@ -100,6 +100,18 @@ class Load:
         return time.perf_counter() - begin
 
 
+def alternate(port: int, total: int, **more: Any) -> tuple[float, float]:
+    """Return the rates of plain transactions and of those with `more`, to `ordered`, in turn."""
+    spent = {True: 0.0, False: 0.0}
+    asyncio.run(Load(port, 1_000, level="ordered").run())
+    for plain in (True, False, False, True) * 2:
+        load = Load(port, total, level="ordered", **({} if plain else more))
+        spent[plain] += asyncio.run(load.run())
+        if load.failures:
+            raise RuntimeError(f"{load.failures} of {total} posts failed")
+    return 4 * total / spent[True], 4 * total / spent[False]
+
+
 def run(short: bool) -> list[Figure]:
     """Measure on one node without peers."""
     total = 4_000 if short else 40_000

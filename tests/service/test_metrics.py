@@ -60,6 +60,7 @@ class Story:
     under_way: asyncio.Task[Any] | None = None
     #: The metric before one came.
     unknown: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    synchronous: PreparedTransaction = field(init=False)
     #: Damaged files as they were.
     lost: dict[Path, bytes] = field(default_factory=dict)
 
@@ -188,7 +189,8 @@ class Story:
             table="t", kind=OperationKind.DELETE_WHERE, predicate="id > 3"
         )
         plain = PreparedTransaction(transaction_id=uuid.uuid4().bytes, operations=(operation,))
-        for waiting in (plain, self._staged(self.a)):
+        self.synchronous = replace(plain, transaction_id=uuid.uuid4().bytes, is_sync=True)
+        for waiting in (plain, self.synchronous, self._staged(self.a)):
             await self.a.submit(waiting, level=Level.ACCEPTED, timeout=30)
         await until(lambda: self.a.status()["empty_rounds"])
 
@@ -196,6 +198,11 @@ class Story:
         """Let the node go on alone."""
         await self.a.membership.epochs.force(self.a.membership.epochs.force_text(), 30)
         await until(lambda: not self.a.status()["incoming_runs"])
+
+    async def wait(self) -> None:
+        """Want two copies where there is one member."""
+        waiting = replace(self.synchronous, transaction_id=uuid.uuid4().bytes)
+        await self.a.submit(waiting, level=Level.ACCEPTED, timeout=30)
 
     async def halt(self) -> None:
         """Find a contradiction."""
@@ -244,8 +251,10 @@ STORY: dict[Step, tuple[str, ...]] = {
         "incoming_bytes",
         "unstamped_runs",
         "empty_rounds",
+        "synchronous_unconfirmed",
     ),
     Story.force: ("epoch", "peer_lag"),
+    Story.wait: ("synchronous_waiting",),
     Story.halt: ("halted", "phase"),
 }
 

@@ -82,8 +82,9 @@ class Transaction(TransactionDraft[Rows, Columns]):
         timeout_s: float | None,
         valid_until: datetime | None,
         isolation: Isolation,
+        is_sync: bool,
     ) -> None:
-        super().__init__(isolation, level)
+        super().__init__(isolation, level, is_sync=is_sync)
         self._link = link
         self._id = (
             transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
@@ -120,6 +121,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         keys: Sequence[str],
         partition_by: Sequence[str],
         deletion_vectors: bool | None,
+        is_sync: bool,
     ) -> None:
         self._add(
             OperationRequest(
@@ -132,6 +134,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
                 keys=list(keys),
                 partition_by=list(partition_by),
                 deletion_vectors=bool(deletion_vectors),
+                is_sync=is_sync or None,
             )
         )
 
@@ -213,6 +216,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
             session=self._session,
             valid_until=microseconds(self._valid_until),
             conditions=request_of_condition(condition),
+            is_sync=self._is_sync,
         )
         return self._link.commit(
             encode_request(request),
@@ -272,6 +276,7 @@ class Client(Commits[Rows, Columns]):
         timeout_s: float | None = None,
         valid_until: datetime | None = None,
         isolation: Isolation = None,
+        is_sync: bool = False,
     ) -> Transaction:
         """Begin a transaction for a `with` block.
 
@@ -289,6 +294,8 @@ class Client(Commits[Rows, Columns]):
                 effect once, for ever.
             isolation: "serializable": it takes effect only if nobody wrote to the tables that
                 `read_at` names since; None: no reads are recorded, the last write wins.
+            is_sync: Whether it is synchronous whatever its tables are: ordered only once as many
+                members hold it as `synchro-quorum` says.
 
         Raises:
             InvalidRequestError: No such isolation, or its level is below `ordered` (definite).
@@ -302,6 +309,7 @@ class Client(Commits[Rows, Columns]):
             timeout_s=timeout_s,
             valid_until=valid_until,
             isolation=isolation,
+            is_sync=is_sync,
         )
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:

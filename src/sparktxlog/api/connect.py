@@ -199,6 +199,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         transaction_id: str | uuid.UUID | None = None,
         valid_until: datetime | None = None,
         isolation: Isolation = None,
+        is_sync: bool = False,
     ) -> SparkTransaction:
         """Return a transaction to fill in a `with` block, all or nothing.
 
@@ -220,6 +221,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             isolation: "serializable": it takes effect only if nobody wrote to the tables that
                 `t.read` returned since, else it raises a ConflictError (see `retry`); None: no
                 reads are recorded, and the last write in the order wins.
+            is_sync: Whether it is synchronous whatever its tables are: ordered only once as many
+                members hold it as `synchro-quorum` says.
 
         Raises:
             InvalidRequestError: No such level or isolation, a time without a zone, or an isolation
@@ -235,6 +238,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             transaction_id=given,
             valid_until=microseconds(valid_until),
             isolation=isolation,
+            is_sync=is_sync,
         )
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:

@@ -103,7 +103,8 @@ class _Errand:
     def take(self, receipt: Receipt) -> Receipt | None:
         """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
         bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
-        if not bare and not receipt.late:
+        # Another node would not know that it was ordered with too few copies (P34).
+        if not bare and (not receipt.late or receipt.copies is not None):
             return receipt
         if self.ordered is None or not bare:
             self.ordered = receipt

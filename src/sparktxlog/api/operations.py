@@ -48,6 +48,7 @@ class CommitOptions(TypedDict, total=False):
     timeout_s: float | None
     #: Of `Client` only: a `TxLog` has one session.
     session: str | None
+    is_sync: bool
 
 
 class Operations(ABC, Generic[RowsT, ColumnsT]):
@@ -60,6 +61,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         keys: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         deletion_vectors: bool | None = None,
+        *,
+        is_sync: bool = False,
     ) -> None:
         """Create a table; creating an equal one again does nothing.
 
@@ -72,12 +75,14 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             partition_by: Partition columns.
             deletion_vectors: Whether Delta marks deleted rows instead of rewriting files; default:
                 no from Python, with keys from Spark.
+            is_sync: Whether each transaction that writes to it is synchronous: ordered only once
+                as many members hold it as `synchro-quorum` says.
 
         Raises:
             InvalidNameError: A name is outside the allowed pattern (definite).
             SchemaMismatchError: An unknown type, key or partition column (definite).
         """
-        self._create(table, columns, keys, partition_by, deletion_vectors)
+        self._create(table, columns, keys, partition_by, deletion_vectors, is_sync)
 
     def alter_table(
         self,
@@ -88,6 +93,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         drop: Sequence[str] = (),
         widen: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
+        is_sync: bool | None = None,
     ) -> None:
         """Change a table where this transaction takes effect; at every site alike.
 
@@ -106,6 +112,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             widen: Column → its new type, which has every value of the old one (`int` to `bigint`).
             keys: Columns that upserts and deletes match on from then on, by their new names; none:
                 it has no keys.
+            is_sync: Whether its transactions are synchronous from then on, see `create_table`.
 
         Raises:
             UnknownTableError, UnknownColumnError, NameTakenError, ColumnInUseError: At submit, or
@@ -121,6 +128,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             drop=_names("drop", drop) or (),
             widen=tuple((widen or {}).items()),
             keys=_names("keys", keys),
+            is_sync=is_sync,
         )
         if change.is_nothing:
             raise InvalidRequestError(
@@ -166,6 +174,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         keys: Sequence[str],
         partition_by: Sequence[str],
         deletion_vectors: bool | None,
+        is_sync: bool,
     ) -> None: ...
 
     @abstractmethod
@@ -245,7 +254,8 @@ class Draft(ABC, Generic[ReceiptT]):
 class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
     """Operations over one or more tables, all or nothing, and under which conditions."""
 
-    def __init__(self, isolation: Isolation, level: str) -> None:
+    def __init__(self, isolation: Isolation, level: str, *, is_sync: bool = False) -> None:
+        self._is_sync = is_sync
         if isolation not in (None, "serializable"):
             raise InvalidRequestError(
                 f"isolation={isolation!r} is unknown",
@@ -420,8 +430,9 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Create a table; see `Operations.create_table`."""
+        is_sync = options.pop("is_sync", False)
         with self.transaction(**options) as t:
-            t.create_table(table, columns, keys, partition_by, deletion_vectors)
+            t.create_table(table, columns, keys, partition_by, deletion_vectors, is_sync=is_sync)
         return t.receipt
 
     def alter_table(
@@ -436,8 +447,11 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Change a table; see `Operations.alter_table`."""
+        is_sync = options.pop("is_sync", None)
         with self.transaction(**options) as t:
-            t.alter_table(table, add=add, rename=rename, drop=drop, widen=widen, keys=keys)
+            t.alter_table(
+                table, add=add, rename=rename, drop=drop, widen=widen, keys=keys, is_sync=is_sync
+            )
         return t.receipt
 
     def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:

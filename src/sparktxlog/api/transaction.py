@@ -69,8 +69,9 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         transaction_id: bytes | None,
         valid_until: int | None,
         isolation: Isolation,
+        is_sync: bool,
     ) -> None:
-        super().__init__(isolation, level)
+        super().__init__(isolation, level, is_sync=is_sync)
         self._log = log
         self._timeout_s = timeout_s
         self._transaction_id = transaction_id or uuid.uuid4().bytes
@@ -145,6 +146,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             operations=tuple(self._operations),
             valid_until=self._valid_until,
             condition=self._condition(),
+            is_sync=self._is_sync,
         )
         self._submitted = True
         is_nothing = all(operation.is_nothing for operation in self._operations)
@@ -322,6 +324,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         keys: Sequence[str],
         partition_by: Sequence[str],
         deletion_vectors: bool | None,
+        is_sync: bool,
     ) -> None:
         if not self._takes_more():
             return
@@ -334,6 +337,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             keys=tuple(keys),
             partition_by=tuple(partition_by),
             deletion_vectors=bool(keys) if deletion_vectors is None else deletion_vectors,
+            is_sync=is_sync,
         )
         self._created[table] = definition
         self._operations.append(

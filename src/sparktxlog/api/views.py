@@ -48,7 +48,8 @@ SIGNATURES = _schema(
 #: `last_write`: position of the last of them.
 TABLES = _schema(
     "table: string, columns: string, keys: array<string>, partition_by: array<string>, "
-    "deletion_vectors: boolean, schema_version: bigint, version: bigint, last_write: bigint"
+    "deletion_vectors: boolean, is_sync: boolean, schema_version: bigint, version: bigint, "
+    "last_write: bigint"
 )
 
 #: One row for each of the latest catch-ups of the asked site's replica; the whole history stands

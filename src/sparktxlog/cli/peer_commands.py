@@ -144,6 +144,20 @@ def peer_set_quorum(
     _send(url, as_json, "POST", "/v1/quorum", {"rule": rule})
 
 
+@peer_app.command("set-synchro-quorum", epilog="Example: sparktxlog peer set-synchro-quorum N/2+1")
+def peer_set_synchro_quorum(
+    rule: Annotated[str, typer.Argument(help="A number, or an expression over N.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change how many members must hold a synchronous transaction before it is ordered.
+
+    N is the number of nodes with data.  The nodes vote on the change.  The setting
+    `synchro-quorum` applies to the first epoch only.
+    """
+    _send(url, as_json, "POST", "/v1/quorum", {"synchro_rule": rule})
+
+
 @peer_app.command("promote", epilog="Example: sparktxlog peer promote C")
 def peer_promote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Move a node up by one in precedence: the first member is the master on duty."""

@@ -82,6 +82,7 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
         "acquired": "its confirmation that it holds the data",
         "payload": "its data",
         "self-payload": "this node does not have the data itself",
+        "copy": "to be a member again, for the copy of a synchronous transaction",
         "admission": "its confirmation that this node is a member again",
     }
     why = str(waiting.get("why", ""))
@@ -98,6 +99,29 @@ def restricted_text(found: Mapping[str, Any]) -> str:
     return (
         f"restricted: too few nodes answer; it has waited for {', '.join(found['waits_for'])} for "
         f"{_age_text(found['since_us'])}; nothing is ordered, the highest level is {levels[-1]}"
+    )
+
+
+def synchronous_text(status: Mapping[str, Any]) -> str:
+    """Return what waits of the node's synchronous transactions in one sentence, empty = nothing."""
+    found = status.get("synchronous") or {}
+    parts = []
+    if found.get("waiting"):
+        parts.append(
+            f"{found['waiting']:,} with {found['size_bytes']:,} bytes wait for members, the oldest "
+            f"for {_age_text(found['oldest_us'])}"
+        )
+    if found.get("unconfirmed"):
+        parts.append(
+            f"{found['unconfirmed']:,} are not confirmed by enough members, for "
+            f"{_age_text(found['lag_us'])}"
+        )
+    if not parts:
+        return ""
+    return (
+        f"synchronous transactions of {status['node_id']}: {'; '.join(parts)}.  New ones need "
+        f"{status['synchro_quorum']} copies ({status['synchro_rule']}), there are "
+        f"{len(status['members'])} members"
     )
 
 
@@ -183,6 +207,8 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"missing {name}: it does not answer")
     for waiting in found.get("waiting_for") or []:
         typer.echo(f"waits for {awaited_text(waiting)}")
+    if waits := synchronous_text(found):
+        typer.echo(waits)
     if found.get("restricted"):
         typer.echo(restricted_text(found["restricted"]))
     for failing in found.get("failing") or []:
@@ -278,6 +304,7 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         "columns": lambda table: [f"{c['name']} {c['type']}" for c in table.get("columns") or []],
         "keys": "keys",
         "partitioned by": "partition_by",
+        "synchronous": "is_sync",
         "version": "version",
         "last write": "last_write",
         "position": "position",

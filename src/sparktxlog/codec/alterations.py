@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparktxlog.codec.requests import OperationRequest
 
 #: Fields of an operation that say what becomes of its table.
-CHANGE_FIELDS = frozenset({"add", "rename", "drop", "widen", "keys"})
+CHANGE_FIELDS = frozenset({"add", "rename", "drop", "widen", "keys", "is_sync"})
 _MAX_COMMENT = 1_000
 _WIDER = (
     "Possible are: whole numbers to wider ones; tinyint, smallint, int and float to double; "
@@ -57,6 +57,7 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
         drop=tuple(operation.drop or ()),
         widen=tuple((name, normal_type(kind)) for name, kind in (operation.widen or {}).items()),
         keys=None if operation.keys is None else tuple(operation.keys),
+        is_sync=operation.is_sync,
     )
     check_definition(change.applied_to(table))
     for name, wanted in change.widen:
@@ -123,3 +124,4 @@ def put_change(change: TableChange | None, request: OperationRequest) -> None:
     request.drop = list(change.drop) or None
     request.widen = dict(change.widen) or None
     request.keys = None if change.keys is None else list(change.keys)
+    request.is_sync = change.is_sync

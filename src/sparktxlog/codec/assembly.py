@@ -51,6 +51,7 @@ def assemble_run(
     *,
     compression: str | None = None,
     acceptance: Acceptance | None = None,
+    copies: int = 0,
 ) -> tuple[RunManifest, bytes]:
     """Return manifest and payload container of a run of validated transactions.
 
@@ -59,6 +60,7 @@ def assemble_run(
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
+        copies: See `RunManifest.copies`; 0 at a client.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
@@ -113,6 +115,7 @@ def assemble_run(
             for index, transaction in enumerate(transactions)
             if transaction.condition is not None
         ),
+        copies=copies,
     )
     return manifest, encode_payload(manifest, sections)
 

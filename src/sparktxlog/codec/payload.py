@@ -20,6 +20,7 @@ from dataclasses import fields, replace
 import msgspec
 
 from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import Block, RunFacts, RunManifest
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
@@ -29,10 +30,12 @@ MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")
 
 _encode = msgspec.msgpack.Encoder().encode
-#: What a manifest says without conditions, and a block without a change of its table: the bytes
-#: are the same in every release.  A table that is created has no names of its own in files.
-_PLAIN_FIELDS = tuple(field.name for field in fields(RunManifest) if field.name != "conditions")
+#: What a plain manifest, a block without a change of its table, and a change of columns say: the
+#: bytes are the same in every release.  A table that is created has no names of its own in files.
+_LATER_FIELDS = ("conditions", "copies")
+_PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
+_PLAIN_CHANGE = tuple(field.name for field in fields(TableChange) if field.name != "is_sync")
 _TABLE = fields(TableDefinition)
 _PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
@@ -42,8 +45,7 @@ def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]
     """Return the container of a manifest and its inline sections."""
     said = {name: getattr(manifest, name) for name in _PLAIN_FIELDS}
     said["blocks"] = [_said(block) for block in manifest.blocks]
-    if manifest.conditions:
-        said["conditions"] = manifest.conditions
+    said |= {name: value for name in _LATER_FIELDS if (value := getattr(manifest, name))}
     body = _encode(said)
     head = _HEAD.pack(MAGIC, len(body), len(sections))
     lengths = struct.pack(f"<{len(sections)}Q", *(len(section) for section in sections))
@@ -51,11 +53,13 @@ def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]
 
 
 def _said(block: Block) -> object:
-    if block.change is not None:
-        return block
-    said = {name: getattr(block, name) for name in _PLAIN_BLOCK}
+    said: dict[str, object] = {name: getattr(block, name) for name in _PLAIN_BLOCK}
     if block.definition is not None:
         said["definition"] = _definition(block.definition)
+    change = block.change
+    if change is not None:
+        plain = change.is_sync is None
+        said["change"] = {n: getattr(change, n) for n in _PLAIN_CHANGE} if plain else change
     return said
 
 

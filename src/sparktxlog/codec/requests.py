@@ -124,6 +124,8 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     drop: _Names | None = None
     #: Column → its new, wider type.
     widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
+    #: Of a table: whether its transactions are synchronous.
+    is_sync: bool | None = None
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,6 +142,8 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
+    #: True: it needs as many copies as `synchro-quorum` says, whatever its tables are.
+    is_sync: bool = False
 
 
 class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -150,6 +154,8 @@ class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
+    #: As of a transaction of one request.
+    is_sync: bool = False
     #: Seconds without a request after which it ends without effect.
     lease: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
 
@@ -170,7 +176,9 @@ _encoder = msgspec.json.Encoder()
 #: Fields beside kind and table that a kind takes.
 _ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim"})
 _FIELDS = {
-    OperationKind.CREATE_TABLE: frozenset({"columns", "keys", "partition_by", "deletion_vectors"}),
+    OperationKind.CREATE_TABLE: frozenset(
+        {"columns", "keys", "partition_by", "deletion_vectors", "is_sync"}
+    ),
     OperationKind.ALTER_TABLE: CHANGE_FIELDS,
     OperationKind.DELETE_WHERE: frozenset({"predicate"}),
     **dict.fromkeys(ROW_KINDS, _ROW_FIELDS),
@@ -251,6 +259,7 @@ def prepare(
         session=request.session,
         valid_until=request.valid_until,
         condition=condition_of(request.conditions, tables),
+        is_sync=request.is_sync,
     )
 
 
@@ -379,6 +388,7 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
         keys=tuple(operation.keys or ()),
         partition_by=tuple(operation.partition_by or ()),
         deletion_vectors=bool(operation.deletion_vectors),
+        is_sync=bool(operation.is_sync),
     )
     check_definition(definition)
     present = tables.alike(definition.name)
@@ -608,6 +618,7 @@ def request_of(
             timeout=timeout_s,
             valid_until=transaction.valid_until,
             conditions=request_of_condition(transaction.condition),
+            is_sync=transaction.is_sync,
         )
     )
 
@@ -660,4 +671,5 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
         request.keys = list(definition.keys)
         request.partition_by = list(definition.partition_by)
         request.deletion_vectors = definition.deletion_vectors
+        request.is_sync = definition.is_sync or None
     return request

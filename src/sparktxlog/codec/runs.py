@@ -95,7 +95,8 @@ def validate_run(
             limit=limits.transactions,
         )
     blocks = len(manifest.blocks)
-    if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or manifest.voided:
+    written_here = manifest.voided or manifest.copies
+    if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:
         raise InvalidRequestError(
             f"expected a run of version 1 with 1 to {MAX_OPERATIONS} blocks",
             blocks=blocks,

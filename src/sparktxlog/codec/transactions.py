@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import TableDefinition, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,26 @@ class PreparedTransaction:
     valid_until: int | None = None
     #: Under which it takes effect (P27).
     condition: Condition | None = None
+    #: Its client wants it synchronous, whatever its tables are (P34).
+    is_sync: bool = False
 
     @property
     def carried(self) -> int:
         """Number of rows it carries."""
         return sum(operation.carried for operation in self.operations)
+
+
+def is_synchronous(transaction: PreparedTransaction, tables: Mapping[str, TableDefinition]) -> bool:
+    """Return whether all of a transaction is synchronous: by its own wish, or one table's (P34).
+
+    Args:
+        tables: The catalog.
+    """
+    if transaction.is_sync:
+        return True
+    known = Tables.of(tables)
+    for operation in transaction.operations:
+        table = operation.definition or known.alike(operation.table)
+        if (table is not None and table.is_sync) or (operation.change and operation.change.is_sync):
+            return True
+    return False

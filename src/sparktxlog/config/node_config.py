@@ -15,6 +15,7 @@ from sparktxlog.model.values import (
     counted,
     one_of,
     ranged,
+    read_copies,
     read_listen,
     read_node_id,
     read_quorum,
@@ -158,6 +159,15 @@ class NodeConfig:
         "Members that must hold a transaction before it is ordered: majority, all or a number; "
         "default: all of 2, majority of 3 and more. It applies to the first epoch; `sparktxlog "
         "peer set-quorum` changes it later."
+    )
+    synchro_quorum: str = Setting(read_copies, "")(
+        "Members that must hold a synchronous transaction before it is ordered, its origin "
+        "included: a number, or an expression over N, the number of nodes with data, such as "
+        "N/2+1, which is the default. It applies to the first epoch; `sparktxlog peer "
+        "set-synchro-quorum` changes it later."
+    )
+    synchro_timeout: float = Setting(ranged(0.01, 86_400), 5.0)(
+        "Seconds after which a synchronous transaction is withdrawn that waits for members."
     )
     signature_interval: int = Setting(counted(1, 1_000_000_000), 10_000, shared=True)(
         "Number of positions between two comparisons of the sites' tables."
@@ -321,6 +331,8 @@ class NodeConfig:
     def founding_hash(self) -> str:
         """Return a digest of the places and the quorum with which this node would found the log."""
         parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
+        if self.synchro_quorum:
+            parts.append(f"synchro-quorum={self.synchro_quorum}")
         return _digest([*parts, f"quorum={self.acquisition_quorum}"])
 
 

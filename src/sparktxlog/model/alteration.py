@@ -41,6 +41,8 @@ class TableChange:
     widen: tuple[tuple[str, str], ...] = ()
     #: Key columns from now on; None = as they were.
     keys: tuple[str, ...] | None = None
+    #: Whether its transactions are synchronous from now on (P34); None = as it was.
+    is_sync: bool | None = None
 
     @property
     def changes_hashes(self) -> bool:
@@ -50,7 +52,8 @@ class TableChange:
     @property
     def is_nothing(self) -> bool:
         """Whether it changes nothing."""
-        return not (self.add or self.rename or self.drop or self.widen) and self.keys is None
+        columns = self.add or self.rename or self.drop or self.widen
+        return not columns and self.keys is None and self.is_sync is None
 
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
@@ -110,6 +113,7 @@ class TableChange:
             columns=(*columns, *added),
             keys=keys,
             partition_by=tuple(renamed.get(name, name) for name in table.partition_by),
+            is_sync=table.is_sync if self.is_sync is None else self.is_sync,
             schema_version=version,
         )
 
@@ -118,7 +122,7 @@ class TableChange:
         if self.is_nothing:
             raise InvalidRequestError(
                 f"the change of table {table.name!r} changes nothing",
-                hint="Name what to add, rename, drop or widen, or the keys.",
+                hint="Name what to add, rename, drop or widen, the keys, or is_sync.",
                 table=table.name,
             )
         named = [*(old for old, _ in self.rename), *self.drop, *(name for name, _ in self.widen)]

@@ -125,6 +125,9 @@ class EpochView(TypedDict):
     members: list[str]
     quorum: int
     quorum_rule: str
+    #: How many copies a synchronous transaction needs, and the expression that says so.
+    synchro_quorum: int
+    synchro_rule: str
     suspects: list[str]
     restricted: ShownRestriction | None
     duty: str | None
@@ -335,6 +338,18 @@ class FailingTask(TypedDict):
     times: int
 
 
+class SynchronousWaits(TypedDict):
+    """This node's synchronous transactions that wait; `synchro_quorum` says for how many copies."""
+
+    #: Too few members are there: transactions, bytes of their runs, age of the oldest.
+    waiting: int
+    size_bytes: int
+    oldest_us: int | None
+    #: They have a timestamp, and too few members hold them yet: how many, and since when.
+    unconfirmed: int
+    lag_us: int | None
+
+
 class StatusAnswer(EpochView):
     """Queues, peers, which node is missing and why, and all replicas."""
 
@@ -365,6 +380,7 @@ class StatusAnswer(EpochView):
     taking_snapshot: TakenSnapshot | None
     uncompared: UncomparedHistory | None
     disk_full: bool
+    synchronous: SynchronousWaits
     waiting_for: list[Wait]
     peers: list[PeerState]
     replicas: list[ReplicaLine]

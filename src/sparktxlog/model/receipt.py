@@ -51,7 +51,8 @@ class Receipt:
     n: int
     #: The reached level, None = refused as a whole.
     level: Level | None
-    #: The requested level was not reached in time; the transaction is ordered, `level` will rise.
+    #: The transaction is ordered, but less than was asked for: the requested level was not reached
+    #: in time, and `level` will rise; or it is synchronous, and `copies` says how many hold it.
     late: bool = False
     run: RunId | None = None
     #: Position of the first transaction; the i-th of the run is at `position + i`.
@@ -68,6 +69,9 @@ class Receipt:
     ids: tuple[str, ...] = ()
     #: The log whose position it is; None = a node of an older release did not say.
     lineage: str | None = None
+    #: Of a synchronous transaction that was ordered while members went away: how many members are
+    #: known to hold it; fewer than it was to have.
+    copies: int | None = None
 
     @classmethod
     def of_nothing(cls, level: Level) -> Receipt:

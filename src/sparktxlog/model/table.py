@@ -39,7 +39,7 @@ class TableDefinition:
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     deletion_vectors: bool = False
-    #: Reserved: always False. It stays in the encoding until the next wire version.
+    #: Transactions that write to it are synchronous (P34).
     is_sync: bool = False
     schema_version: int = 1
 

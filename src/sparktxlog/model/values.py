@@ -10,7 +10,8 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparktxlog.errors import InvalidNameError
+from sparktxlog.errors import InvalidNameError, InvalidRequestError
+from sparktxlog.model.copies import check_expression
 from sparktxlog.model.ids import NodeId, check_node_id
 
 ROLES = ("master", "replica", "witness")
@@ -139,6 +140,14 @@ def read_roles(value: Any) -> tuple[str, ...]:
     if roles == ("replica",):
         raise ValueError("a node needs the role master or witness")
     return roles
+
+
+def read_copies(value: Any) -> str:
+    """Read how many copies a synchronous transaction needs: a count or an expression over N."""
+    try:
+        return check_expression(str(value))
+    except InvalidRequestError as error:
+        raise ValueError(error.message) from error
 
 
 def read_quorum(value: Any) -> str | int:

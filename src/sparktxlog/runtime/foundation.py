@@ -141,10 +141,12 @@ def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
         core=replace(state.core, standings=kept_standings(state.values)),
     )
     config = with_lineage(config, state.core.view, order, state.values)
+    settings = RunTimeSettings(config, state.values)
     core = replace(
         core_config(config, order=order, incarnation=state.incarnation, values=state.values),
         start=start,
         boot=str(uuid.uuid4()),
+        synchro_timeout_us=int(settings.in_force.synchro_timeout * _US),
     )
     clock, loop = Clock(state.core.reserved), asyncio.get_running_loop()
     return Foundation(
@@ -157,7 +159,7 @@ def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
         master=Master(core, state.core, clock.now(), clock.wall()),
         clock=clock,
         payloads=LocalPayloadStore(config.payload_dir),
-        settings=RunTimeSettings(config, state.values),
+        settings=settings,
         ordered=ReachedPosition(state.core.base.position),
         published=ReachedPosition(state.published),
         kept_after=ReachedPosition(state.kept_after),

@@ -34,6 +34,16 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         "Own staged files that peers wanted and that are damaged.",
         lambda s: len(s["damaged_files"]),
     ),
+    (
+        "synchronous_waiting",
+        "Own synchronous transactions that wait for members.",
+        lambda s: s["synchronous"]["waiting"],
+    ),
+    (
+        "synchronous_unconfirmed",
+        "Own synchronous transactions with a timestamp and too few copies.",
+        lambda s: s["synchronous"]["unconfirmed"],
+    ),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )

@@ -18,6 +18,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.conditions import TableWrites
+from sparktxlog.protocol.words.events import SynchroTimeoutSet
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
@@ -217,7 +218,10 @@ class Node:
         Raises:
             InvalidRequestError: Unknown key or wrong value (definite).
         """
-        return await self.base.settings.change(changes, self.core.executor.write)
+        shown = await self.base.settings.change(changes, self.core.executor.write)
+        timeout_us = int(self.base.settings.in_force.synchro_timeout * 1_000_000)
+        self.core.cycle.tell_always(SynchroTimeoutSet(timeout_us=timeout_us))
+        return shown
 
     @property
     def lineage(self) -> str:

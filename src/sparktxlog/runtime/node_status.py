@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from sparktxlog.model.answers import StatusAnswer, Wait
-from sparktxlog.protocol.order.status import Awaited
+from sparktxlog.protocol.order.status import Awaited, SynchronousStatus
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -79,6 +79,7 @@ class NodeStatus:
             "halted": halted or None,
             **membership.joining.shown(),
             "disk_full": self._core.executor.disk_full,
+            "synchronous": _synchronous(status.synchronous, now),
             "waiting_for": [_wait(item, now) for item in status.waiting_for],
             "peers": membership.peers(status, now),
             "replicas": self._fleet.status(now, tables=tables),
@@ -94,6 +95,19 @@ class NodeStatus:
             "wall": wall_us(),
         }
         return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
+
+
+def _synchronous(found: SynchronousStatus, now: int) -> dict[str, int | None]:
+    def age_us(since: int | None) -> int | None:
+        return None if since is None else max(0, now - since)
+
+    return {
+        "waiting": found.waiting,
+        "size_bytes": found.size_bytes,
+        "oldest_us": age_us(found.oldest_since),
+        "unconfirmed": found.unconfirmed,
+        "lag_us": age_us(found.unconfirmed_since),
+    }
 
 
 def _wait(item: Awaited, now: int) -> Wait:

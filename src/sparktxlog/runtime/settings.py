@@ -20,8 +20,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.settings")
 
-#: Keys that can be set at run time: the planner's three, how much log is kept, and
-#: whether the node takes transactions.
+#: Keys that can be set at run time: the planner's three, how much log is kept, how long synchronous
+#: transactions wait, and whether the node takes any.
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -29,6 +29,7 @@ RUN_TIME_KEYS = (
     "tx-log-max-size",
     "tx-log-max-depth",
     "tx-log-max-bytes",
+    "synchro-timeout",
     "paused",
 )
 #: Origin of a value that was set at run time.

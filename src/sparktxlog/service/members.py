@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.answers import EpochsAnswer, EpochView, ForceAnswer, VoidAnswer
+from sparktxlog.model.copies import check_expression
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
@@ -122,14 +123,15 @@ class MemberRoutes(RouteHandlers):
         return await self._change(edit, timeout)
 
     async def set_quorum(self, timeout: float, body: SetQuorum) -> EpochView:
-        rule = str(body.rule)
-        if not is_rule(rule):
+        rule = "" if body.rule is None else str(body.rule)
+        synchro_rule = "" if body.synchro_rule is None else check_expression(str(body.synchro_rule))
+        if (rule or not synchro_rule) and not is_rule(rule):
             raise InvalidRequestError(
                 f"rule {rule[:40]!r}: expected all, majority, default or a number",
                 field="rule",
                 value=rule[:40],
             )
-        return await self._node.epochs.set_quorum(rule, timeout)
+        return await self._node.epochs.set_quorum(rule, synchro_rule, timeout)
 
     async def void(self, timeout: float, body: VoidRun) -> VoidAnswer:
         if not _LEAST_DIGITS <= len(body.run) <= _DIGITS:

@@ -54,6 +54,7 @@ class OpenRoutes(RouteHandlers):
             session=body.session,
             valid_until=body.valid_until,
             condition=condition_of(body.conditions, self._node.tables()),
+            is_sync=body.is_sync,
         )
         self._open.open(transaction)
         return self._shown(transaction)

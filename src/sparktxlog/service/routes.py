@@ -178,9 +178,12 @@ class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
-    """How many members must hold a transaction: default, all, majority or a number."""
+    """How many members must hold a transaction, or a synchronous one."""
 
-    rule: str | int
+    #: default, all, majority or a number.
+    rule: str | int | None = None
+    #: Of synchronous transactions: a number, or an expression such as N/2+1.
+    synchro_rule: str | int | None = None
 
 
 class VoidRun(msgspec.Struct, forbid_unknown_fields=True):

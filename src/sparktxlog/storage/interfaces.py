@@ -39,6 +39,11 @@ class PutReservation:
     counter: int
 
 
+#: Named value: unstamped runs up to this ticket were accepted under an earlier incarnation, where
+#: they may have had a stamp (P30, P34).
+INHERITED = "inherited-tickets"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAnnouncement:
     """Keep an own unstamped run."""

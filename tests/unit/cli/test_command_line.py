@@ -460,3 +460,17 @@ def test_a_bad_example_name_is_refused() -> None:
     with pytest.raises(TxLogError):
         example_config(node_id="../a", port=1)
     assert issubclass(ConfigError, TxLogError)
+
+
+def test_status_says_what_synchronous_transactions_wait_for() -> None:
+    found = {**STATUS, "members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
+    idle = {"waiting": 0, "size_bytes": 0, "oldest_us": None, "unconfirmed": 0, "lag_us": None}
+    assert status_commands.synchronous_text({**found, "synchronous": idle}) == ""
+    assert status_commands.synchronous_text(STATUS) == "", "a node of an older release"
+    waits = {"waiting": 2, "size_bytes": 1_500, "oldest_us": 2_500_000}
+    busy = {**waits, "unconfirmed": 4, "lag_us": 100_000}
+    assert status_commands.synchronous_text({**found, "synchronous": busy}) == (
+        "synchronous transactions of A: 2 with 1,500 bytes wait for members, the oldest for 2.5 s; "
+        "4 are not confirmed by enough members, for 0.1 s.  New ones need 3 copies (N), there are "
+        "2 members"
+    )

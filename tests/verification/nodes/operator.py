@@ -63,7 +63,7 @@ class Operator:
         rule = self._world.random.choice(_RULES)
         patience = self._world.random.uniform(*_PATIENCE_S)
         epoch = await self._answer(
-            node, "quorum", lambda asked: asked.epochs.set_quorum(rule, patience)
+            node, "quorum", lambda asked: asked.epochs.set_quorum(rule, "", patience)
         )
         if epoch:
             self._world.checks.quorum_changed(node, epoch, rule)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.transactions import PreparedTransaction, is_synchronous
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -24,7 +24,8 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import Acceptance, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS
+from sparktxlog.model.table import Tables
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS, SYNCHRONOUS
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
@@ -104,10 +105,15 @@ class Submits:
             self._check_condition(tx.condition)
         if any(operation.change is not None for operation in tx.operations):
             self._check_may_change()
+        if any(
+            operation.change and operation.change.is_sync is False for operation in tx.operations
+        ):
+            self._copies_needed(True)
+        copies_needed = self._copies_needed(is_synchronous(tx, self._master.catalog))
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
-                submission, index = await self._cycle.submit_single(tx, acceptance)
+                submission, index = await self._cycle.submit_single(tx, acceptance, copies_needed)
         except TimeoutError:
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
@@ -143,8 +149,11 @@ class Submits:
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)
+        tables = Tables.of(self._master.catalog)
+        touched = (tables.alike(block.table) for block in manifest.blocks)
+        copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
         self._check_quorum(level)
-        submission = self._cycle.accept_run(manifest, payload, acceptance)
+        submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
         receipt = await self._receipts.wait(submission, None, level, copies, timeout)
         return self._of_the_first(receipt, manifest.transaction_id(0), several)
 
@@ -226,6 +235,23 @@ class Submits:
                 hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
                 field="kind",
             )
+
+    def _copies_needed(self, synchronous: bool) -> int:
+        """Return how many copies a run needs, 0 for a plain one (P34).
+
+        Raises:
+            InvalidRequestError: A member would not understand it; nothing happened (definite).
+        """
+        if not synchronous:
+            return 0
+        view = self._master.view
+        if view.version < SYNCHRONOUS:
+            raise InvalidRequestError(
+                f"is_sync needs wire version {SYNCHRONOUS}, the log uses {view.version}",
+                hint="It is possible once all nodes are upgraded; see `sparktxlog status`.",
+                field="is_sync",
+            )
+        return view.synchro_quorum
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
         """Look up ids among those of old positions, in a thread if there are any."""
@@ -329,7 +355,8 @@ class Submits:
         payload = self._journal.read_payload(header.origin, header.incarnation, header.seq)
         if payload is None:
             return None
-        return self._receipts.adopt(header, read_manifest(payload).ids), index
+        manifest = read_manifest(payload)
+        return self._receipts.adopt(header, manifest.ids, manifest.copies), index
 
     async def _at_level(
         self, receipt: Receipt, level: Level, copies: int, timeout: float

@@ -30,7 +30,7 @@ from sparktxlog.runtime.commit.receipts import Receipts, Submission
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.interfaces import OlderIdsFound
+from sparktxlog.storage.interfaces import INHERITED, OlderIdsFound
 
 _log = structlog.get_logger("sparktxlog.cycle")
 
@@ -49,6 +49,8 @@ class _Single:
     #: What is known of its id; None = manifests of this wire version do not say it (P31).
     acceptance: Acceptance | None
     size_bytes: int
+    #: How many copies its run needs; 0 = a plain one (P34).
+    copies: int
     alone: bool
     opened: asyncio.Future[tuple[Submission, int]]
 
@@ -82,7 +84,9 @@ class Cycle:
         self._run_limit = (config.run_limit_transactions, config.run_limit_bytes)
         self._id_window = config.id_window
         #: Of the last run; greater than every ticket of recovered announcements.
-        self._ticket = max((run.ticket for run in base.state.core.announcements), default=0)
+        inherited = int(base.state.values.get(INHERITED, 0))
+        tickets = (run.ticket for run in base.state.core.announcements)
+        self._ticket = max((inherited, *tickets))
         self._delivery: FollowsCore | None = None
         self._view = master.view
         self._events: deque[Event] = deque()
@@ -108,14 +112,19 @@ class Cycle:
         self._wake.set()
 
     def accept_run(
-        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None
+        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None, copies: int
     ) -> Submission:
         """Pass a client's run to the core, with what is known of its ids.
+
+        Args:
+            copies: See `RunManifest.copies`.
 
         Raises:
             BusyError: The core's queue is full (definite).
         """
-        manifest = replace(manifest, acceptance=acceptance)
+        manifest = replace(manifest, acceptance=acceptance, copies=copies)
+        if copies:  # how long it may wait goes by this node's clock
+            manifest = replace(manifest, submitted_at=wall_us())
         payload = encode_payload(manifest, split_payload(payload)[1])
         return self._submit_run(manifest, payload, singles=False)
 
@@ -146,7 +155,9 @@ class Cycle:
         self._holdings.put_own(
             ticket, OwnRun(digest=digest, payload=payload, session=manifest.session)
         )
-        submission = self._receipts.open(ticket, manifest.ids, singles=singles)
+        submission = self._receipts.open(
+            ticket, manifest.ids, singles=singles, copies=manifest.copies
+        )
         self.tell(
             RunSubmitted(
                 ticket=ticket,
@@ -155,17 +166,19 @@ class Cycle:
                 staged_bytes=manifest.staged_bytes,
                 facts=RunFacts.of(manifest),
                 session=manifest.session,
+                submitted_at=manifest.submitted_at,
             )
         )
         return submission
 
     async def submit_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
     ) -> tuple[Submission, int]:
         """Add a transaction to the next run; return the run and its index there.
 
         Args:
             acceptance: What is known of its id.
+            copies: See `RunManifest.copies`.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -174,17 +187,18 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction, acceptance)
+            single = self._queue_single(transaction, acceptance, copies)
         return await asyncio.shield(single.opened)
 
     def _queue_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
     ) -> _Single:
         operations = transaction.operations
         single = _Single(
             transaction=transaction,
             acceptance=acceptance,
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
+            copies=copies,
             alone=transaction.session is not None or any(o.files for o in operations),
             opened=asyncio.get_running_loop().create_future(),
         )
@@ -286,17 +300,24 @@ class Cycle:
     # -- group commit ------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
-        """Make runs of all waiting transactions."""
+        """Make runs of all waiting transactions; those of one run need as many copies (P34)."""
         while self._singles:
             group = [self._singles.popleft()]
             size = group[0].size_bytes
             most, most_bytes = self._run_limit
+            passed_over: list[_Single] = []
             while not group[0].alone and self._singles and len(group) < most:
                 following = self._singles[0]
+                if following.alone:
+                    break
+                if following.copies != group[0].copies:
+                    passed_over.append(self._singles.popleft())
+                    continue
                 size += following.size_bytes
-                if following.alone or size > most_bytes:
+                if size > most_bytes:
                     break
                 group.append(self._singles.popleft())
+            self._singles.extendleft(reversed(passed_over))
             self._open(group)
 
     def _open(self, group: list[_Single]) -> None:
@@ -307,6 +328,7 @@ class Cycle:
                 [single.transaction for single in group],
                 wall_us(),
                 acceptance=_together([single.acceptance for single in group]),
+                copies=group[0].copies,
             )
             submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:
@@ -351,7 +373,9 @@ class CoreLoop:
         for run in base.state.core.announcements:
             own = OwnRun(digest=run.digest, payload=None, session=run.session)
             self.holdings.put_own(run.ticket, own)
-            self.receipts.open(run.ticket, run.facts.ids, singles=run.facts.n == 1)
+            self.receipts.open(
+                run.ticket, run.facts.ids, singles=run.facts.n == 1, copies=run.facts.copies
+            )
             self.receipts.accepted(run.ticket, None)
 
     def close(self) -> None:

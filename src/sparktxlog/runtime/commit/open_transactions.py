@@ -43,6 +43,7 @@ class OpenTransaction:
         session: str | None,
         valid_until: int | None,
         condition: Condition | None,
+        is_sync: bool = False,
     ) -> None:
         self.transaction_id = transaction_id
         self.lease_s = lease_s
@@ -58,7 +59,7 @@ class OpenTransaction:
         self.committing = False
         self.timer: asyncio.TimerHandle | None = None
         self._session, self._valid_until = session, valid_until
-        self._condition = condition
+        self._condition, self._is_sync = condition, is_sync
 
     def prepared(self) -> PreparedTransaction:
         """Return it as it is committed."""
@@ -68,6 +69,7 @@ class OpenTransaction:
             session=self._session,
             valid_until=self._valid_until,
             condition=self._condition,
+            is_sync=self._is_sync,
         )
 
 

@@ -51,6 +51,10 @@ class Submission:
     waiters: list[_Waiter] = field(default_factory=list)
     #: Why it failed; that may be known before a client waits.
     failure: TxLogError | None = None
+    #: How many members are to hold it before it is ordered; 0 = a plain run (P34).
+    copies: int = 0
+    #: It was ordered with fewer: so many are known to hold it.
+    fewer: int | None = None
 
     @property
     def n(self) -> int:
@@ -59,7 +63,8 @@ class Submission:
 
     def receipt(self, index: int | None) -> Receipt:
         """Return the state of one transaction, or of the run (None)."""
-        return make_receipt(self.ids, index, self.reached, self.header, self.entry, self.ordered_at)
+        told = make_receipt(self.ids, index, self.reached, self.header, self.entry, self.ordered_at)
+        return told if self.fewer is None else replace(told, late=True, copies=self.fewer)
 
 
 def make_receipt(
@@ -149,9 +154,14 @@ class Receipts:
 
     # -- submits -----------------------------------------------------------------------------------
 
-    def open(self, ticket: int, ids: bytes, *, singles: bool) -> Submission:
-        """Follow a new own run; `singles`: each of its ids was submitted by itself."""
-        submission = Submission(ids=ids, indexed=len(ids) // 16 if singles else 1)
+    def open(self, ticket: int, ids: bytes, *, singles: bool, copies: int = 0) -> Submission:
+        """Follow a new own run.
+
+        Args:
+            singles: Each of its ids was submitted by itself.
+            copies: See `RunManifest.copies`.
+        """
+        submission = Submission(ids=ids, indexed=len(ids) // 16 if singles else 1, copies=copies)
         self._by_ticket[ticket] = submission
         self._under_way.add(submission)
         if len(self._under_way) == 1:
@@ -160,11 +170,11 @@ class Receipts:
             self._by_id.setdefault(ids[16 * index : 16 * index + 16], (submission, index))
         return submission
 
-    def adopt(self, header: RunHeader, ids: bytes) -> Submission:
+    def adopt(self, header: RunHeader, ids: bytes, copies: int) -> Submission:
         """Follow a durable run that was not submitted here since this start."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is None:
-            submission = Submission(ids=ids, header=header, reached=Level.ACCEPTED)
+            submission = Submission(ids=ids, header=header, reached=Level.ACCEPTED, copies=copies)
             self._by_run[header.origin, header.seq] = submission
         return submission
 
@@ -258,13 +268,18 @@ class Receipts:
             submission.reached = Level.ACQUIRED
             self._settle(submission)
 
-    def ordered(self, entry: QueueEntry, at: int) -> None:
-        """A run has its position and outcome."""
+    def ordered(self, entry: QueueEntry, at: int, copies: int) -> None:
+        """A run has its position and outcome.
+
+        Args:
+            copies: So many members are known to hold it, or as many as it needs.
+        """
         submission = self._by_run.pop((entry.header.origin, entry.header.seq), None)
         if submission is None:
             return
         self._arrived(submission)
         submission.header, submission.entry = entry.header, entry
+        submission.fewer = copies if copies < submission.copies else None
         submission.ordered_at, submission.reached = at, Level.ORDERED
         self._settle(submission)
         self._drop_ids(submission)

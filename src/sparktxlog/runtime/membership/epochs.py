@@ -27,6 +27,7 @@ from sparktxlog.model.answers import (
     Reachability,
     UnseenTransactions,
 )
+from sparktxlog.model.copies import DEFAULT_EXPRESSION
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
@@ -131,14 +132,17 @@ class Epochs:
         ticket = next(self._tickets)
         return await self._ask(ticket, ChangeRequested(ticket=ticket, roster=roster), timeout)
 
-    async def set_quorum(self, rule: str, timeout: float) -> EpochView:
-        """Propose another acquisition quorum; return the decided view; errors as `change`.
+    async def set_quorum(self, rule: str, synchro_rule: str, timeout: float) -> EpochView:
+        """Propose other quorums; return the decided view; errors as `change`.
 
         Args:
-            rule: See `View.quorum_rule`.
+            rule: See `View.quorum_rule`; empty = unchanged.
+            synchro_rule: See `View.synchro_rule`; empty = unchanged.
         """
         ticket, roster = next(self._tickets), self._master.view.roster
-        event = ChangeRequested(ticket=ticket, roster=roster, quorum_rule=rule)
+        event = ChangeRequested(
+            ticket=ticket, roster=roster, quorum_rule=rule, synchro_rule=synchro_rule
+        )
         return await self._ask(ticket, event, timeout)
 
     async def void(self, voided: Voided, timeout: float) -> EpochView:
@@ -322,6 +326,8 @@ class Epochs:
             "members": list(view.members),
             "quorum": view.quorum,
             "quorum_rule": view.quorum_rule,
+            "synchro_quorum": view.synchro_quorum,
+            "synchro_rule": view.synchro_rule or DEFAULT_EXPRESSION,
             "suspects": list(status.suspects),
             "restricted": self.restriction.shown(),
             "duty": duty_master(view, status.suspects),

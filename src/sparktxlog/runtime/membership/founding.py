@@ -70,6 +70,7 @@ def core_config(
         push_limit_bytes=config.run_limit_bytes,
         inline_limit_bytes=config.inline_limit,
         stage_timeout_us=int(config.stage_timeout * _US),
+        synchro_rule=config.synchro_quorum,
         idle_round_min_us=int(config.idle_round_min * _US),
         idle_round_max_us=int(config.idle_round_max * _US),
         max_run=config.run_limit_transactions,

@@ -9,6 +9,7 @@ import msgspec
 
 from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.storage.interfaces import (
+    INHERITED,
     JournalState,
     PutAnnouncement,
     PutReservation,
@@ -80,4 +81,7 @@ def begin_as_another(
         if payload is not None:
             ticket += 1
             writes.append(PutAnnouncement(ticket=ticket, digest=header.digest, payload=payload))
+    inherited = str(ticket).encode()
+    if ticket and state.values.get(INHERITED) != inherited:
+        writes.append(PutValue(name=INHERITED, value=inherited))
     return writes

@@ -23,6 +23,7 @@ from sparktxlog.protocol.words.recovery import (
     RecoveredState,
 )
 from sparktxlog.storage.interfaces import (
+    INHERITED,
     IdPieces,
     JournalState,
     LogExtent,
@@ -366,6 +367,7 @@ def _end_of_queue(db: sqlite3.Connection) -> tuple[MergeBase, tuple[int, int, st
 
 def _read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
     """Return the own unstamped runs, oldest first."""
+    inherited = db.execute("SELECT value FROM named_values WHERE name = ?", (INHERITED,)).fetchone()
     found = []
     for digest, ticket, session, payload in db.execute(
         "SELECT digest, ticket, session, payload FROM announcements ORDER BY id"
@@ -379,6 +381,9 @@ def _read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
                 staged_bytes=manifest.staged_bytes,
                 facts=RunFacts.of(manifest),
                 session=session,
+                submitted_at=None
+                if inherited and ticket <= int(inherited[0])
+                else manifest.submitted_at,
             )
         )
     return found

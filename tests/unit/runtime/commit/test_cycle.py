@@ -36,7 +36,7 @@ def cycle_of(core: WaitingCore, executor: object) -> Cycle:
         master=core,
         clock=SimpleNamespace(now=lambda: 0, wall=lambda: 0),
         config=SimpleNamespace(run_limit_transactions=1, run_limit_bytes=1, id_window=1),
-        state=SimpleNamespace(core=SimpleNamespace(announcements=())),
+        state=SimpleNamespace(core=SimpleNamespace(announcements=()), values={}),
     )
     unused: Any = None
     return Cycle(base, cast(Any, executor), unused, unused)

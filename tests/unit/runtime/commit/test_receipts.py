@@ -67,7 +67,7 @@ def test_levels_are_reached_in_order_and_each_waiter_gets_its_own() -> None:
         assert not waits[1].done()
         receipts.acquired(header())
         assert (await waits[1]).position is None
-        receipts.ordered(entry(11, Rejection(index=2, code="unknown-table", text="no")), 99)
+        receipts.ordered(entry(11, Rejection(index=2, code="unknown-table", text="no")), 99, 3)
         last = await waits[2]
         assert (last.position, last.outcome, last.ordered_at) == (13, "rejected", 99)
         assert [(r.index, r.code) for r in last.rejections] == [(0, "unknown-table")]
@@ -86,7 +86,7 @@ def test_a_runs_receipt_counts_its_rejections() -> None:
         wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, 1, 5))
         await asyncio.sleep(0)
         receipts.accepted(1, header())
-        receipts.ordered(entry(1, Rejection(index=2, code="c", text="t")), 7)
+        receipts.ordered(entry(1, Rejection(index=2, code="c", text="t")), 7, 3)
         receipt = await wait
         assert (receipt.n, receipt.position, receipt.outcome) == (3, 1, None)
         assert [r.index for r in receipt.rejections] == [2]
@@ -114,7 +114,7 @@ def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
         receipts = Receipts(lambda copies: 0)
         submission = receipts.open(1, IDS, singles=True)
         receipts.accepted(1, header())
-        receipts.ordered(entry(11), 7)
+        receipts.ordered(entry(11), 7, 3)
         for index, position in ((1, 12), (None, 11)):
             told = await receipts.wait(submission, index, Level.APPLIED, 1, 0.001)
             assert (told.level, told.late, told.position) == (Level.ORDERED, True, position)
@@ -164,7 +164,7 @@ def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
         two = asyncio.create_task(receipts.wait(submission, 2, Level.APPLIED, 2, 5))
         await asyncio.sleep(0)
         receipts.accepted(1, header())
-        receipts.ordered(entry(11), 7)
+        receipts.ordered(entry(11), 7, 3)
         applied[1] = 11
         receipts.replicas_moved()
         assert (await one).level is Level.APPLIED
@@ -201,7 +201,7 @@ def test_a_stop_answers_all() -> None:
         ]
         ordered = receipts.open(2, bytes([9]) * 16, singles=True)
         receipts.accepted(2, header(5, n=1))
-        receipts.ordered(replace(entry(4), header=header(5, n=1)), 1)
+        receipts.ordered(replace(entry(4), header=header(5, n=1)), 1, 3)
         late = asyncio.create_task(receipts.wait(ordered, 0, Level.APPLIED, 1, 5))
         await asyncio.sleep(0)
         receipts.close(CommitStateUnknownError("stopping"))
@@ -237,7 +237,7 @@ def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
         await asyncio.sleep(0)
         receipts.accepted(1, header())
         receipts.acquired(restamped())
-        receipts.ordered(replace(entry(11), header=restamped()), 99)
+        receipts.ordered(replace(entry(11), header=restamped()), 99, 3)
         found = [await wait for wait in waits]
         assert [receipt.level for receipt in found] == [
             Level.ACCEPTED,
@@ -261,7 +261,7 @@ def test_acquired_in_one_epoch_and_ordered_in_the_next() -> None:
         await asyncio.sleep(0)
         # Told again in the new epoch: a level that was reached never falls.
         receipts.acquired(restamped())
-        receipts.ordered(replace(entry(1), header=restamped()), 7)
+        receipts.ordered(replace(entry(1), header=restamped()), 7, 3)
         assert (await wait).position == 1
 
     run(main())
@@ -277,7 +277,7 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
         receipts.accepted(1, header())
         receipts.accepted(2, None)
         receipts.accepted(3, header(9, 2))
-        receipts.ordered(replace(entry(20), header=header(9, 2)), 5)
+        receipts.ordered(replace(entry(20), header=header(9, 2)), 5, 3)
         waits = [
             asyncio.create_task(receipts.wait(stamped, 1, Level.ORDERED, 1, 5)),
             asyncio.create_task(receipts.wait(late, None, Level.ACQUIRED, 1, 5)),
@@ -310,7 +310,7 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
             await again
         third = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, 1, 5))
         await asyncio.sleep(0)
-        receipts.ordered(replace(entry(30), header=restamped()), 6)
+        receipts.ordered(replace(entry(30), header=restamped()), 6, 3)
         assert (await third).position == 30
         reader.cancel()
 
@@ -354,7 +354,9 @@ def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
         dropped = replace(header(7), origin=NodeId("C"))
         other_ids = b"".join(bytes([i]) * 16 for i in range(7, 10))
         waits = [
-            asyncio.create_task(receipts.wait(receipts.adopt(found, ids), 0, Level.ORDERED, 1, 5))
+            asyncio.create_task(
+                receipts.wait(receipts.adopt(found, ids, 0), 0, Level.ORDERED, 1, 5)
+            )
             for found, ids in ((kept, IDS), (dropped, other_ids))
         ]
         await asyncio.sleep(0)
@@ -362,7 +364,7 @@ def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
         with pytest.raises(CommitStateUnknownError) as caught:
             await waits[1]
         assert caught.value.fields["reached"] == "accepted"
-        receipts.ordered(replace(entry(), header=kept), 1)
+        receipts.ordered(replace(entry(), header=kept), 1, 3)
         assert (await waits[0]).position == 11
         assert len(receipts) == 0
 

@@ -1,0 +1,184 @@
+"""Synchronous transactions between real nodes: with one gone they wait, and plain ones do not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.support.node_processes import call
+
+from sparktxlog import Client
+from sparktxlog.errors import InvalidRequestError, SynchroTimeoutError
+from sparktxlog.protocol.words.versions import SYNCHRONOUS
+from sparktxlog.runtime.node import Node
+
+_IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(4)]
+_SETTINGS: dict[str, Any] = {
+    "eviction": "auto",
+    "suspect_timeout": 1,
+    "start_timeout": 3,
+    "synchro_quorum": "N",
+    "synchro_timeout": 60,
+}
+
+
+class _Three:
+    """Three nodes of which C can be stopped and started again."""
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "ABC"}
+        self._ports = {name: one.getsockname()[1] for name, one in self._listeners.items()}
+        self._directory = directory
+        self._c = AsyncExitStack()
+        self.nodes: dict[str, Node] = {}
+
+    async def start(self, name: str) -> None:
+        config = config_of(self._directory, name, self._ports, **_SETTINGS)
+        stack = self._c if name == "C" else self._stack
+        node = serving(config, self._listeners[name].dup())
+        self.nodes[name] = await stack.enter_async_context(node)
+
+    async def members(self, names: str) -> None:
+        nodes = [self.nodes[name] for name in names]
+        await until(lambda: all(set(n.base.master.view.members) == set(names) for n in nodes))
+
+    async def stop_c(self) -> None:
+        await self._c.aclose()
+        self._c = AsyncExitStack()
+
+    async def close(self) -> None:
+        await self._c.aclose()
+
+
+def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            three = _Three(tmp_path, stack)
+            stack.push_async_callback(three.close)
+            for name in "ABC":
+                await three.start(name)
+            a = three.nodes["A"]
+            await until(lambda: all(n.base.master.heard(o) for n, o in _pairs(three.nodes)))
+            url = a.config.master_url
+            await asyncio.to_thread(_begin, url)
+            await three.stop_c()
+            # It gets its stamp before anybody misses C; then the epoch ends, and keeps it.
+            late = await asyncio.to_thread(_append, url, "s", _IDS[0])
+            assert (late.outcome, late.late, late.copies) == ("committed", True, 2)
+            await three.members("AB")
+            waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[1]))
+            await until(lambda: a.status()["synchronous"]["waiting"] == 1)
+            await asyncio.to_thread(_meanwhile, url)
+            await a.change_settings({"synchro-timeout": 0.2})
+            with pytest.raises(SynchroTimeoutError, match="needs 3 copies, the log has 2 members"):
+                await waits
+            await asyncio.to_thread(_was_withdrawn, url)
+            await a.change_settings({"synchro-timeout": None})
+            waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[2]))
+            asks = asyncio.create_task(asyncio.to_thread(_append, url, "p", _IDS[3], is_sync=True))
+            await until(lambda: a.status()["synchronous"]["waiting"] == 2)
+            await three.start("C")
+            for done in await asyncio.gather(waits, asks):
+                assert (done.outcome, done.late, done.copies) == ("committed", False, None)
+            await until(lambda: three.nodes["C"].base.ordered.value == a.base.ordered.value)
+            assert a.status()["synchronous"]["waiting"] == 0
+
+    asyncio.run(main())
+
+
+def _pairs(nodes: dict[str, Node]) -> list[tuple[Node, str]]:
+    return [(node, other) for name, node in nodes.items() for other in nodes if other != name]
+
+
+def _begin(url: str) -> None:
+    """Commit to a synchronous table and to a plain one, with all nodes there."""
+    with Client(url) as client:
+        client.create_table("s", {"id": "bigint"}, is_sync=True)
+        client.create_table("p", {"id": "bigint"})
+        client.create_table("s", {"id": "bigint"}, is_sync=True)
+        assert (client.table("s").is_sync, client.table("p").is_sync) == (True, False)
+        receipt = client.append("s", [{"id": 1}])
+        assert (receipt.late, receipt.copies) == (False, None)
+
+
+def _append(url: str, table: str, transaction_id: str, **options: Any) -> Any:
+    with Client(url, timeout_s=90) as client:
+        return client.append(table, [{"id": 2}], transaction_id=transaction_id, **options)
+
+
+def _meanwhile(url: str) -> None:
+    """Commit a plain transaction, and look at what waits."""
+    with Client(url) as client:
+        client.append("p", [{"id": 2}])
+    status = call(f"{url}/v1/status")
+    found = status["synchronous"]
+    assert (found["waiting"], found["unconfirmed"]) == (1, 0)
+    assert found["size_bytes"] > 0 and found["oldest_us"] > 0
+    assert (status["synchro_quorum"], status["synchro_rule"]) == (3, "N")
+    assert [(one["peer"], one["why"]) for one in status["waiting_for"]] == [("C", "copy")]
+
+
+def _was_withdrawn(url: str) -> None:
+    found = call(f"{url}/v1/transactions/{_IDS[1]}")
+    assert (found["level"], found["outcome"]) == (None, "rejected")
+    assert [one["code"] for one in found["rejections"]] == ["synchro-timeout"]
+
+
+def test_the_quorum_and_the_tables_change_at_run_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            await asyncio.to_thread(_change, nodes["A"].config.master_url)
+
+    asyncio.run(main())
+
+
+def _change(url: str) -> None:
+    assert call(f"{url}/v1/status")["synchro_rule"] == "N/2+1"
+    view = call(f"{url}/v1/quorum?timeout=60", {"synchro_rule": "N-1"})
+    assert (view["synchro_quorum"], view["synchro_rule"], view["epoch"]) == (1, "N-1", 2)
+    for wrong, place in (("N/", 3), ("import os", 1), ("N/(N-2)", 3)):
+        with pytest.raises(Exception) as refused:
+            call(f"{url}/v1/quorum?timeout=60", {"synchro_rule": wrong})
+        assert f"character {place}" in str(refused.value.document)  # type: ignore[attr-defined]
+    with Client(url) as client:
+        client.create_table("t", {"id": "bigint"})
+        with client.transaction() as t:
+            t.append("t", [{"id": 1}])
+        client.alter_table("t", is_sync=True)
+        assert (client.table("t").is_sync, client.table("t").schema_version) == (True, 2)
+        assert client.append("t", [{"id": 2}]).outcome == "committed"
+        client.alter_table("t", is_sync=False)
+        assert not client.table("t").is_sync
+        with pytest.raises(InvalidRequestError):
+            client.alter_table("t")
+
+
+def test_an_older_version_in_force_refuses_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
+        older = replace(config, wire_version=SYNCHRONOUS - 1)
+        async with serving(older, listener) as node:
+            await asyncio.to_thread(_refused, node.config.master_url)
+
+    asyncio.run(main())
+
+
+def _refused(url: str) -> None:
+    with Client(url) as client:
+        client.create_table("t", {"id": "bigint"})
+        for attempt in (
+            lambda: client.append("t", [{"id": 1}], is_sync=True),
+            lambda: client.create_table("u", {"id": "bigint"}, is_sync=True),
+            lambda: client.alter_table("t", is_sync=True),
+            lambda: client.alter_table("t", is_sync=False),
+        ):
+            with pytest.raises(InvalidRequestError, match=f"needs wire version {SYNCHRONOUS}"):
+                attempt()
