@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from sparktxlog.model.operation import (
 )
 from sparktxlog.model.signature import TableSignature
 
+_Value = TypeVar("_Value")
 _TX_FIELD = pa.field(TX_COLUMN, pa.int32(), nullable=False)
 _OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
 #: Groups of a UUID text: place in the text, first and last of the 32 digits.
@@ -105,16 +107,8 @@ def assemble_run(
         submitted_at=submitted_at,
         session=session,
         acceptance=acceptance,
-        valid_until=tuple(
-            (index, transaction.valid_until)
-            for index, transaction in enumerate(transactions)
-            if transaction.valid_until is not None
-        ),
-        conditions=tuple(
-            (index, transaction.condition)
-            for index, transaction in enumerate(transactions)
-            if transaction.condition is not None
-        ),
+        valid_until=_given(transaction.valid_until for transaction in transactions),
+        conditions=_given(transaction.condition for transaction in transactions),
         copies=copies,
     )
     return manifest, encode_payload(manifest, sections)
@@ -192,6 +186,10 @@ def inline_section(index: int, section: bytes, rows: int) -> InlineSection:
         rows=rows,
         digest=hashlib.sha256(section).hexdigest(),
     )
+
+
+def _given(values: Iterable[_Value | None]) -> tuple[tuple[int, _Value], ...]:
+    return tuple((index, value) for index, value in enumerate(values) if value is not None)
 
 
 def _single_block(operation: PreparedOperation, tx: int, op: int) -> Block:

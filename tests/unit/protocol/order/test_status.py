@@ -1,0 +1,34 @@
+"""What a status shows of synchronous runs (P34)."""
+
+from __future__ import annotations
+
+from tests.support.run_headers import header
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.order.origin_queues import Stream
+from sparktxlog.protocol.order.peers import Peer
+from sparktxlog.protocol.order.status import SynchronousStatus, synchronous_status
+from sparktxlog.protocol.order.unstamped import Staging
+from sparktxlog.protocol.words.events import RunSubmitted
+
+
+def _submitted(ticket: int, n: int, copies: int) -> RunSubmitted:
+    facts = RunFacts(n=n, ids=bytes(16 * n), copies=copies)
+    digest = ticket.to_bytes(32, "big")
+    return RunSubmitted(ticket=ticket, digest=digest, size_bytes=10, staged_bytes=0, facts=facts)
+
+
+def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
+    staging, stream = Staging(100, 100), Stream("a", 0)
+    for ticket, (n, copies) in enumerate(((4, 0), (2, 3), (3, 3)), start=1):
+        staging.add(_submitted(ticket, n, copies), 10 * ticket, 0, late=False)
+    for seq, copies in ((1, 0), (2, 2), (3, 2)):
+        run = stream.register(header(seq, seq, origin="a"), 100 * seq)
+        stream.acquire(run, RunFacts(n=1, ids=bytes(16), copies=copies))
+    peers = [Peer(NodeId("b")), Peer(NodeId("c"))]
+    peers[0].record_acquired({"a": 2})
+    assert synchronous_status(staging, stream.runs, peers, 1) == SynchronousStatus(
+        waiting=5, size_bytes=20, oldest_since=20, unconfirmed=1, unconfirmed_since=300
+    )
+    assert synchronous_status(Staging(1, 1), (), peers, 1) == SynchronousStatus()
