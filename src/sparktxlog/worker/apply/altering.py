@@ -56,7 +56,7 @@ def alter_table(
         "configuration": configuration,
         "createdTime": held.created_time,
     }
-    if change != TableChange(keys=change.keys):
+    if change != TableChange(keys=change.keys, is_sync=change.is_sync):
         actions.append({"metaData": metadata})
     actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
     info = {"operation": "ALTER TABLE", "operationParameters": _described(change)}
@@ -123,5 +123,6 @@ def _described(change: TableChange) -> dict[str, str]:
         "drop": change.drop,
         "widen": dict(change.widen),
         "keys": change.keys,
+        "is_sync": change.is_sync,
     }
-    return {what: json.dumps(value) for what, value in done.items() if value}
+    return {what: json.dumps(value) for what, value in done.items() if value or value is False}
