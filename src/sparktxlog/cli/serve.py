@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from sparktxlog.config import NodeConfig, check_directories
+from sparktxlog.config import NodeConfig, check_directories, make_data_dir
 from sparktxlog.errors import ConfigError
 from sparktxlog.http.tokens import note_token
 from sparktxlog.model.values import split_urls
@@ -38,6 +38,7 @@ def run_node(config: NodeConfig) -> int:
     from sparktxlog.runtime.process import bound_memory, set_up_logs
 
     check_directories(config)
+    make_data_dir(config)
     set_up_logs(config.node_id, config.log_level, config.log_format)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     bound_memory()
