@@ -377,6 +377,7 @@ NOTHING = {
     "rows": 0,
     "ids": [],
     "lineage": None,
+    "copies": None,
 }
 
 
