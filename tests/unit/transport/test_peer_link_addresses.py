@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.balloting import Probe
+from sparktxlog.protocol.words.balloting import Probe, Standing
 from sparktxlog.protocol.words.messages import MergeBase, Post
 from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer
@@ -185,3 +186,36 @@ def test_what_waited_at_the_address_that_was_left_fails_at_once(
             await asyncio.wait_for(snapshot, 10)
 
     bench.run(act)
+
+
+def test_a_greeting_that_is_repeated_shows_what_the_node_shows_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one may come late, and its node may have promised more since (P30)."""
+    bench, counters = Bench(monkeypatch, ONE), count(5)
+    bench.greeter = bench.link._greeter = make_greeter(
+        hello("A", "http://a", "ia"),
+        {"B": ONE},
+        {"B": "ib"},
+        lambda *_: None,
+        standing=lambda: Standing(counter_now=next(counters)),
+    )
+    shown: list[int] = []
+
+    async def ask(*arguments: Any, **_: Any) -> PeerAnswer:
+        _, _, url, _, _, body = arguments
+        standing = wire.decode(Hello, body).standing
+        assert standing is not None
+        shown.append(standing.counter_now)
+        if len(shown) == 1:
+            return PeerAnswer(url=url, status=409, body=b"", boot="1.1", sealed=True)
+        answer = wire.encode(hello("B", ONE, "ib"))
+        return PeerAnswer(url=url, status=200, body=answer, boot="1", sealed=True)
+
+    async def main() -> None:
+        monkeypatch.setattr(peers_module, "ask", ask)
+        bench.link._session = object()  # type: ignore[assignment]
+        await bench.link._introduce(ONE)
+
+    asyncio.run(main())
+    assert shown == [5, 6]
