@@ -458,6 +458,8 @@ class Ordering:
         queue, streams = self._queue, self._collecting.streams
         if queue.tail:
             queue.append_tail(streams)
+            # Its sender may be in a later epoch, and this the final queue of the present one.
+            self._drain(now, _FROM_ANOTHER)
             # The peer with the longer queue sends the next part when it learns the new base.
             self._collecting.news = self._collecting.news or not queue.tail
         if self.busy and not queue.tail:
@@ -605,10 +607,9 @@ class Ordering:
     def want(self, view: View, now: int) -> int:
         """Request the final queue's runs that this node lacks; errors and result as `want`."""
         missing = want(self._queue, self._collecting, view, now)
-        # What it appended up to the base of the next epoch, a member of this one had added.  That
-        # of a later one may be in the final queue between them; its members hold all of it.
-        follows = view.epoch == self._config.epoch + 1
-        self._drain(now, len(self._config.members if follows else view.members))
+        # Each member of the view holds the final queue (P16).  More may have held what comes before
+        # its tail, but a view may come without that tail, so nobody knows where it begins.
+        self._drain(now, len(view.members))
         return missing
 
     def claims(self, view: View) -> list[RunHeader]:
