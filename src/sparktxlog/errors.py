@@ -8,6 +8,7 @@ instance carries a stable `code`, the fields of the case and a `hint` that says 
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar, TypedDict, Unpack
 
 
@@ -49,6 +50,9 @@ class TxLogError(Exception):
         self.message = message
         self.hint = hint or self.way_out
         self.fields = fields
+        if fields:
+            # A traceback ends with it: all that Spark keeps of an error of a Python process.
+            self.add_note(f"fields: {json.dumps(self.to_problem()['fields'])}")
 
     def __str__(self) -> str:
         text = f"[{self.code}] {self.message}"
@@ -126,10 +130,6 @@ class NameTakenError(CommitRejectedError, code="name-taken", http_status=409):
     """A new name is that of another column or table."""
 
 
-class TypeChangeError(CommitRejectedError, code="type-change"):
-    """A column's type cannot become the other one without loss."""
-
-
 class InvalidRowsError(CommitRejectedError, code="invalid-rows"):
     """Rows break a rule of the table: NULL, a key twice in an upsert, no rows."""
 
@@ -152,6 +152,32 @@ class ExpiredIdError(CommitRejectedError, code="expired-id", http_status=409):
 
 class ExpiredTransactionError(CommitRejectedError, code="expired-transaction", http_status=409):
     """The transaction was submitted or ordered after its `valid_until`."""
+
+
+class RolledBackError(CommitRejectedError, code="rolled-back", http_status=409):
+    """A participant of the prepared transaction said NO (P35)."""
+
+
+class NotPreparedError(CommitRejectedError, code="not-prepared", http_status=409):
+    """A mark names a transaction that is not prepared and undecided here (P35).
+
+    Fields `transaction_id`, `outcome` (what became of it, None = not known here).
+    """
+
+
+class NotParticipantError(CommitRejectedError, code="not-a-participant", http_status=409):
+    """A mark is of somebody for whom the prepared transaction does not wait (P35).
+
+    Fields `transaction_id`, `participant`, `participants`.
+    """
+
+
+class TooManyPreparedError(
+    CommitRejectedError, code="too-many-prepared", retryable=True, http_status=503
+):
+    """As many prepared transactions as the log allows are undecided (P35)."""
+
+    way_out = "Decide some of them, or wait until they expire; see `sparktxlog tx prepared`."
 
 
 class ConflictError(CommitRejectedError, code="conflict", retryable=True, http_status=409):

@@ -46,8 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | _EPOCHS,
     "http": {"codec"},
     "worker": {
-        "catchup", "codec", "http", "storage.durability", "storage.interfaces", "storage.lock",
-        "supervision",
+        "catchup", "codec", "http", "storage.dropped_tables", "storage.durability",
+        "storage.interfaces", "storage.lock", "supervision",
     },
     "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
     "api": {"codec", "http", "storage.interfaces", "worker"},

@@ -107,16 +107,46 @@ def test_appended_runs_are_the_queue(bench: Bench) -> None:
     assert b"".join(ids for _, ids in state.core.recent_ids) == ids_in(runs[0]) + ids_in(runs[1])
     assert state.core.recent_ids[0][0] == 1
 
-    assert bench.journal.read_created(2, 5) == {(2, "orders")}
-    assert bench.journal.read_created(3, 9) == bench.journal.read_created(1, 1) == set()
+    assert bench.journal.read_created(2, 5) == {(2, "orders"): ORDERS}
+    assert bench.journal.read_created(3, 9) == bench.journal.read_created(1, 1) == {}
+    later = replace(ORDERS, is_sync=True, schema_version=2)
+    bench.journal.write([AppendQueue(entries=entries[2:], ordered_at=6, tables=((6, later),))])
+    found = [bench.journal.read_definitions(position) for position in (1, 5, 6)]
+    assert found == [{}, {"orders": ORDERS}, {"orders": later}]
+
+    assert bench.journal.read_drops(0) == {}
 
     stored = bench.journal.read_queue(0, 10, payloads=True)
-    assert [item.entry for item in stored] == list(entries[:2])
+    assert [item.entry for item in stored] == list(entries)
     assert stored[1].entry.rejections == refusal
     assert stored[0].ordered_at == 5
     assert stored[0].payload == runs[0].payload
     assert bench.journal.read_queue(0, 1, payloads=False)[0].payload is None
-    assert [item.entry.position for item in bench.journal.read_queue(1, 9, payloads=False)] == [4]
+    later_runs = bench.journal.read_queue(1, 9, payloads=False)
+    assert [item.entry.position for item in later_runs] == [4, 6]
+
+
+def test_drops_are_found_by_position(bench: Bench) -> None:
+    """The first one after a position is the end of the table that was there."""
+    again = replace(ORDERS, schema_version=3, first_version=3)
+    runs = [run_of(seq=1, n=9)]
+    tables = ((2, ORDERS), (3, ORDERS.dropped()), (5, again), (8, again.dropped()))
+    bench.journal.write([*runs, AppendQueue(entries=entries_of(runs), ordered_at=1, tables=tables)])
+    found = [bench.journal.read_definitions(position) for position in (2, 3, 5, 8)]
+    assert found == [{"orders": ORDERS}, {}, {"orders": again}, {}]
+    for after, drop in ((0, 3), (2, 3), (3, 8), (7, 8)):
+        assert bench.journal.read_drops(after) == {"orders": drop}
+    assert bench.journal.read_drops(8) == {}
+    assert bench.journal.read_created(3, 5) == {
+        (3, "orders"): ORDERS.dropped(),
+        (5, "orders"): again,
+    }
+    assert [table.is_dropped for table in bench.reopen().load(10).core.tables] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_entries_and_hashes_are_found_by_position(bench: Bench) -> None:

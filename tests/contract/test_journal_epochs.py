@@ -208,6 +208,16 @@ def test_a_run_that_its_origin_stamped_anew_is_the_later_one(bench: Bench) -> No
     assert bench.journal.find_transaction(ids_in(run)[:16]) == (later.header, 0)
 
 
+def test_a_run_that_a_copy_of_its_origin_stamped_is_the_one_that_is_taken(bench: Bench) -> None:
+    """P10: one number twice in one epoch; the core says which one stands."""
+    run = run_of(origin="b", seq=1, n=2)
+    for ts in (99, 98):
+        taken = PutRun(header=stamped(run, run.header.epoch, ts), payload=run.payload)
+        bench.journal.write([run, taken])
+        assert [r.header for r in bench.reopen().load(10).core.incoming] == [taken.header]
+        bench.journal.write([run])
+
+
 # -- own runs of a former incarnation --------------------------------------------------------------
 
 

@@ -50,7 +50,11 @@ def _planted(evidence: Evidence) -> list[str]:
     moved = evidence.replicas[0].bank_reads
     account, balance = next(iter(moved[-1].balances.items()))
     moved.append(replace(moved[-1], balances={**moved[-1].balances, account: balance + 1}))
+    # Somebody was told of a decision that nobody took.
+    decided = next(one for one in bulk.prepared if one.answers)
+    decided.answers.add(("committed", 1, ""))
     return [
+        f"prepared: {decided.act.transaction_id} was told to be ",
         "nowhere was ordered, and is in no queue",
         "lists: G-single: ",
         "lists: aborted-write: ",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,10 @@ from tests.verification.exploration.healing import Healing
 from tests.verification.exploration.mutants import MUTANTS
 from tests.verification.exploration.nodes import Nodes, NodeState, Outcome, Sent
 from tests.verification.exploration.space import Space, State, explore
+from tests.verification.model.disk import CoreDisk
 from tests.verification.mutation.isolation import run_isolated
+
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 
 SMALL_EPOCH = Configuration(
     name="small-epoch",
@@ -53,6 +56,41 @@ def test_small_cluster_completely(configuration: Configuration, states: int, dep
 
 
 @pytest.mark.parametrize(
+    ("name", "states", "rejected", "decided"),
+    [
+        ("condition-2", 998, "conflict", ""),
+        ("condition-2-crash", 3_825, "conflict expired-transaction", ""),
+        ("prepared-2-lost", 3_129, "conflict not-prepared prepared", "conflict"),
+        (
+            "prepared-2-no",
+            3_129,
+            "expired-transaction not-prepared prepared",
+            "expired-transaction rolled-back",
+        ),
+        (
+            "prepared-2-crash",
+            3_825,
+            "expired-transaction not-prepared prepared",
+            "committed expired-transaction",
+        ),
+    ],
+)
+def test_conditions_marks_and_expiry_completely(
+    name: str, states: int, rejected: str, decided: str
+) -> None:
+    """Every node decides what the reference says, and each outcome that there can be is met."""
+    space = Space(CONFIGURATIONS[name])
+    found = explore(space, limit=100_000)
+    assert found.violation == ""
+    assert (found.complete, found.states) == (True, states)
+    entries = {entry for node in space.nodes.facts for entry in node.disk.queue}
+    rejections = {one.code for entry in entries for one in entry.rejections}
+    verdicts = [one.rejection for entry in entries for one in entry.verdicts]
+    assert rejections == set(rejected.split())
+    assert {one.code if one else "committed" for one in verdicts} == set(decided.split())
+
+
+@pytest.mark.parametrize(
     ("mutant", "configuration", "depth", "broken"),
     [
         ("skip-instead-of-stop", CONFIGURATIONS["rounds-2"], 6, "I1"),
@@ -61,6 +99,14 @@ def test_small_cluster_completely(configuration: Configuration, states: int, dep
         ("not-wedged", SMALL_EPOCH, 7, "I6"),
         ("longest-instead-of-union", CONFIGURATIONS["epoch-2w"], 8, "I1"),
         ("no-vote-majority", TWO_BALLOTS, 2, "I5"),
+        ("other-origins-ignored", CONFIGURATIONS["condition-2"], 6, "P25b"),
+        ("writes-forgotten", CONFIGURATIONS["condition-2-crash"], 4, "P27"),
+        ("first-yes-decides", CONFIGURATIONS["prepared-2-no"], 6, "P35"),
+        ("no-ignored", CONFIGURATIONS["prepared-2-no"], 8, "P35"),
+        ("judged-where-ordered", CONFIGURATIONS["prepared-2-lost"], 8, "P35"),
+        ("late-yes-counts", CONFIGURATIONS["prepared-2-crash"], 7, "P35"),
+        ("expires-by-own-clock", CONFIGURATIONS["prepared-2-no"], 7, "P35"),
+        ("undecided-forgotten", CONFIGURATIONS["prepared-2-crash"], 4, "P35"),
     ],
 )
 def test_mutants_are_found(
@@ -123,16 +169,19 @@ def test_every_field_has_a_plan() -> None:
     space = Space(SMALL_EPOCH)
     explore(space, limit=1_000)
     missing: dict[str, set[str]] = {}
+    seen = set[str]()
     for number in range(0, len(space.nodes.facts), 25):
         for value in _objects(space.nodes.thaw(number), set()):
+            seen.add(type(value).__name__)
             fields = unplanned(value)
             if fields:
                 missing[type(value).__name__] = fields
     assert missing == {}
+    assert seen >= {"CoreDisk", "Marking", "LastWrites", "Catalog", "Staging"}
 
 
 def _objects(value: Any, seen: set[int]) -> Iterator[object]:
-    """Yield all objects of the core that a value consists of."""
+    """Yield all objects of the core, and of the exploration, that a value consists of."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -140,7 +189,7 @@ def _objects(value: Any, seen: set[int]) -> Iterator[object]:
         children = list(value.values())
     elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
         children = list(value)
-    elif type(value).__module__.startswith("sparktxlog."):
+    elif type(value).__module__.startswith(("sparktxlog.", "tests.")):
         yield value
         names = {name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())}
         names |= set(getattr(value, "__dict__", ()))
@@ -166,7 +215,11 @@ class _DoubtingNodes(Nodes):
         return super()._intern(name, state)
 
 
-@pytest.mark.parametrize("configuration", [SMALL_CRASH, IDLE_EPOCH], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "configuration",
+    [SMALL_CRASH, IDLE_EPOCH, CONFIGURATIONS["prepared-2-crash"]],
+    ids=lambda c: c.name,
+)
 def test_equal_states_behave_equally(configuration: Configuration) -> None:
     """Two masters that count as one do the same, whatever happens: the key is not too coarse."""
     space = Space(configuration)
@@ -212,3 +265,29 @@ def test_what_only_shows_does_not_count() -> None:
     ordering._peers[0].owed = False
     state.master._counter.value += 1
     assert state.key() != key
+
+
+def test_what_the_queue_led_to_counts() -> None:
+    """A core that forgot tables, writes or what is undecided is in another state."""
+    submits = ("a prepare p q", "a yes p", "a write")
+    space = Space(dataclasses.replace(SMALL_EPOCH, submits=submits, masters=("a",), ballots=0))
+    explore(space, limit=1_000)
+    numbers = range(len(space.nodes.facts))
+    number = next(at for at in numbers if len(space.nodes.facts[at].disk.queue) == len(submits))
+    changes: tuple[Callable[[CoreDisk, SynchronizedQueue], None], ...] = (
+        lambda disk, queue: disk.tables.clear(),
+        lambda disk, queue: disk.writes.clear(),
+        lambda disk, queue: disk.undecided.clear(),
+        lambda disk, queue: queue.catalog._tables.clear(),
+        lambda disk, queue: queue.writes._by_table.clear(),
+        lambda disk, queue: setattr(queue.writes, "after", None),
+        lambda disk, queue: queue.marking._by_id.clear(),
+        lambda disk, queue: setattr(queue.marking, "_earliest", 1),
+        lambda disk, queue: setattr(queue.marking, "_size_bytes", 1),
+    )
+    keys = {space.nodes.thaw(number).key()}
+    for change in changes:
+        state = space.nodes.thaw(number)
+        change(state.disk, state.master._queue)
+        keys.add(state.key())
+    assert len(keys) == len(changes) + 1

@@ -124,7 +124,7 @@ def test_breaking_down_is_not_being_found(killer: Killer) -> None:
     broken = replace(
         BY_NAME["no-probe"].patches[0],
         path="src/sparktxlog/protocol/master.py",
-        old="        self._now = now\n        was_set",
+        old="        self._now = now = max(now, self._now)\n        was_set",
         new="        raise KeyError('an error of the mutation')\n        was_set",
     )
     with pytest.raises(KeyError, match="an error of the mutation") as raised:

@@ -52,7 +52,7 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
         ("hasty", 0, "I7"),
         ("careless", 4, "its disk held"),
         ("obliging", 1, "no epoch has"),
-        ("credulous", 15, "its copy was let in"),
+        ("credulous", 56, "its copy was let in"),
         ("forgetful", 0, "P27"),
     ],
 )

@@ -32,6 +32,7 @@ SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
 #: All that clients send; whatever else is sent to `/v1` is an operator's act.
 SENT_BY_CLIENTS = {
     "POST /v1/transactions",
+    "POST /v1/transactions/{id}/marks",
     "POST /v1/runs",
     "POST /v1/tables/{table}/rows",
     "POST /v1/open-transactions",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sparktxlog.service.routes import ROUTES, Route
 
 GOLDEN = Path(__file__).parents[1] / "testdata" / "answers.json"
 TX = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+PREPARED = "7d444840-9dc0-11d1-b245-5ffdce74fad3"
 ROWS = [{"id": 1, "v": "x"}]
 QUESTIONS = (
     "/v1/info",
@@ -33,6 +35,7 @@ QUESTIONS = (
     "/v1/published?at_least=1&timeout=60",
     "/v1/snapshot",
     f"/v1/transactions/{TX}",
+    "/v1/prepared",
     "/v1/transfers",
     "/v1/signatures",
     "/v1/settings",
@@ -85,6 +88,15 @@ async def answers_of(directory: Path) -> dict[str, Any]:
 
             operation = {"kind": "append", "table": "t", "rows": ROWS}
             await ask("POST", "/v1/transactions", {"transaction_id": TX, "operations": [operation]})
+            until_us = (int(time.time()) + 600) * 1_000_000
+            prepared = {"participants": ["p", "q"], "valid_until": until_us}
+            await ask(
+                "POST",
+                "/v1/transactions",
+                {"transaction_id": PREPARED, "operations": [operation], **prepared},
+            )
+            said = {"participant": "p", "yes": True}
+            await ask("POST", f"/v1/transactions/{PREPARED}/marks", said)
             for target in QUESTIONS:
                 await ask("GET", target)
             report = report_of(node.status(), 1, "worker of A")

@@ -97,6 +97,8 @@ def test_the_example_of_the_documentation(node: NodeProcess) -> None:
         ("/v1/tables/nope/rows", b"", 404, "unknown-table"),
         ("/v1/tables/a%2Fb/rows", b"", 404, "not-found"),
         ("/v1/tables/t/rows?kind=upsert", b"", 400, "invalid-request"),
+        ("/v1/tables/t/rows?schema_version=0", b"", 400, "invalid-request"),
+        ("/v1/tables/t/rows?schema_version=2", b"", 409, "stale-schema"),
         ("/v1/worker/reports", b"{}", 400, "invalid-request"),
         ("/v1/tables/nope", None, 404, "unknown-table"),
         ("/v1/tables/..", None, 400, "invalid-name"),
@@ -378,6 +380,7 @@ NOTHING = {
     "ids": [],
     "lineage": None,
     "copies": None,
+    "prepared_at": None,
 }
 
 

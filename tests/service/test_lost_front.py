@@ -208,11 +208,14 @@ def test_a_young_node_with_staged_files_starts_again(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def members(directory: Path, ports: dict[str, int]) -> AsyncIterator[dict[str, Node]]:
+async def members(
+    directory: Path, ports: dict[str, int], names: str = ""
+) -> AsyncIterator[dict[str, Node]]:
+    """Start nodes: all, or those with the names."""
     async with AsyncExitStack() as stack:
         nodes = {}
-        for name, port in ports.items():
-            listener = socket.create_server(("127.0.0.1", port))
+        for name in names or ports:
+            listener = socket.create_server(("127.0.0.1", ports[name]))
             config = config_of(directory, name, ports, eviction="auto", suspect_timeout=1)
             nodes[name] = await stack.enter_async_context(serving(config, listener))
         yield nodes
@@ -255,6 +258,23 @@ def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert (tmp_path / "B" / "set-aside").is_dir()
+
+
+def test_who_lost_its_front_waits_for_a_member_that_may_have_the_log(tmp_path: Path) -> None:
+    ports = free_ports("ABC")
+    cluster_left(tmp_path, ports)
+    for name in "AB":
+        (tmp_path / name / FRONT).unlink()
+
+    async def main() -> None:
+        async with members(tmp_path, ports, "AB") as nodes:
+            a, b = nodes.values()
+            await until(lambda: a.base.links["B"].up and b.base.links["A"].up)
+            async with members(tmp_path, ports, "C"):
+                for node in (a, b):
+                    assert isinstance(await asyncio.wait_for(node.failed, 30), StartAgainError)
+
+    asyncio.run(main())
 
 
 def test_members_that_all_lost_their_fronts_found_no_second_log(tmp_path: Path) -> None:

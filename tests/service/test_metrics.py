@@ -27,6 +27,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import Phase
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -69,6 +70,19 @@ class Story:
         await create(self.a)
         await until(lambda: self.a.base.published.value == self.a.base.ordered.value)
         await until(lambda: self.a.status()["peers"][0]["position"] == 1)
+
+    async def prepare(self) -> None:
+        """Prepare a transaction that nobody decides."""
+        operation = PreparedOperation(
+            table="t", kind=OperationKind.DELETE_WHERE, predicate="id > 3"
+        )
+        prepared = PreparedTransaction(
+            transaction_id=uuid.uuid4().bytes,
+            operations=(operation,),
+            participants=("p",),
+            valid_until=wall_us() + 600_000_000,
+        )
+        await self.a.submit(prepared, level=Level.ORDERED, timeout=30)
 
     async def clock(self) -> None:
         """Let the other node's clock go wrong, as its posts show."""
@@ -231,6 +245,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "peer_posts",
         "peer_sent_bytes",
     ),
+    Story.prepare: ("undecided",),
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
     Story.cut: ("peer_address_answers",),
     Story.stranger: ("refused_peer_requests",),
@@ -252,9 +267,10 @@ STORY: dict[Step, tuple[str, ...]] = {
         "unstamped_runs",
         "empty_rounds",
         "synchronous_unconfirmed",
+        "synchronous_lag_us",
     ),
     Story.force: ("epoch", "peer_lag"),
-    Story.wait: ("synchronous_waiting",),
+    Story.wait: ("synchronous_waiting", "synchronous_bytes", "synchronous_oldest_us"),
     Story.halt: ("halted", "phase"),
 }
 

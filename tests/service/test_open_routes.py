@@ -168,8 +168,10 @@ def test_the_commands_of_the_page_commit_a_transaction(node: NodeProcess, client
     page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
     block = re.search(r"```bash\n(open=.*?)```", page, re.DOTALL)
     assert block is not None
-    client.create_table("orders", {"id": "bigint not null"}, keys=["id"])
-    script = block[1].replace("http://127.0.0.1:7070", node.url)
+    # Other tests have the node, too, and a table of this name with other columns.
+    name = f"t{uuid.uuid4().hex[:12]}"
+    client.create_table(name, {"id": "bigint not null"}, keys=["id"])
+    script = block[1].replace("http://127.0.0.1:7070", node.url).replace('"orders"', f'"{name}"')
     ran = subprocess.run(
         ["bash", "-euc", script], capture_output=True, text=True, check=True, timeout=60
     )

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 
+from sparktxlog.codec.mark_requests import MarkRequest, marking
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     LocalProtocolError,
@@ -26,7 +27,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.payloads.payload_expiry import named_files
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 ROWS = 400_000
@@ -81,6 +84,46 @@ def test_files_stand_at_all_sites_before_the_transaction_is_ordered(tmp_path: Pa
                 fetched = sum(p["fetched_bytes"] for p in node.status()["peers"])
                 assert size <= fetched < size + 100_000
                 assert all(link.traffic.post_bytes_max < 1_024 for link in node.base.links.values())
+
+    asyncio.run(main())
+
+
+def test_files_of_a_prepared_transaction_are_kept_and_come_back(tmp_path: Path) -> None:
+    """P35: also when the queue's containers are forgotten, and after it took effect."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", acquisition_quorum="all") as nodes:
+            a, b = nodes.values()
+            await a.submit(create(), level=Level.ORDERED, timeout=20)
+            transaction, staged = stage(a)
+            until_us = wall_us() + 600_000_000
+            prepared = replace(transaction, participants=("p",), valid_until=until_us)
+            receipt = await a.submit(prepared, level=Level.ORDERED, timeout=60)
+            assert (receipt.outcome, receipt.position) == ("prepared", 2)
+            await until(lambda: b.base.published.value == 2)
+            payload = b.base.journal.read_prepared(transaction.transaction_id)
+            assert payload is not None
+            named = named_files(b.base.journal, 0)
+            assert {file.path for file in staged} <= named, "nobody removes them"
+            for file in staged:
+                Path(b.payloads.path(file.path)).unlink()
+                b.payloads.forget_verified(file.path)
+            await b.files.fetch_prepared([payload])
+            for file in staged:
+                b.payloads.verify(file)
+            mark = marking(transaction.transaction_id, MarkRequest(participant="p", yes=True))
+            await b.submit(mark, level=Level.ORDERED, timeout=60)
+            for node in (a, b):
+                await until(lambda node=node: node.base.published.value == 3)
+                _, segments = await node.segments(2, 0, 9)
+                (effect,) = segments[0].effects
+                assert (effect.first, [file.path for file in effect.files]) == (
+                    3,
+                    [file.path for file in staged],
+                )
+            assert b.base.journal.read_prepared(transaction.transaction_id) is None
+            held = a.files._held_files(transaction.transaction_id)
+            assert [file.path for file in held[1]] == [file.path for file in staged]
 
     asyncio.run(main())
 

@@ -114,13 +114,16 @@ def _append(url: str, table: str, transaction_id: str, **options: Any) -> Any:
 
 
 def _meanwhile(url: str) -> None:
-    """Commit a plain transaction, and look at what waits."""
+    """Commit a plain transaction, and look at what waits, and at what was late."""
     with Client(url) as client:
         client.append("p", [{"id": 2}])
+        for told in (client.receipt(_IDS[0]), _append(url, "s", _IDS[0])):
+            assert (told.outcome, told.late, told.copies) == ("committed", True, 2)
     status = call(f"{url}/v1/status")
     found = status["synchronous"]
     assert (found["waiting"], found["unconfirmed"]) == (1, 0)
     assert found["size_bytes"] > 0 and found["oldest_us"] > 0
+    assert (found["waiting_runs"], found["needs"], found["missing"]) == (1, 3, ["C"])
     assert (status["synchro_quorum"], status["synchro_rule"]) == (3, "N")
     assert [(one["peer"], one["why"]) for one in status["waiting_for"]] == [("C", "copy")]
 
@@ -143,6 +146,9 @@ def _change(url: str) -> None:
     assert call(f"{url}/v1/status")["synchro_rule"] == "N/2+1"
     view = call(f"{url}/v1/quorum?timeout=60", {"synchro_rule": "N-1"})
     assert (view["synchro_quorum"], view["synchro_rule"], view["epoch"]) == (1, "N-1", 2)
+    (warning,) = call(f"{url}/v1/status")["warnings"]
+    assert warning["code"] == "not-in-force"
+    assert warning["text"].startswith("synchro-quorum is N/2+1 in the configuration, N-1 is in for")
     for wrong, place in (("N/", 3), ("import os", 1), ("N/(N-2)", 3)):
         with pytest.raises(Exception) as refused:
             call(f"{url}/v1/quorum?timeout=60", {"synchro_rule": wrong})

@@ -184,6 +184,7 @@ class Node:
                 payloads=self.payloads,
                 queue=QueueTable(self.data_dir / "log", LOG),
                 creations=journal.read_created,
+                prepared=journal.read_prepared,
             )
             journal.write(marks)
         finally:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -106,13 +107,20 @@ def run_of(
     ids: bytes | None = None,
     incarnation: int = 1,
     epoch: int = 1,
+    **said: Any,
 ) -> PutRun:
-    """Return a run as the journal keeps it; `padding` bytes make its payload larger."""
+    """Return a run as the journal keeps it; `padding` bytes make its payload larger.
+
+    `said` are other fields of its manifest.
+    """
     manifest = RunManifest(
         n=n,
         ids=ids if ids is not None else ids_of(seq + 1_000_000 * ord(origin[0]), n),
-        blocks=tuple(blocks) or (Block(table="orders", kind=OperationKind.APPEND),),
+        blocks=tuple(blocks)
+        if blocks or said
+        else (Block(table="orders", kind=OperationKind.APPEND),),
         submitted_at=1_700_000_000_000_000 + seq,
+        **said,
     )
     payload = encode_payload(manifest, [*sections, bytes(padding)] if padding else list(sections))
     header = RunHeader(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import file_schema
 from sparktxlog.errors import TransportError
-from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
@@ -73,6 +73,7 @@ class LogBuilder:
         self.interval = interval
         self.lineage = lineage
         self.tables: dict[str, TableDefinition] = {}
+        self._dropped: dict[str, TableDefinition] = {}
         self.segments: list[Segment] = []
         self.operations: list[Operation] = []
         self.position = 0
@@ -91,6 +92,7 @@ class LogBuilder:
         return self
 
     def create(self, definition: TableDefinition) -> LogBuilder:
+        definition = definition.created_after(self._dropped.get(definition.name))
         self.tables[definition.name] = definition
         self._effects.append(
             TableEffect(
@@ -100,13 +102,36 @@ class LogBuilder:
                 last=self.position,
                 op=next(self._op),
                 definition=definition,
+                schema_version=definition.schema_version,
+            )
+        )
+        return self
+
+    def drop(self, name: str) -> LogBuilder:
+        """Drop a table of which all rows are published."""
+        before = self.tables.pop(name)
+        self._dropped[name] = before.dropped()
+        self.operations = [one for one in self.operations if one.table != name]
+        self._effects.append(
+            TableEffect(
+                table=name,
+                kind="drop_table",
+                first=self.position,
+                last=self.position,
+                op=next(self._op),
+                schema_version=before.schema_version,
+                change=DROPPED,
             )
         )
         return self
 
     def rename(self, name: str, **names: str) -> LogBuilder:
-        """Rename columns; inline rows of a segment belong to the names that it ends with."""
-        change, before = TableChange(rename=tuple(names.items())), self.tables[name]
+        """Rename columns; see `alter`."""
+        return self.alter(name, TableChange(rename=tuple(names.items())))
+
+    def alter(self, name: str, change: TableChange) -> LogBuilder:
+        """Change a table; inline rows of a segment belong to what it is at the segment's end."""
+        before = self.tables[name]
         self.tables[name] = change.applied_to(before)
         self._effects.append(
             TableEffect(

@@ -34,6 +34,11 @@ def use_client(client: sparktxlog.Client, rows: pa.Table, until: datetime) -> No
         t.delete_where("u", "id < 3")
     assert_type(t.receipt, Receipt)
     assert_type(t.commit().position, int | None)
+    with client.transaction(participants=["p"], valid_until=until) as t:
+        t.append("u", rows)
+    assert_type(client.mark(t.id, "p", yes=True), Receipt)
+    assert_type(client.decision(t.id, timeout_s=3).prepared_at, int | None)
+    client.mark(t.id, "p")  # type: ignore[call-arg]
     client.append("t", rows, levle="accepted")  # type: ignore[call-arg]
     client.append("t", rows, timeout_s="3")  # type: ignore[arg-type]
     client.delete_where("t", 3)  # type: ignore[arg-type]

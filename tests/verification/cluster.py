@@ -213,6 +213,7 @@ class Cluster:
             staged_bytes=staged_bytes,
             facts=facts,
             session=session,
+            submitted_at=self.now + self.nodes[name].skew if facts.copies else None,
         )
         node = self.nodes[name]
         self.facts[event.digest] = facts

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, TailReceived
@@ -151,8 +151,9 @@ class ReferenceCatalog:
 
     def __init__(self, window: int = 1_000_000) -> None:
         self._window = window
-        #: (position, definition after it) of what was created or changed, in order.
+        #: (position, definition after it) of what was created, changed or dropped, in order.
         self.created: list[tuple[int, TableDefinition]] = []
+        #: Dropped ones too.
         self._tables: dict[str, TableDefinition] = {}
         #: Table → where it came into being and who wrote to it, as far as that counts.
         self._births: dict[str, int] = {}
@@ -161,46 +162,114 @@ class ReferenceCatalog:
         self.written: list[tuple[str, TableWrites]] = []
         #: Position of what lost → table and position of the write that it lost to.
         self.lost: dict[int, tuple[str | None, int | None]] = {}
+        #: Prepared and undecided: id → where it is ordered, its facts, and who said YES (P35).
+        self._undecided: dict[bytes, tuple[int, RunFacts, set[str]]] = {}
+        #: (where it is decided, where it is ordered, why it takes no effect), in this order.
+        self.decided: list[tuple[int, int, str]] = []
+        #: After each run that changed them: where it ends, id → who said YES.
+        self._later: list[tuple[int, dict[bytes, tuple[str, ...]]]] = [(0, {})]
 
     def fold(
-        self, position: int, facts: RunFacts, rejected: Collection[int], after: int | None = None
+        self,
+        position: int,
+        facts: RunFacts,
+        rejected: Collection[int],
+        after: int | None = None,
+        ts: int = 0,
     ) -> dict[int, str]:
         """Take in the run that starts at a position; return index → code of what it rejects.
 
         Args:
             rejected: Indices that are rejected for their ids.
             after: Writes and conditions count after this position; None = nowhere yet.
+            ts: Timestamp of the run.
         """
-        if not (facts.creates or facts.touches or facts.conditions or facts.changes):
-            return {}
+        for one, (at, prepared, _) in list(self._undecided.items()):
+            if prepared.valid_until[0][1] < ts:
+                del self._undecided[one]
+                self.decided.append((position, at, "expired-transaction"))
         counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
-        conditions, wrote = dict(facts.conditions), set[str]()
+        marks, wrote = dict(facts.marks), set[str]()
         for index in codes:
             tables = dict(self._tables)
-            codes[index], stale = self._take(index, facts, tables)
-            if stale:
-                self.lost[position + index] = (stale, self._winner(stale))
-            if not codes[index] and index in conditions:
-                codes[index] = self._judge(conditions[index], position + index, after)
+            codes[index] = self._try(position + index, index, facts, tables, after)
+            if not codes[index] and facts.participants:
+                self._undecided[facts.ids] = (position, facts, set())
+                codes[index] = "prepared"
+            elif not codes[index] and index in marks:
+                codes[index] = self._mark(marks[index], position + index, after, wrote)
             if codes[index]:
                 continue
-            fresh = [tables[key] for key in tables if key not in self._tables]
-            changed = [tables[key] for key, old in self._tables.items() if tables[key] != old]
-            self.created += [(position + index, table) for table in (*fresh, *changed)]
-            self._tables = tables
+            before, self._tables = self._tables, tables
+            changed = [key for key, table in tables.items() if before.get(key) != table]
+            fresh = [key for key in changed if _is_gone(before.get(key))]
+            changed = [*fresh, *(key for key in changed if key not in fresh)]
+            self.created += [(position + index, tables[key]) for key in changed]
             touched = {t.table for t in facts.touches if t.txs is None or index in t.txs}
+            made = {tables[key].name for key in fresh}
             if counts:
-                self._births.update((definition.name, position + index) for definition in fresh)
+                for table in made:
+                    if table in self._births or table in self._writers:
+                        # It was dropped: to create it again is a write.
+                        self._writers.setdefault(table, []).append(position + index)
+                    else:
+                        self._births[table] = position + index
                 for table in touched:
                     self._writers.setdefault(table, []).append(position + index)
-                wrote |= touched | {definition.name for definition in fresh}
+                wrote |= touched | made
         self.written += [(table, self._last(table)) for table in wrote]
+        left = {one: tuple(sorted(said)) for one, (_, _, said) in self._undecided.items()}
+        if left != self._later[-1][1]:
+            self._later.append((position + facts.n - 1, left))
         return {index: code for index, code in codes.items() if code}
+
+    def _try(
+        self,
+        position: int,
+        index: int,
+        facts: RunFacts,
+        tables: dict[str, TableDefinition],
+        after: int | None,
+    ) -> str:
+        """Return why a run's transaction would take no effect at a position, empty = it would."""
+        code, stale = self._take(index, facts, tables)
+        if stale:
+            self.lost[position] = (stale, self._winner(stale))
+        conditions = dict(facts.conditions)
+        if not code and index in conditions:
+            code = self._judge(conditions[index], position, after)
+        return code
+
+    def _mark(self, mark: Mark, position: int, after: int | None, wrote: set[str]) -> str:
+        """Take in what a participant says at a position; return why it does not count (P35)."""
+        if mark.transaction_id not in self._undecided:
+            return "not-prepared"
+        at, prepared, said = self._undecided[mark.transaction_id]
+        if mark.participant not in prepared.participants:
+            return "not-a-participant"
+        said.add(mark.participant)
+        if mark.yes and said < set(prepared.participants):
+            return ""
+        del self._undecided[mark.transaction_id]
+        code = "rolled-back"
+        if mark.yes:
+            code = self._try(position, 0, prepared, dict(self._tables), after)
+        self.decided.append((position, at, code))
+        if not code and after is not None and position > after:
+            for table in {touch.table for touch in prepared.touches}:
+                self._writers.setdefault(table, []).append(position)
+                wrote.add(table)
+        return ""
 
     def at(self, position: int) -> dict[str, TableDefinition]:
         """Return the tables that there are at a position, by name."""
-        return {table.name: table for at, table in self.created if at <= position}
+        found = {table.name.lower(): table for at, table in self.created if at <= position}
+        return {table.name: table for table in found.values() if not _is_gone(table)}
+
+    def undecided_at(self, position: int) -> dict[bytes, tuple[str, ...]]:
+        """Return what is undecided at a run end: id → who said YES, sorted."""
+        return next(left for end, left in reversed(self._later) if end <= position)
 
     def writes_at(self, position: int) -> dict[str, TableWrites]:
         """Return what was written to tables up to a run end, as far as it counts."""
@@ -214,7 +283,8 @@ class ReferenceCatalog:
 
     def _judge(self, condition: Condition, position: int, after: int | None) -> str:
         """Return why a condition does not hold at a position, empty = it does."""
-        if {*condition.reads, *dict(condition.versions)} - {t.name for t in self._tables.values()}:
+        there = {table.name for table in self._tables.values() if not _is_gone(table)}
+        if {*condition.reads, *dict(condition.versions)} - there:
             return "unknown-table"
         read, lost = condition.read_position, None
         if (
@@ -254,14 +324,23 @@ class ReferenceCatalog:
         for at, table in facts.creates:
             if at != index:
                 continue
-            there = tables.setdefault(table.name.lower(), table)
-            seen = tuple(replace(column, stored="") for column in there.columns)
-            if replace(there, schema_version=table.schema_version, columns=seen) != table:
+            there = tables.get(table.name.lower())
+            if there is None:
+                tables[table.name.lower()] = there = table
+            elif _is_gone(there):
+                # Its schema versions go on.
+                first = there.schema_version + 1
+                there = replace(table, schema_version=first, first_version=first)
+                tables[table.name.lower()] = there
+            columns = tuple(replace(column, stored="") for column in there.columns)
+            version = table.schema_version
+            seen = replace(there, schema_version=version, first_version=1, columns=columns)
+            if seen != table:
                 return "schema-mismatch", None
         for touch in facts.touches:
             if touch.txs is None or index in touch.txs:
                 known = tables.get(touch.table.lower())
-                if known is None or known.name != touch.table:
+                if known is None or _is_gone(known) or known.name != touch.table:
                     return "unknown-table", None
                 if known.schema_version != touch.schema_version:
                     return "stale-schema", touch.table
@@ -274,8 +353,15 @@ class ReferenceCatalog:
         return "", None
 
 
+def _is_gone(table: TableDefinition | None) -> bool:
+    return table is None or table.first_version > table.schema_version
+
+
 def _changed(table: TableDefinition, change: TableChange) -> TableDefinition | None:
     """Return a table after a change (P33), None if it cannot be made."""
+    if change.is_dropped:
+        version = table.schema_version
+        return replace(table, schema_version=version + 1, first_version=version + 2)
     version, keys = table.schema_version + 1, table.keys if change.keys is None else change.keys
     columns, new, wide = list(table.columns), dict(change.rename), dict(change.widen)
     if change.rename or change.drop:

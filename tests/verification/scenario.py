@@ -4,14 +4,18 @@ A file is a list of blocks: commands, a line `----`, the expected output, an emp
 
     masters a b c [quorum=2] [now=0] [<setting>=<number>]   new cluster, started, posts exchanged
     commit a A [ts=5] [n=3] [staged=9000] [session=s] [id=X] [create=t:bigint] [touch=t:1]
+               [copies=3]                     3: a synchronous run (P34)
     deliver [post|push|fetch|tail|announcement|prefetch|all] [a->b]     what is on its way now
-    drop    [kind] [a->b]            duplicate [kind] [a->b]
+            [first=2]                                                   no more than two of it
+    drop    [kind] [a->b] [first=2]  duplicate [kind] [a->b] [first=2]
     hold kind [a->b]                 keep such letters back in `rounds` until `release`
     freeze-counter b 4               b neither promises nor uses a counter above 4, until `thaw b`
     rounds 2 [every=100]             let time pass, tick all, deliver everything not held
     advance 500    tick a    skew a 5000    crash a    start a    link a b up|down
     forge-header a b seq=1 ts=5      forge-post a b counter=9 last=0 [known-b=7]
-    show [a …] [counter|round|waiting|tables|peers|halted]
+    show [a …] [counter|round|waiting|tables|peers|held|halted]
+                                     held: of each node's runs it holds so many; of its own runs
+                                     each node confirmed so many, in precedence order
     letters                          what is on its way
     trace                            print the actions of this block
     locate a X                       position of a transaction id
@@ -43,7 +47,7 @@ from sparktxlog.protocol.words.messages import Post, RunHeader
 from sparktxlog.protocol.words.recovery import RecoveredRun
 
 _KINDS = ("post", "push", "fetch", "tail", "announcement", "prefetch", "all")
-_VIEWS = ("counter", "round", "waiting", "tables", "peers", "halted")
+_VIEWS = ("counter", "round", "waiting", "tables", "peers", "held", "halted")
 
 
 def run_file(text: str) -> str:
@@ -162,7 +166,8 @@ class Scenario:
             table, kind = options["create"].split(":")
             columns = (Column(name="c", type=kind),)
             creates = ((0, TableDefinition(name=table, columns=columns)),)
-        facts = RunFacts(n=n, ids=ids, touches=touches, creates=creates)
+        copies = int(options.get("copies", "0"))
+        facts = RunFacts(n=n, ids=ids, touches=touches, creates=creates, copies=copies)
         digest = label.encode().ljust(32, b".")
         self._labels[digest] = label if n == 1 else f"{label}*{n}"
         ticket = self.cluster.submit(
@@ -212,32 +217,33 @@ class Scenario:
 
     # ------------------------------------------------------------------ letters
 
-    def _select(self, arguments: list[str]) -> list[Letter]:
+    def _select(self, arguments: list[str], options: dict[str, str]) -> list[Letter]:
         kinds = [word for word in arguments if word in _KINDS and word != "all"]
         ways = [tuple(word.split("->")) for word in arguments if "->" in word]
-        return [
+        found = [
             letter
             for letter in self.cluster.letters
             if (not kinds or letter.kind in kinds)
             and (not ways or (letter.sender, letter.receiver) in ways)
         ]
+        return found[: int(options.get("first", len(found)))]
 
     def do_deliver(self, arguments: list[str], options: dict[str, str]) -> None:
         """Deliver the selected letters that are on their way now; `all`: until none is left."""
         if "all" in arguments:
             self._deliver_free()
             return
-        for letter in self._select(arguments):
+        for letter in self._select(arguments, options):
             self.cluster.deliver(letter)
 
     def do_drop(self, arguments: list[str], options: dict[str, str]) -> None:
         """Lose the selected letters."""
-        for letter in self._select(arguments):
+        for letter in self._select(arguments, options):
             self.cluster.drop(letter)
 
     def do_duplicate(self, arguments: list[str], options: dict[str, str]) -> None:
         """Deliver copies of the selected letters; the letters stay on their way."""
-        for letter in self._select(arguments):
+        for letter in self._select(arguments, options):
             self.cluster.deliver(letter, keep=True)
 
     def do_hold(self, arguments: list[str], options: dict[str, str]) -> None:
@@ -328,7 +334,7 @@ class Scenario:
 
     def do_letters(self, arguments: list[str], options: dict[str, str]) -> list[str]:
         """Print what is on its way."""
-        return [f"{x.sender}->{x.receiver} {x.kind}" for x in self._select(arguments)]
+        return [f"{x.sender}->{x.receiver} {x.kind}" for x in self._select(arguments, options)]
 
     def do_show(self, arguments: list[str], options: dict[str, str]) -> list[str]:
         """Print queues, and further views asked for, of the named nodes or of all."""
@@ -363,9 +369,21 @@ class Scenario:
                 f"  {p.peer}: counter={p.counter} position={p.position} silent={p.silent}"
                 for p in status.peers
             ]
+        if "held" in views:
+            confirmed = {p.peer: p.acquired.get(name, 0) for p in status.peers}
+            confirmed[node.name] = self._held_of(name, name)
+            of_own = " ".join(str(confirmed[NodeId(other)]) for other in self.cluster.members)
+            of_all = " ".join(str(self._held_of(name, o)) for o in self.cluster.members)
+            lines.append(f"  holds [{of_all}] confirmed [{of_own}]")
         if "halted" in views and status.halted:
             lines.append(f"  halted: {status.halted}")
         return lines
+
+    def _held_of(self, name: str, origin: str) -> int:
+        """Return the number of the last transaction of an origin that is on a node's disk."""
+        disk = self.cluster.nodes[name].disk
+        headers = (*disk.incoming.values(), *disk.ordered.values())
+        return max((h.last for h in headers if h.origin == origin), default=0)
 
     def do_locate(self, arguments: list[str], options: dict[str, str]) -> list[str]:
         """Print where a transaction id stands."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+#: Seeds after which a long run says how far it is.
+_TELL_EVERY = 500
 
 
 @dataclass(slots=True)
@@ -51,10 +55,27 @@ def seeds_of(asked: argparse.Namespace) -> range:
     return range(asked.first, asked.first + asked.seeds)
 
 
-def tell_violation(outcome: Outcome, again: str) -> None:
-    """Print what a seed violated, and the command that shows it again."""
-    print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
-    print(f"  again: {again}", flush=True)
+def telling(
+    outcomes: Iterable[Outcome], total: int, again: Callable[[int], str]
+) -> Iterator[Outcome]:
+    """Pass the outcomes on, and tell of each violation as it comes: a long run may be ended.
+
+    Args:
+        outcomes: What the seeds did, as they end.
+        total: Number of seeds that are run.
+        again: The command that shows a seed again.
+    """
+    violations = 0
+    for number, outcome in enumerate(outcomes, start=1):
+        if outcome.violation:
+            violations += 1
+            print(f"seed {outcome.seed} ({outcome.layout}): {outcome.violation}")
+            print(f"  again: {again(outcome.seed)}", flush=True)
+        if number % _TELL_EVERY == 0:
+            print(
+                f"{number} of {total} seeds, {violations} violations", file=sys.stderr, flush=True
+            )
+        yield outcome
 
 
 def tell_marks(outcomes: Sequence[Outcome], expected: Iterable[str], enough: int) -> list[str]:

@@ -25,12 +25,13 @@ import pyarrow as pa
 
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.at_least import come_after, least_position
+from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Commits, Isolation, TransactionDraft
+from sparktxlog.api.operations import Commits, Isolation, TransactionDraft, made_for_newest
 from sparktxlog.codec.alterations import put_change
 from sparktxlog.codec.arrow import columns_of
-from sparktxlog.codec.condition_requests import request_of_condition
+from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
 from sparktxlog.codec.requests import (
     ColumnRequest,
     OperationRequest,
@@ -41,7 +42,12 @@ from sparktxlog.codec.requests import (
     parse_level,
 )
 from sparktxlog.codec.rows import to_json
-from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
+from sparktxlog.errors import (
+    ConflictError,
+    InvalidRequestError,
+    LocalProtocolError,
+    TxLogError,
+)
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
     check_table_name,
@@ -83,8 +89,9 @@ class Transaction(TransactionDraft[Rows, Columns]):
         valid_until: datetime | None,
         isolation: Isolation,
         is_sync: bool,
+        participants: Sequence[str],
     ) -> None:
-        super().__init__(isolation, level, is_sync=is_sync)
+        super().__init__(isolation, level, is_sync=is_sync, participants=participants)
         self._link = link
         self._id = (
             transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
@@ -95,6 +102,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         self._timeout_s = timeout_s
         self._valid_until = valid_until
         self._operations: list[OperationRequest] = []
+        self._schemas: dict[str, int] = {}
         self._is_nothing = True
         self._posted = False
 
@@ -139,7 +147,8 @@ class Transaction(TransactionDraft[Rows, Columns]):
         )
 
     def _alter(self, table: str, change: TableChange) -> None:
-        operation = OperationRequest(kind=OperationKind.ALTER_TABLE, table=table)
+        kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
+        operation = OperationRequest(kind=kind, table=table)
         put_change(change, operation)
         self._add(operation)
 
@@ -178,6 +187,32 @@ class Transaction(TransactionDraft[Rows, Columns]):
         self._takes_more()
         self._record(position, tables)
 
+    def expect_schema(self, table: str, schema_version: int) -> None:
+        """Say for which schema version of a table the operations of the transaction are made.
+
+        If the table has another one, the commit raises StaleSchemaError, which `retry` repeats.
+        Otherwise the rows are only compared with the columns that the table has by then.
+
+        Args:
+            table: Its name.
+            schema_version: `client.table(name).schema_version` of the definition that was used.
+
+        Raises:
+            InvalidRequestError: It is no version, or not the one expected before (definite).
+            LocalProtocolError: The transaction is submitted already (definite).
+        """
+        expected = self._schemas.get(check_table_name(table), schema_version)
+        if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
+            raise InvalidRequestError(
+                f"table {table!r}: {schema_version!r} is no schema version that it can have"
+                + ("" if schema_version == expected else f" beside {expected}"),
+                hint="It is a whole number, 1 or more: client.table(name).schema_version.",
+                field="schema_version",
+                value=schema_version,
+            )
+        self._takes_more()
+        self._schemas[table] = schema_version
+
     def _takes_more(self) -> bool:
         self._take_more(self._posted)
         return True
@@ -193,8 +228,8 @@ class Transaction(TransactionDraft[Rows, Columns]):
         After an unknown outcome it may be called again: the id makes both one transaction.
 
         Raises:
-            ConflictError: What it read or expected does not hold; again, it is the same
-                error, and a new attempt needs a new transaction (definite).
+            ConflictError: What it read or expected does not hold, or a table changed; again, it
+                is the same error, and a new attempt needs a new transaction (definite).
             CommitRejectedError: It does not take effect; the class says why (definite).
             CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
             UnreachableError: No node could be reached; nothing was sent (definite).
@@ -207,9 +242,13 @@ class Transaction(TransactionDraft[Rows, Columns]):
     def _submit(self) -> Receipt:
         if self._only_read(*self._operations):
             return Receipt.of_nothing(parse_level(self._level)[0])
+        for operation in self._operations:
+            if operation.kind is not OperationKind.CREATE_TABLE:
+                operation.schema_version = self._schemas.get(operation.table)
         condition = self._condition()
         # Without an id from the user nothing is recorded.
         is_recorded = self._given or not self._is_nothing or condition is not None
+        is_recorded = is_recorded or bool(self._participants)
         request = TransactionRequest(
             operations=self._operations,
             transaction_id=self.id if is_recorded else None,
@@ -217,6 +256,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
             valid_until=microseconds(self._valid_until),
             conditions=request_of_condition(condition),
             is_sync=self._is_sync,
+            participants=list(self._participants) or None,
         )
         return self._link.commit(
             encode_request(request),
@@ -277,6 +317,7 @@ class Client(Commits[Rows, Columns]):
         valid_until: datetime | None = None,
         isolation: Isolation = None,
         is_sync: bool = False,
+        participants: Sequence[str] = (),
     ) -> Transaction:
         """Begin a transaction for a `with` block.
 
@@ -296,9 +337,12 @@ class Client(Commits[Rows, Columns]):
                 `read_at` names since; None: no reads are recorded, the last write wins.
             is_sync: Whether it is synchronous whatever its tables are: ordered only once as many
                 members hold it as `synchro-quorum` says.
+            participants: With these the transaction is *prepared*: it is ordered, and takes effect
+                where the last of them says YES (`mark`), or never.  It needs `valid_until`.
 
         Raises:
-            InvalidRequestError: No such isolation, or its level is below `ordered` (definite).
+            InvalidRequestError: No such isolation, its level is below `ordered`, or what cannot be
+                participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
         return Transaction(
@@ -310,7 +354,43 @@ class Client(Commits[Rows, Columns]):
             valid_until=valid_until,
             isolation=isolation,
             is_sync=is_sync,
+            participants=participants,
         )
+
+    def mark(
+        self, transaction_id: str, participant: str, *, yes: bool, timeout_s: float | None = None
+    ) -> Receipt:
+        """Say YES or NO to a prepared transaction, for one of its participants.
+
+        The receipt is that of the mark; `decision` tells what becomes of the transaction.  To say
+        the same again is harmless, at any node.
+
+        Args:
+            transaction_id: Of the prepared transaction, a UUID.
+            participant: One of its participants.
+            yes: False: it must not take effect; also after a YES, until it is decided.
+            timeout_s: Instead of the client's.
+
+        Raises:
+            NotPreparedError: It is decided, or not prepared; field `outcome` (definite).
+            NotParticipantError: It does not wait for this one (definite).
+            CommitStateUnknownError, TransportError: It may have been taken: say it again.
+        """
+        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        return send_mark(self._link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
+
+    def decision(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
+        """Wait until a prepared transaction is decided; return its receipt.
+
+        Later calls come after it.  After `timeout_s` its outcome may still be `prepared`.
+
+        Raises:
+            RolledBackError, ExpiredTransactionError, StaleSchemaError, ConflictError: It takes no
+                effect (definite).
+            NotFoundError: No node ever saw it (definite).
+        """
+        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        return decision(self._link, transaction_id, timeout_s)
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         winner, table = lost.fields.get("winner"), lost.fields.get("table")
@@ -357,8 +437,11 @@ class Client(Commits[Rows, Columns]):
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
         if self._info is None:
             self._info = self.info()
-        made = transactions_of(
-            self.table(table, fresh=False), wanted, arrow_table(rows), transaction_column
+        given = arrow_table(rows)
+        made = made_for_newest(
+            self.table(table, fresh=False),
+            lambda: self.table(table),
+            lambda known: transactions_of(known, wanted, given, transaction_column),
         )
         most = min(run_transactions, self._info["run_limit_transactions"])
         runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, session)
@@ -370,8 +453,15 @@ class Client(Commits[Rows, Columns]):
             )
 
         one = wanted is not OperationKind.APPEND
-        receipts = send_runs(send, runs, 1 if one else connections)
-        return BatchReceipt(receipts=receipts, ids=made.ids)
+        try:
+            receipts = send_runs(send, runs, 1 if one else connections)
+        except TxLogError:
+            self._definitions.pop(table, None)
+            raise
+        found = BatchReceipt(receipts=receipts, ids=made.ids)
+        if any(map(is_conflict, found.rejections)):
+            self._definitions.pop(table, None)
+        return found
 
     def after(self, position: Seen) -> None:
         """Make later submits and reads come after a position, or after what receipts say.

@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from sparktxlog import __version__
 from sparktxlog.api.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.datasource import register
+from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Commits, Isolation
+from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.probe import check_store
 from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
 from sparktxlog.api.views import view
+from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
@@ -33,6 +35,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NotAppliedError,
     TxLogError,
+    UnknownTableError,
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from sparktxlog.api.at_least import AtLeast, Seen
 
 _log = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
 
 #: The meaning of rows must not depend on the session that commits them.
 _SESSION = {
@@ -200,6 +204,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         valid_until: datetime | None = None,
         isolation: Isolation = None,
         is_sync: bool = False,
+        participants: Sequence[str] = (),
     ) -> SparkTransaction:
         """Return a transaction to fill in a `with` block, all or nothing.
 
@@ -223,10 +228,12 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 reads are recorded, and the last write in the order wins.
             is_sync: Whether it is synchronous whatever its tables are: ordered only once as many
                 members hold it as `synchro-quorum` says.
+            participants: With these the transaction is *prepared*: it is ordered, and takes effect
+                where the last of them says YES (`mark`), or never.  It needs `valid_until`.
 
         Raises:
-            InvalidRequestError: No such level or isolation, a time without a zone, or an isolation
-                at a level below `ordered` (definite).
+            InvalidRequestError: No such level or isolation, a time without a zone, an isolation
+                at a level below `ordered`, or what cannot be participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
         parse_level(level)
@@ -239,7 +246,33 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             valid_until=microseconds(valid_until),
             isolation=isolation,
             is_sync=is_sync,
+            participants=participants,
         )
+
+    def rename_table(
+        self, table: str, name: str, *, level: str = "ordered", timeout: float | None = None
+    ) -> Receipt:
+        """Give a table another name by a copy and a drop; see `SparkTransaction.rename_table`."""
+        with self.transaction(level=level, timeout=timeout) as t:
+            t.rename_table(table, name)
+        return t.receipt
+
+    def mark(
+        self, transaction_id: str, participant: str, *, yes: bool, timeout: float | None = None
+    ) -> Receipt:
+        """Say YES or NO to a prepared transaction, for a participant; see `Client.mark`."""
+        timeout_s = self._timeout_s if timeout is None else timeout
+        return send_mark(self._link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
+
+    def decision(self, transaction_id: str, timeout: float | None = None) -> Receipt:
+        """Wait until a prepared transaction is decided; see `Client.decision`.
+
+        Later reads of this log show what it did.  With `apply="inline"` it is applied here.
+        """
+        timeout_s = self._timeout_s if timeout is None else timeout
+        deadline = time.monotonic() + timeout_s
+        receipt = decision(self._link, transaction_id, timeout_s)
+        return self._after([receipt], Level.ORDERED.value, deadline)[0]
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
         """Return a batch to fill in a `with` block: many transactions out of DataFrames.
@@ -297,6 +330,29 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             self._definitions[table] = found
         return found
 
+    def fitting(self, table: str, use: Callable[[TableDefinition], _Made]) -> _Made:
+        """Return what is made for a table's definition: the newest one if the kept one is old.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+            SchemaMismatchError: From `use`, with the newest definition (definite).
+        """
+        return made_for_newest(
+            self.definition(table), lambda: self.definition(table, newest=True), use
+        )
+
+    def existing(self, name: str) -> TableDefinition | None:
+        """Return the table that has a name now, None if there is none."""
+        try:
+            return self.definition(name, newest=True)
+        except UnknownTableError:
+            return None
+
+    def present(self, definition: TableDefinition) -> TableDefinition | None:
+        """Return the table that a create of an equal one finds, None if there is none."""
+        found = self.existing(definition.name)
+        return found if found is not None and found.is_like(definition) else None
+
     def forget_definitions(self, tables: Iterable[str]) -> None:
         """Ask the node again for the definitions of tables: they may have changed."""
         for table in tables:
@@ -304,7 +360,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""
-        stamped = replace(transaction, session=self._session)
+        session = None if transaction.participants else self._session
+        stamped = replace(transaction, session=session)
         deadline = time.monotonic() + timeout_s
         receipt = submit_prepared(
             self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s
@@ -332,7 +389,13 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             self._session,
         )
         left = max(0.0, deadline - time.monotonic())
-        done = submit_runs(self._link, runs, self._asked(level), left)
+        try:
+            done = submit_runs(self._link, runs, self._asked(level), left)
+        except TxLogError:
+            self.forget_definitions(grouped.tables)
+            raise
+        if any(is_conflict(item) for _, receipt in done for item in receipt.rejections):
+            self.forget_definitions(grouped.tables)
 
         def whole(receipts: Sequence[Receipt]) -> GroupedReceipt:
             return GroupedReceipt.of(grouped, [run for run, _ in done], receipts)
@@ -410,6 +473,10 @@ class TxLog(Commits["DataFrame", SparkColumns]):
     def masters(self) -> DataFrame:
         """Return the members of the cluster as this node sees them; see `views.MASTERS`."""
         return self._view("masters")
+
+    def synchronous(self) -> DataFrame:
+        """Return which synchronous transactions of this node wait; see `views.SYNCHRONOUS`."""
+        return self._view("synchronous")
 
     def workers(self) -> DataFrame:
         """Return all replicas' workers; see `views.WORKERS`."""
@@ -589,7 +656,7 @@ class Snapshot:
             NotAppliedError: No worker had applied it at the position (definite).
         """
         if name not in self._uris:
-            self._log.definition(name)
+            self._log.definition(name, newest=True)  # it may be dropped
             raise not_applied(self._log, name, self.position, 0)
         uri = self._uris[name]
         location = Path(uri).as_uri() if uri.startswith("/") else uri

@@ -12,9 +12,11 @@ Filters are never pushed down: Spark 4.2 then gives wrong results without an err
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -61,9 +63,9 @@ class TxLogDataSource(DataSource):
 
     Options: `url` and `token` of the node, or of several with commas between their URLs (known
     after `connect`); to write `table`, `transaction_id`, `level`, `timeout`, and `after`, a
-    position that the node must have reached; to read,
-    `load("queue" | "masters" | "workers" | "signatures" | "tables" | "transfers" | "epochs")`, or
-    `table` for the changes of a table.  docs/streams.md has the options of streams.
+    position that the node must have reached; to read, `load("queue" | "masters" | "synchronous" |
+    "workers" | "signatures" | "tables" | "transfers" | "epochs")`, or `table` for the changes of a
+    table.  docs/streams.md has the options of streams.
     """
 
     #: Set by `register`: url and token of `connect`.
@@ -286,7 +288,7 @@ def register(spark: SparkSession, *, url: str | None = None, token: str | None =
 
 
 _CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
-_RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)")
+_RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)(?:\nfields: ({{.*}}))?")
 
 #: What Spark refuses by itself, without a way out: its words, the message, the hint.
 _SPARK_REFUSES = (
@@ -311,7 +313,8 @@ def errors_from_spark(error: BaseException) -> BaseException:
         except Exception as error:
             raise sparktxlog.errors_from_spark(error) from error
 
-    Spark keeps only the text of errors raised in data sources; their codes are stable.
+    Spark keeps only the traceback of errors raised in data sources; their codes are stable.  Fields
+    that were added to an error after it was made are lost.
     """
     text = str(error)
     found = _RAISED.findall(text)
@@ -320,6 +323,9 @@ def errors_from_spark(error: BaseException) -> BaseException:
             if words in text:
                 return InvalidRequestError(message, hint=hint)
         return error
-    code, text = found[-1]
+    code, text, fields = found[-1]
     message, _, hint = text.partition("  ")
-    return ERROR_CLASSES[code](message, hint=hint)
+    typed = ERROR_CLASSES[code](message, hint=hint)
+    with suppress(ValueError):  # a message of several lines may look like fields
+        typed.fields |= json.loads(fields or "{}")
+    return typed

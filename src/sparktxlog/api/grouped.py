@@ -96,6 +96,11 @@ class TransactionRuns:
     def __len__(self) -> int:
         return len(self.ids) // 16
 
+    @property
+    def tables(self) -> set[str]:
+        """Names of the tables that they write to."""
+        return {group.definition.name for group in self.groups}
+
     def runs(
         self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: str | None
     ) -> Iterator[EncodedRun]:

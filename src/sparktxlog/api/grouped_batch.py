@@ -216,16 +216,22 @@ class GroupedBatch(Draft[GroupedReceipt]):
         if kind not in ROW_KINDS:
             raise InvalidRequestError(f"{kind.value} takes no rows")
         self._take_more(self._grouped is not None)
-        found = fetch(
-            frame,
-            self._log.definition(table),
-            kind,
-            len(self._operations),
-            self._log.expressions,
-            transaction,
-            transaction_ids,
-        )
-        self._operations.append(found)
+
+        def fetched(definition: TableDefinition) -> GroupedRows:
+            return fetch(
+                frame,
+                definition,
+                kind,
+                len(self._operations),
+                self._log.expressions,
+                transaction,
+                transaction_ids,
+            )
+
+        # All rows of a batch for one table are made for one schema.
+        before = (o.definition for o in self._operations if o.definition.name == table)
+        known = next(before, None)
+        self._operations.append(fetched(known) if known else self._log.fitting(table, fetched))
 
 
 def fetch(

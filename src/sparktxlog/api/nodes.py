@@ -309,6 +309,39 @@ class Nodes:
 
     # -- submits --------------------------------------------------------------------------------
 
+    def post(self, path: str, body: bytes, timeout_s: float | None = None) -> Receipt:
+        """Submit what may be repeated at any node; return the receipt of the first that takes it.
+
+        Each node gets half of the time left, the last one all.
+
+        Raises:
+            TransportError, CommitStateUnknownError: A node may have taken it: do it again.
+            TxLogError: The node's own error, in its class.
+        """
+        end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
+        failure: TxLogError | None = None
+        for number, link in enumerate(self._in_turn(), start=1):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            share = left if number == len(self) else left / 2
+            query = {"timeout": round(node_patience(share), 3), "after": self.position or None}
+            try:
+                answer = link.request("POST", path, body=body, query=query, timeout_s=share)
+            except TransportError as error:
+                self._pass_over(link, error)
+                failure = failure or error
+                continue
+            except TxLogError as error:
+                if error.definite and not _takes_nothing(error):
+                    raise
+                failure = failure or error
+                continue
+            self._current = link
+            return self._seen(msgspec.json.decode(answer, type=Receipt))
+        assert failure is not None
+        raise failure
+
     def submit(
         self,
         body: bytes,
@@ -551,6 +584,14 @@ def committed(receipt: Receipt) -> Receipt:
     """
     if receipt.outcome != "rejected":
         return receipt
+    if not receipt.rejections:
+        raise CommitRejectedError(
+            f"transaction {receipt.transaction_id} was rejected at position {receipt.position}; "
+            "why is no longer kept",
+            hint="Every site rejects it; nothing of it takes effect.",
+            transaction_id=receipt.transaction_id,
+            position=receipt.position,
+        )
     reason = receipt.rejections[0]
     if is_conflict(reason):
         raise conflict_of(receipt, reason)

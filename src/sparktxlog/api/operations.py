@@ -19,17 +19,25 @@ from typing import (
 )
 
 from sparktxlog.api.retry import Parameters, Result, Retry
+from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import parse_level
-from sparktxlog.errors import ConflictError, InvalidRequestError, LocalProtocolError
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.errors import (
+    ConflictError,
+    InvalidRequestError,
+    LocalProtocolError,
+    SchemaMismatchError,
+)
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.table import TableDefinition
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
 ReceiptT = TypeVar("ReceiptT")
+_Made = TypeVar("_Made")
 
 #: What a transaction promises about its reads; None: it records none, and the last write in the
 #: order wins.
@@ -49,6 +57,30 @@ class CommitOptions(TypedDict, total=False):
     #: Of `Client` only: a `TxLog` has one session.
     session: str | None
     is_sync: bool
+
+
+def made_for_newest(
+    known: TableDefinition,
+    ask: Callable[[], TableDefinition],
+    use: Callable[[TableDefinition], _Made],
+) -> _Made:
+    """Return what is made for a table's definition: for the newest one if the kept one is old.
+
+    Args:
+        known: The kept definition.
+        ask: Returns the node's.
+        use: Makes it.
+
+    Raises:
+        SchemaMismatchError: From `use`, with the newest definition (definite).
+    """
+    try:
+        return use(known)
+    except SchemaMismatchError:
+        newest = ask()
+        if newest == known:
+            raise
+    return use(newest)
 
 
 class Operations(ABC, Generic[RowsT, ColumnsT]):
@@ -137,6 +169,20 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 table=table,
             )
         self._alter(table, change)
+
+    def drop_table(self, table: str) -> None:
+        """Drop a table where this transaction takes effect; at every site alike.
+
+        What is ordered later and writes to it is rejected.  Each site keeps its files aside, and
+        snapshots of older positions show it.  A table that is created again under the name is
+        another one.  The transaction has no other operation on the table.
+
+        Raises:
+            UnknownTableError: At submit, or before (definite).
+            InvalidRequestError: At submit: another operation on the table, or the log cannot do it
+                yet (definite).
+        """
+        self._alter(table, DROPPED)
 
     def append(self, table: str, rows: RowsT) -> None:
         """Add rows; keys are not enforced, and no rows change nothing."""
@@ -254,8 +300,16 @@ class Draft(ABC, Generic[ReceiptT]):
 class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
     """Operations over one or more tables, all or nothing, and under which conditions."""
 
-    def __init__(self, isolation: Isolation, level: str, *, is_sync: bool = False) -> None:
+    def __init__(
+        self,
+        isolation: Isolation,
+        level: str,
+        *,
+        is_sync: bool = False,
+        participants: Sequence[str] = (),
+    ) -> None:
         self._is_sync = is_sync
+        self._participants = participants_of(list(participants) or None)
         if isolation not in (None, "serializable"):
             raise InvalidRequestError(
                 f"isolation={isolation!r} is unknown",
@@ -452,6 +506,12 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
             t.alter_table(
                 table, add=add, rename=rename, drop=drop, widen=widen, keys=keys, is_sync=is_sync
             )
+        return t.receipt
+
+    def drop_table(self, table: str, **options: Unpack[CommitOptions]) -> Receipt:
+        """Drop a table; see `Operations.drop_table`."""
+        with self.transaction(**options) as t:
+            t.drop_table(table)
         return t.receipt
 
     def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:

@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,6 +135,25 @@ class StagedAppend:
         except BaseException:
             stage.discard()
             raise
+
+    def under(
+        self, transaction_id: bytes, files: tuple[StagedFile, ...]
+    ) -> tuple[StagedAppend, tuple[StagedFile, ...]]:
+        """Move what the tasks wrote to another id: files lie in a directory of their transaction.
+
+        Returns:
+            The append under that id, and its files.
+        """
+        if transaction_id == self.transaction_id:
+            return self, files
+        old, text = self.root / self.folder, transaction_id_to_text(transaction_id)
+        folder = f"{text}/{old.name}"
+        (self.root / text).mkdir(exist_ok=True)
+        old.rename(self.root / folder)
+        with contextlib.suppress(OSError):  # another attempt has files there
+            old.parent.rmdir()
+        moved = (replace(file, path=folder + file.path[len(self.folder) :]) for file in files)
+        return replace(self, transaction_id=transaction_id, folder=folder), tuple(moved)
 
     def commit(self, files: tuple[StagedFile, ...]) -> None:
         """Post the transaction; if it certainly failed, remove its files.

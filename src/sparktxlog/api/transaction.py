@@ -22,14 +22,16 @@ from sparktxlog.errors import (
     InvalidRequestError,
     KeyConditionError,
     LocalProtocolError,
+    NameTakenError,
     SchemaMismatchError,
+    StaleSchemaError,
     TxLogError,
 )
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.ids import check_table_name, transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import TableDefinition, VersionedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -70,8 +72,9 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         valid_until: int | None,
         isolation: Isolation,
         is_sync: bool,
+        participants: Sequence[str],
     ) -> None:
-        super().__init__(isolation, level, is_sync=is_sync)
+        super().__init__(isolation, level, is_sync=is_sync, participants=participants)
         self._log = log
         self._timeout_s = timeout_s
         self._transaction_id = transaction_id or uuid.uuid4().bytes
@@ -85,6 +88,8 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
         #: What `read` shows, since it was called first.
         self._snapshot: Snapshot | None = None
+        #: Tables that were read, as they were shown.
+        self._shown: dict[str, DataFrame] = {}
         self._merges: list[Merge] = []
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
@@ -147,9 +152,11 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             valid_until=self._valid_until,
             condition=self._condition(),
             is_sync=self._is_sync,
+            participants=self._participants,
         )
         self._submitted = True
         is_nothing = all(operation.is_nothing for operation in self._operations)
+        is_nothing = is_nothing and not self._participants
         if is_nothing and not self._given and transaction.condition is None:
             return Receipt.of_nothing(parse_level(self._level)[0])
         tables = {operation.table for operation in self._operations}
@@ -209,6 +216,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         found = self._snapshot.table(table)
         if is_open:
             self._record(self._snapshot.position, [table])
+            self._shown[table] = found
         return self._snapshot.position, found
 
     def merge(
@@ -243,6 +251,8 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             LocalProtocolError: The transaction wrote to the table before, which a merge would not
                 see, or is submitted (definite).
             UnknownTableError, NotAppliedError: As `read`.
+            StaleSchemaError: The table changed, and this site's replica shows it as it was before
+                (definite).
         """
         self._check_is_told()
         if target_name.lower() == source_name.lower():
@@ -252,19 +262,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 field="source_name",
                 value=source_name,
             )
-        if any(operation.table == table for operation in self._operations):
-            name, fields = self._named()
-            raise LocalProtocolError(
-                f"{name} wrote to {table!r} already, and a merge would not see that",
-                hint="Merge first, or in another transaction.",
-                **fields,
-            )
-        _, target = self._read(table)
-        definition = self._definition(table)
-        known, held = struct_of(definition, OperationKind.APPEND).fields, target.schema.fields
-        if [(f.name, f.dataType) for f in held] != [(f.name, f.dataType) for f in known]:
-            # The table changed since this session has read its definition.
-            definition = self._log.definition(table, newest=True)
+        definition, target = self._unwritten(table, "merge")
         merge = Merge(
             definition,
             target,
@@ -276,6 +274,65 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         )
         self._merges.append(merge)
         return merge
+
+    def _unwritten(self, table: str, act: str) -> tuple[TableDefinition, DataFrame]:
+        """Return the newest definition of a table and its rows, and record that they were read.
+
+        Args:
+            act: What is done with them, for messages.
+        """
+        if any(operation.table == table for operation in self._operations):
+            name, fields = self._named()
+            raise LocalProtocolError(
+                f"{name} wrote to {table!r} already, and a {act} would not see that",
+                hint=f"Begin with the {act}, or use another transaction.",
+                **fields,
+            )
+        _, target = self._read(table)
+        definition = self._definition(table)
+        if not _shows(target, definition):
+            # The table changed since this session has read its definition.
+            definition = self._log.definition(table, newest=True)
+            self._check_read(definition)
+        return definition, target
+
+    def rename_table(self, table: str, name: str) -> None:
+        """Give a table another name, where this transaction takes effect.
+
+        Its rows are copied into a new table, with the columns, keys and settings of this one but
+        without comments, and it is dropped.  The rows are those that `read` would return, and that
+        read is recorded: if anybody writes to the table before the transaction takes effect, that
+        is a conflict (`retry`), so no row is lost.
+
+        Args:
+            table: As it is named now.
+            name: Its new name; no table has it.
+
+        Raises:
+            NameTakenError: There is a table of the new name (definite).
+            InvalidNameError: The new name is outside the allowed pattern (definite).
+            InvalidRequestError: The level is below `ordered` (definite).
+            LocalProtocolError: The transaction wrote to the table before, or is submitted
+                (definite).
+            UnknownTableError, NotAppliedError, StaleSchemaError: As `merge`.
+        """
+        self._check_is_told()
+        check_table_name(name)
+        # What is read does not show changes of keys or of is_sync: the kept definition is renewed.
+        self._log.definition(table, newest=True)
+        definition, rows = self._unwritten(table, "renaming")
+        if not self._takes_more():
+            return
+        if name in self._created or self._log.existing(name) is not None:
+            raise NameTakenError(
+                f"table {table!r} cannot be named {name!r}: there is a table of that name",
+                hint="Choose another name; names of tables ignore case.",
+                table=table,
+                name=name,
+            )
+        self._add_table(definition.named(name))
+        self.append(name, rows)
+        self.drop_table(table)
 
     def if_absent(self, table: str, key: object) -> None:
         """Let it take effect only if a table has no row with a key.
@@ -339,16 +396,27 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             deletion_vectors=bool(keys) if deletion_vectors is None else deletion_vectors,
             is_sync=is_sync,
         )
-        self._created[table] = definition
+        self._add_table(definition)
+
+    def _add_table(self, definition: TableDefinition) -> None:
+        name = definition.name
+        self._created[name] = definition
         self._operations.append(
-            PreparedOperation(table=table, kind=OperationKind.CREATE_TABLE, definition=definition)
+            PreparedOperation(table=name, kind=OperationKind.CREATE_TABLE, definition=definition)
         )
 
     def _alter(self, table: str, change: TableChange) -> None:
         if self._takes_more():
-            change.applied_to(self._log.definition(table, newest=True))
+            definition = self._log.definition(table, newest=True)
+            change.applied_to(definition)
+            kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
             self._operations.append(
-                PreparedOperation(table=table, kind=OperationKind.ALTER_TABLE, change=change)
+                PreparedOperation(
+                    table=table,
+                    kind=kind,
+                    schema_version=definition.schema_version,
+                    change=change,
+                )
             )
 
     def _delete_where(self, table: str, predicate: str) -> None:
@@ -370,24 +438,59 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         Raises:
             UnknownTableError: The table is not in the catalog (definite).
             SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `FrameStager.stage`.
+            StaleSchemaError: The rows do not fit, because the table changed after the position at
+                which this transaction read it (definite).
         """
         if not self._takes_more():
             return
-        place, known = len(self._operations), self._definition(table)
+        place, created = len(self._operations), self._creates(table)
+
+        def staged(definition: TableDefinition) -> PreparedOperation:
+            return self._staging.stage(rows, definition, kind, place)
+
         try:
-            prepared = self._staging.stage(rows, known, kind, place)
+            prepared = staged(created) if created else self._log.fitting(table, staged)
         except SchemaMismatchError:
-            if table in self._created:
-                raise
-            newest = self._log.definition(table, newest=True)
-            if newest == known:
-                raise
-            # The table changed since this session has read its definition.
-            prepared = self._staging.stage(rows, newest, kind, place)
+            if not created:
+                self._check_read(self._log.definition(table))
+            raise
         self._operations.append(prepared)
 
+    def _check_read(self, newest: TableDefinition) -> None:
+        """Refuse to go on with a table that changed since this transaction read it.
+
+        Rows that are made of the old columns do not fit; at its position it would be a conflict.
+
+        Raises:
+            StaleSchemaError: It changed (definite).
+        """
+        shown = self._shown.get(newest.name)
+        if shown is None or self._snapshot is None or _shows(shown, newest):
+            return
+        written = newest.last_write if isinstance(newest, VersionedTable) else None
+        if written is None or written <= self._snapshot.position:
+            return
+        raise StaleSchemaError(
+            f"table {newest.name!r} was read at position {self._snapshot.position}, and has schema "
+            f"version {newest.schema_version} since",
+            table=newest.name,
+            schema_version=newest.schema_version,
+            winner=written,
+        )
+
     def _definition(self, table: str) -> TableDefinition:
-        return self._created.get(table) or self._log.definition(table)
+        return self._creates(table) or self._log.definition(table)
+
+    def _creates(self, table: str) -> TableDefinition | None:
+        """Return what the transaction creates; an equal table that is there is used as it is."""
+        created = self._created.get(table)
+        return None if created is None else self._log.present(created) or created
+
+
+def _shows(frame: DataFrame, definition: TableDefinition) -> bool:
+    """Return whether a table of a replica has the columns of a definition."""
+    known, held = struct_of(definition, OperationKind.APPEND).fields, frame.schema.fields
+    return [(f.name, f.dataType) for f in held] == [(f.name, f.dataType) for f in known]
 
 
 def submit_prepared(

@@ -17,14 +17,25 @@ def _schema(ddl: str) -> pa.Schema:
 
 #: One row for each member, as the asked node sees it; `is_asked`: that node itself.
 #: `position`: end of its synchronized queue, as far as known.  `age_s`: seconds since its last post
-#: came.  `awaited`: what the asked node waits for: `promise`, `acquired`, `payload`.  `acquired`:
-#: origin → sequence number up to which it confirmed to hold that node's runs, durably; NULL for the
-#: asked node.  `halted`: why it takes no more part; empty = it does.
+#: came.  `awaited`: what the asked node waits for: `promise`, `acquired`, `payload`, `copy`.
+#: `acquired`: origin → sequence number up to which it confirmed to hold that node's runs, durably;
+#: NULL for the asked node.  `halted`: why it takes no more part; empty = it does.
 MASTERS = _schema(
     "node_id: string, url: string, is_asked: boolean, linked: boolean, epoch: bigint, "
     "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
     "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
     "awaited: array<string>, acquired: map<string, bigint>, halted: string"
+)
+
+#: One row: the asked node's own synchronous transactions that wait.  `synchro_quorum`: copies that
+#: new ones need, by `synchro_rule`.  `waiting`: without a timestamp; `needs`: the most copies that
+#: one of them needs; `missing`: places without a member.  `unconfirmed`: with a timestamp, and held
+#: by too few members; `unconfirmed_by`: who has not confirmed them.  Ages in microseconds.
+SYNCHRONOUS = _schema(
+    "node_id: string, members: array<string>, synchro_quorum: bigint, synchro_rule: string, "
+    "waiting_runs: bigint, waiting: bigint, size_bytes: bigint, oldest_us: bigint, needs: bigint, "
+    "missing: array<string>, unconfirmed_runs: bigint, unconfirmed: bigint, lag_us: bigint, "
+    "unconfirmed_by: array<string>"
 )
 
 #: One row for each replica's worker.  `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
@@ -110,6 +121,11 @@ def masters_rows(status: Json, info: Json) -> list[dict[str, Any]]:
     return [own, *peers]
 
 
+def synchronous_rows(status: Json) -> list[dict[str, Any]]:
+    """Return the row of `SYNCHRONOUS` from `/v1/status`."""
+    return [_known({**status, **(status.get("synchronous") or {})}, SYNCHRONOUS)]
+
+
 def _peer_id(peer: Json) -> str:
     return str(peer.get("id") or peer.get("peer") or peer.get("node_id"))
 
@@ -163,6 +179,7 @@ Get = Callable[..., Any]
 #: View → (schema, function from a GET of the client API to the view's rows).
 VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
     "masters": (MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
+    "synchronous": (SYNCHRONOUS, lambda get: synchronous_rows(get("/v1/status"))),
     "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
     "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
     "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),

@@ -14,6 +14,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     job_commands,
     peer_commands,
     status_commands,
+    transaction_commands,
 )
 from sparktxlog.cli.root import (
     AsJson,

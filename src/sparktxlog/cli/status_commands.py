@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +22,7 @@ from sparktxlog.cli.root import (
     show,
     time_text,
 )
+from sparktxlog.cli.transaction_commands import UNDECIDED
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.worker.apply.cutting import runs_after
 
@@ -104,24 +105,30 @@ def restricted_text(found: Mapping[str, Any]) -> str:
 
 def synchronous_text(status: Mapping[str, Any]) -> str:
     """Return what waits of the node's synchronous transactions in one sentence, empty = nothing."""
-    found = status.get("synchronous") or {}
+    found, members = status.get("synchronous") or {}, len(status.get("members") or ())
     parts = []
     if found.get("waiting"):
+        text = (
+            f"{found['waiting']:,} in {found['waiting_runs']:,} runs with "
+            f"{found['size_bytes']:,} bytes wait for a timestamp, the oldest for "
+            f"{_age_text(found['oldest_us'])}"
+        )
+        if found["needs"] > members:
+            text += f": too few members, {found['needs']} copies are needed"
         parts.append(
-            f"{found['waiting']:,} with {found['size_bytes']:,} bytes wait for members, the oldest "
-            f"for {_age_text(found['oldest_us'])}"
+            f"{text}, missing are {', '.join(found['missing'])}" if found["missing"] else text
         )
     if found.get("unconfirmed"):
         parts.append(
-            f"{found['unconfirmed']:,} are not confirmed by enough members, for "
-            f"{_age_text(found['lag_us'])}"
+            f"{found['unconfirmed']:,} in {found['unconfirmed_runs']:,} runs have too few copies, "
+            f"for {_age_text(found['lag_us'])}: not yet confirmed by "
+            f"{', '.join(found['unconfirmed_by'])}"
         )
     if not parts:
         return ""
     return (
         f"synchronous transactions of {status['node_id']}: {'; '.join(parts)}.  New ones need "
-        f"{status['synchro_quorum']} copies ({status['synchro_rule']}), there are "
-        f"{len(status['members'])} members"
+        f"{status['synchro_quorum']} copies ({status['synchro_rule']}), there are {members} members"
     )
 
 
@@ -169,13 +176,10 @@ def last_transfer_text(replica: Mapping[str, Any]) -> str:
 
 # -- commands -------------------------------------------------------------------------------------
 
-tx_app = typer.Typer(help="Show single transactions.", no_args_is_help=True)
-app.add_typer(tx_app, name="tx")
-
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a node's state: positions, queues, missing nodes, replicas."""
+    """Show a node's state: positions, queues, missing nodes, what is undecided, replicas."""
     found = _status_of(url, as_json)
     code = judge_status(found)
     if as_json:
@@ -220,8 +224,16 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
         typer.echo(f"fetching a snapshot from {taking['peer']}: {share}")
     if found.get("uncompared"):
         typer.echo(uncompared_text(found["uncompared"]))
+    _print_undecided(found.get("undecided") or 0, found.get("prepared") or [])
     print_table("peers", _PEERS, found.get("peers") or [])
     print_table("replicas", _REPLICAS, found.get("replicas") or [])
+
+
+def _print_undecided(number: int, oldest: Sequence[Any]) -> None:
+    if number:
+        print_table(f"prepared transactions: {number:,} undecided", UNDECIDED, oldest)
+    if number > len(oldest):
+        typer.echo(f"{number - len(oldest):,} more are undecided, see sparktxlog tx prepared")
 
 
 _PEERS: Columns = {
@@ -310,23 +322,6 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         "position": "position",
     }
     show(NodeApi(url).get("/v1/tables"), as_json, "tables", columns)
-
-
-@tx_app.command("show", epilog="Example: sparktxlog tx show 0f8fad5b-d9cb-469f-a165-70867728950e")
-def tx_show(
-    transaction_id: Annotated[str, typer.Argument(help="UUID of the transaction.")],
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Show how far a transaction got: level, position, outcome."""
-    from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
-
-    checked = transaction_id_to_text(transaction_id_from_text(transaction_id))
-    receipt = NodeApi(url).get(f"/v1/transactions/{checked}")
-    names = ("transaction_id", "level", "position", "outcome", "rejections")
-    columns: Columns = {name: name for name in names}
-    columns |= {"ordered_at": lambda receipt: time_text(receipt.get("ordered_at"))}
-    show(receipt, as_json, "transaction", columns, [receipt])
 
 
 def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:

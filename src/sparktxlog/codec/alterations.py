@@ -11,8 +11,9 @@ from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import check_definition
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.ids import check_new_name
+from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
 if TYPE_CHECKING:
@@ -38,13 +39,30 @@ class AddedColumnRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
 
 
 def prepare_change(operation: OperationRequest, table: TableDefinition) -> PreparedOperation:
-    """Check a change against the table as it is.
+    """Check a change of a table, or its drop, against the table as it is.
 
     Raises:
         CommitRejectedError: As `TableChange.applied_to`, and `check_definition` of what comes out
             (definite).
     """
-    change = TableChange(
+    change = DROPPED
+    if operation.kind is OperationKind.ALTER_TABLE:
+        change = _asked(operation)
+        check_definition(change.applied_to(table))
+    for name, wanted in change.widen:
+        column = table.column(name)
+        assert column is not None
+        _check_widening(table, column, wanted)
+    return PreparedOperation(
+        table=table.name,
+        kind=operation.kind,
+        schema_version=table.schema_version,
+        change=change,
+    )
+
+
+def _asked(operation: OperationRequest) -> TableChange:
+    return TableChange(
         add=tuple(
             AddedColumn(
                 name=check_new_name(column.name),
@@ -58,17 +76,6 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
         widen=tuple((name, normal_type(kind)) for name, kind in (operation.widen or {}).items()),
         keys=None if operation.keys is None else tuple(operation.keys),
         is_sync=operation.is_sync,
-    )
-    check_definition(change.applied_to(table))
-    for name, wanted in change.widen:
-        column = table.column(name)
-        assert column is not None
-        _check_widening(table, column, wanted)
-    return PreparedOperation(
-        table=table.name,
-        kind=operation.kind,
-        schema_version=table.schema_version,
-        change=change,
     )
 
 
@@ -115,7 +122,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def put_change(change: TableChange | None, request: OperationRequest) -> None:
     """Write a change into the fields of a request."""
-    if change is None:
+    if change is None or change.is_dropped:
         return
     request.add = [
         AddedColumnRequest(name=c.name, type=c.type, comment=c.comment) for c in change.add

@@ -59,6 +59,7 @@ def assemble_run(
 
     Args:
         transactions: 1 to 8,192 of them, validated, ids distinct; of one session, or of none.
+            A prepared one comes alone.
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
@@ -110,6 +111,8 @@ def assemble_run(
         valid_until=_given(transaction.valid_until for transaction in transactions),
         conditions=_given(transaction.condition for transaction in transactions),
         copies=copies,
+        participants=transactions[0].participants,
+        marks=_given(transaction.mark for transaction in transactions),
     )
     return manifest, encode_payload(manifest, sections)
 

@@ -31,12 +31,14 @@ _HEAD = struct.Struct("<8sII")
 
 _encode = msgspec.msgpack.Encoder().encode
 #: What a plain manifest, a block without a change of its table, and a change of columns say: the
-#: bytes are the same in every release.  A table that is created has no names of its own in files.
-_LATER_FIELDS = ("conditions", "copies")
+#: bytes are the same in every release.  A table that is created has no names of its own in files,
+#: and its place in the order says with which schema version it begins.
+_LATER_FIELDS = ("conditions", "copies", "participants", "marks")
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
-_PLAIN_CHANGE = tuple(field.name for field in fields(TableChange) if field.name != "is_sync")
-_TABLE = fields(TableDefinition)
+_CHANGE = fields(TableChange)
+_LATER_CHANGES = ("is_sync", "is_dropped")
+_TABLE = tuple(field for field in fields(TableDefinition) if field.name != "first_version")
 _PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
 
@@ -56,10 +58,13 @@ def _said(block: Block) -> object:
     said: dict[str, object] = {name: getattr(block, name) for name in _PLAIN_BLOCK}
     if block.definition is not None:
         said["definition"] = _definition(block.definition)
-    change = block.change
-    if change is not None:
-        plain = change.is_sync is None
-        said["change"] = {n: getattr(change, n) for n in _PLAIN_CHANGE} if plain else change
+    if block.change is not None:
+        given = [(field, getattr(block.change, field.name)) for field in _CHANGE]
+        said["change"] = {
+            field.name: value
+            for field, value in given
+            if field.name not in _LATER_CHANGES or value != field.default
+        }
     return said
 
 
@@ -106,7 +111,32 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
         raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
     if len(manifest.ids) != 16 * manifest.n or manifest.n < 1:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
+    if manifest.participants or manifest.marks:
+        _check_prepared(manifest)
     return manifest
+
+
+def _check_prepared(manifest: RunManifest) -> None:
+    """Check that a prepared transaction is alone, expires, and leaves tables as they are (P35).
+
+    Marks belong to transactions of the run that do nothing else.
+
+    Raises:
+        ManifestMismatchError: No release writes such a manifest (definite).
+    """
+    indices = {index for index, _ in manifest.marks}
+    ascending = [index for index, _ in manifest.marks] == sorted(indices & set(range(manifest.n)))
+    whole = ascending and all(len(mark.transaction_id) == 16 for _, mark in manifest.marks)
+    free = not indices or not any(
+        block.txs is None or indices.intersection(block.txs) for block in manifest.blocks
+    )
+    names = manifest.participants
+    alone = manifest.n == 1 and not indices and len(manifest.valid_until) == 1
+    alone = alone and not any(block.definition or block.change for block in manifest.blocks)
+    if not whole or not free or (names and not (alone and len(set(names)) == len(names))):
+        raise ManifestMismatchError(
+            "the manifest's participants or marks contradict its transactions", n=manifest.n
+        )
 
 
 def digest_of(payload: bytes | memoryview) -> bytes:

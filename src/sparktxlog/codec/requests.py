@@ -7,7 +7,8 @@
       {"kind": "append", "table": "events", "arrow": "<base64 of an Arrow IPC stream>"},
       {"kind": "append", "table": "bulk", "files": [{"path": "<transaction id>/…", …}]},
       {"kind": "delete_where", "table": "orders", "predicate": "amount < 0"},
-      {"kind": "alter_table", "table": "flights", "add": [{"name": "note", "type": "string"}]}]}
+      {"kind": "alter_table", "table": "flights", "add": [{"name": "note", "type": "string"}]},
+      {"kind": "drop_table", "table": "old_flights"}]}
 
 `decode_request` checks the form, `prepare` the content against the catalog; staged files are
 looked at by the service, which has the payload store.
@@ -39,6 +40,7 @@ from sparktxlog.codec.condition_requests import (
     condition_of,
     request_of_condition,
 )
+from sparktxlog.codec.mark_requests import check_prepared, participants_of
 from sparktxlog.codec.predicate import MAX_LENGTH, normalise
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
@@ -46,6 +48,7 @@ from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import (
     check_definition,
+    check_made_for,
     check_rows,
     known_table,
     read_rows,
@@ -80,6 +83,7 @@ _Names = Annotated[list[str], msgspec.Meta(max_length=MAX_COLUMNS)]
 _Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 45)]
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 45)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+_SchemaVersion = Annotated[int, msgspec.Meta(ge=1, le=1 << 45)]
 _Session = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
@@ -126,6 +130,8 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Of a table: whether its transactions are synchronous.
     is_sync: bool | None = None
+    #: Schema version of the table that it was made for; `stale-schema` if that is another one.
+    schema_version: _SchemaVersion | None = None
 
 
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -144,6 +150,8 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     conditions: ConditionsRequest | None = None
     #: True: it needs as many copies as `synchro-quorum` says, whatever its tables are.
     is_sync: bool = False
+    #: It takes effect where the last of these says YES (P35).
+    participants: list[str] | None = None
 
 
 class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,8 +162,9 @@ class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
-    #: As of a transaction of one request.
+    #: These two as of a transaction of one request.
     is_sync: bool = False
+    participants: list[str] | None = None
     #: Seconds without a request after which it ends without effect.
     lease: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
 
@@ -174,13 +183,14 @@ _added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
 
 #: Fields beside kind and table that a kind takes.
-_ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim"})
+_ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "schema_version"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset(
         {"columns", "keys", "partition_by", "deletion_vectors", "is_sync"}
     ),
-    OperationKind.ALTER_TABLE: CHANGE_FIELDS,
-    OperationKind.DELETE_WHERE: frozenset({"predicate"}),
+    OperationKind.ALTER_TABLE: CHANGE_FIELDS | {"schema_version"},
+    OperationKind.DROP_TABLE: frozenset({"schema_version"}),
+    OperationKind.DELETE_WHERE: frozenset({"predicate", "schema_version"}),
     **dict.fromkeys(ROW_KINDS, _ROW_FIELDS),
 }
 
@@ -253,6 +263,9 @@ def prepare(
     is_short = plain and 16 * (size_bytes or 0) <= limits.size_bytes
     preparation = Preparation(transaction_id, limits)
     preparation.add(request.operations, tables, measured=not is_short)
+    participants = participants_of(request.participants)
+    if participants:
+        check_prepared(preparation.operations, request.valid_until, request.session)
     return PreparedTransaction(
         transaction_id=transaction_id,
         operations=preparation.operations,
@@ -260,6 +273,7 @@ def prepare(
         valid_until=request.valid_until,
         condition=condition_of(request.conditions, tables),
         is_sync=request.is_sync,
+        participants=participants,
     )
 
 
@@ -333,7 +347,8 @@ class Preparation:
                 )
                 continue
             table = known_table(known, operation.table)
-            if operation.kind is OperationKind.ALTER_TABLE:
+            check_made_for(table, operation.schema_version)
+            if operation.kind in (OperationKind.ALTER_TABLE, OperationKind.DROP_TABLE):
                 prepared.append(prepare_change(operation, table))
                 changed.add(table.name)
                 continue
@@ -359,21 +374,22 @@ def _check_fields(operation: OperationRequest) -> None:
         if getattr(operation, name) is not None:
             raise InvalidRequestError(
                 f"{operation.kind.value} takes no {name!r}",
-                hint=f"It takes {', '.join(sorted(allowed))}.",
+                hint=f"It takes {', '.join(sorted(allowed)) or 'a table only'}.",
                 table=operation.table[:140],
                 field=name,
             )
 
 
 def _check_changed(operations: Iterable[PreparedOperation], changed: set[str]) -> None:
-    """Refuse a transaction that changes a table and does something else to it."""
+    """Refuse a transaction that changes or drops a table and does something else to it."""
     once = Counter(operation.table for operation in operations if operation.table in changed)
     for table, count in once.items():
         if count > 1:
             raise InvalidRequestError(
-                f"the transaction changes table {table!r}, and has another operation on it",
-                hint="Put all of the change into one alter_table, and the rows into a transaction "
-                "after it.",
+                f"the transaction changes or drops table {table!r}, and has another operation on "
+                "it",
+                hint="Put all of a change into one alter_table; drop a table, and write to one, in "
+                "transactions before or after it.",
                 table=table,
             )
 
@@ -393,7 +409,7 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     check_definition(definition)
     present = tables.alike(definition.name)
     if present is None:
-        return definition
+        return definition.created_after(tables.former(definition.name))
     if not present.is_like(definition):
         raise SchemaMismatchError(
             f"table {present.name!r} exists with another definition",
@@ -619,6 +635,7 @@ def request_of(
             valid_until=transaction.valid_until,
             conditions=request_of_condition(transaction.condition),
             is_sync=transaction.is_sync,
+            participants=list(transaction.participants) or None,
         )
     )
 
@@ -664,7 +681,9 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
         request.files = msgspec.convert(operation.files, list[FileRequest], from_attributes=True)
     put_change(operation.change, request)
     definition = operation.definition
-    if definition is not None:
+    if definition is None:
+        request.schema_version = operation.schema_version
+    else:
         request.columns = msgspec.convert(
             definition.columns, list[ColumnRequest], from_attributes=True
         )

@@ -20,6 +20,7 @@ from sparktxlog.codec.sections import check_size, read_section
 from sparktxlog.codec.validation import (
     IndexArray,
     cast_bytes,
+    check_made_for,
     check_rows,
     known_table,
     run_schema,
@@ -30,7 +31,6 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     OversizeError,
     SchemaMismatchError,
-    StaleSchemaError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import (
@@ -95,7 +95,7 @@ def validate_run(
             limit=limits.transactions,
         )
     blocks = len(manifest.blocks)
-    written_here = manifest.voided or manifest.copies
+    written_here = manifest.voided or manifest.copies or manifest.participants or manifest.marks
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:
         raise InvalidRequestError(
             f"expected a run of version 1 with 1 to {MAX_OPERATIONS} blocks",
@@ -168,13 +168,7 @@ def _check_block(
             hint="POST the transaction to /v1/transactions.",
             table=block.table,
         )
-    if block.schema_version != definition.schema_version:
-        raise StaleSchemaError(
-            f"table {block.table!r} has schema version {definition.schema_version}, "
-            f"the run was made for {block.schema_version}",
-            hint="Read the table's definition again, and make the run for that.",
-            table=block.table,
-        )
+    check_made_for(definition, block.schema_version)
     section = sections[inline.index]
     if len(section) != inline.size_bytes:
         raise ManifestMismatchError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
+from sparktxlog.model.operation import ROW_KINDS, Mark, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, Tables
 
@@ -57,6 +57,10 @@ class PreparedTransaction:
     condition: Condition | None = None
     #: Its client wants it synchronous, whatever its tables are (P34).
     is_sync: bool = False
+    #: Of a prepared transaction: who has to say YES (P35).
+    participants: tuple[str, ...] = ()
+    #: It does nothing but this (P35).
+    mark: Mark | None = None
 
     @property
     def carried(self) -> int:

@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     InvalidRowsError,
     SchemaMismatchError,
+    StaleSchemaError,
     UnknownTableError,
     first_lines,
 )
@@ -56,6 +57,27 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
             table=name,
         )
     return definition
+
+
+def check_made_for(definition: TableDefinition, schema_version: int | None) -> None:
+    """Compare a table with the schema version that an operation was made for (protocol P33).
+
+    Args:
+        definition: The table as it is at this node.
+        schema_version: What the sender says; None = nothing, then only the content is checked.
+
+    Raises:
+        StaleSchemaError: It is another one; the table changed (definite).
+    """
+    if schema_version in (None, definition.schema_version):
+        return
+    raise StaleSchemaError(
+        f"table {definition.name!r} has schema version {definition.schema_version} here, the "
+        f"transaction was made for {schema_version}",
+        table=definition.name,
+        schema_version=definition.schema_version,
+        made_for=schema_version,
+    )
 
 
 @lru_cache(maxsize=1024)

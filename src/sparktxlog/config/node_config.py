@@ -212,7 +212,8 @@ class NodeConfig:
         "Most open connections of clients and workers; connections of peers are counted separately."
     )
     incoming_limit_bytes: int = Setting(counted(1 << 20, 1 << 40), 536_870_912)(
-        "Bytes of runs not yet ordered; above that submits are refused as busy."
+        "Bytes of own runs not yet ordered; above that submits are refused as busy. A quarter is "
+        "for synchronous ones that wait for members, the rest for all others."
     )
     stage_timeout: float = Setting(ranged(0.01, 86_400), 60.0)(
         "Seconds after which a run with staged files is stamped even if too few members hold the "

@@ -43,6 +43,8 @@ class TableChange:
     keys: tuple[str, ...] | None = None
     #: Whether its transactions are synchronous from now on (P34); None = as it was.
     is_sync: bool | None = None
+    #: The table is dropped; nothing else is changed then.
+    is_dropped: bool = False
 
     @property
     def changes_hashes(self) -> bool:
@@ -53,7 +55,8 @@ class TableChange:
     def is_nothing(self) -> bool:
         """Whether it changes nothing."""
         columns = self.add or self.rename or self.drop or self.widen
-        return not columns and self.keys is None and self.is_sync is None
+        others = self.keys is not None or self.is_sync is not None or self.is_dropped
+        return not columns and not others
 
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
@@ -65,6 +68,8 @@ class TableChange:
             InvalidRequestError: A column is changed in two ways, or nothing is changed (definite).
             SchemaMismatchError: No column would be left that rows have (definite).
         """
+        if self.is_dropped:
+            return table.dropped()
         self._check(table)
         renamed, widened, dropped = dict(self.rename), dict(self.widen), set(self.drop)
         version = table.schema_version + 1
@@ -149,6 +154,10 @@ class TableChange:
                     table=table.name,
                     column=name,
                 )
+
+
+#: Drops a table.
+DROPPED = TableChange(is_dropped=True)
 
 
 def _unknown(table: TableDefinition, name: str) -> UnknownColumnError:

@@ -339,15 +339,23 @@ class FailingTask(TypedDict):
 
 
 class SynchronousWaits(TypedDict):
-    """This node's synchronous transactions that wait; `synchro_quorum` says for how many copies."""
+    """The node's own synchronous transactions that wait; `synchro_quorum` is for new ones."""
 
-    #: Too few members are there: transactions, bytes of their runs, age of the oldest.
+    #: Without a timestamp: runs, transactions in them, bytes of the runs, age of the oldest.
+    waiting_runs: int
     waiting: int
     size_bytes: int
     oldest_us: int | None
-    #: They have a timestamp, and too few members hold them yet: how many, and since when.
+    #: The most copies that one of them needs.  If there are fewer members, `missing` names the
+    #: places without a member.
+    needs: int | None
+    missing: list[str]
+    #: With a timestamp, and too few members are known to hold them: runs, transactions in them, age
+    #: of the oldest, and the members that have not confirmed all of them.
+    unconfirmed_runs: int
     unconfirmed: int
     lag_us: int | None
+    unconfirmed_by: list[str]
 
 
 class StatusAnswer(EpochView):
@@ -391,6 +399,10 @@ class StatusAnswer(EpochView):
     failing: list[FailingTask]
     task_failures: int
     wall: int
+    #: Prepared transactions that nobody decided yet (P35).
+    undecided: int
+    #: The oldest 20 of them; `GET /v1/prepared` lists all.
+    prepared: list[UndecidedAnswer]
 
 
 class TableAt(TypedDict):
@@ -403,6 +415,8 @@ class TableAt(TypedDict):
     deletion_vectors: bool
     is_sync: bool
     schema_version: int
+    #: That with which it came into being, above 1 if a table of its name was dropped before.
+    first_version: int
     position: int
     #: How many transactions wrote to it and took effect, since the log counts them; None = it does
     #: not count them yet.
@@ -417,6 +431,18 @@ class RejectedTransaction(TypedDict):
     index: int
     code: str
     text: str
+
+
+class DecidedTransaction(TypedDict):
+    """A prepared transaction that a run decides (P35)."""
+
+    #: Of the mark that decides it; of one that expired 0.
+    index: int
+    transaction_id: str
+    #: Where it was ordered.
+    prepared_at: int
+    #: Why it takes no effect; None = it takes effect in the place of the mark.
+    code: str | None
 
 
 class ListedRun(TypedDict):
@@ -434,8 +460,24 @@ class ListedRun(TypedDict):
     size_bytes: int
     staged_bytes: int
     rejected: list[RejectedTransaction]
+    decided: list[DecidedTransaction]
     first_id: str
     ordered_at: int
+
+
+class UndecidedAnswer(TypedDict):
+    """A prepared transaction that is undecided (P35)."""
+
+    transaction_id: str
+    #: Where it is ordered.
+    position: int
+    #: Node that accepted it.
+    origin: str
+    participants: list[str]
+    #: Those of them that said nothing yet.
+    missing: list[str]
+    #: Microseconds since 1970 UTC; what is undecided then is rejected.
+    valid_until: int
 
 
 class PositionAnswer(TypedDict):

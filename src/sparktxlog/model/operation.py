@@ -30,6 +30,7 @@ class OperationKind(str, Enum):
 
     CREATE_TABLE = "create_table"
     ALTER_TABLE = "alter_table"
+    DROP_TABLE = "drop_table"
     APPEND = "append"
     UPSERT = "upsert"
     DELETE_KEYS = "delete_keys"
@@ -100,8 +101,19 @@ class Block:
     predicate: str | None = None
     #: Signature of the rows carried, computed by the submitter: a claim (protocol S2b).
     claim: TableSignature | None = None
-    #: For alter_table: made for `schema_version`, it leads to the next one (P33).
+    #: For alter_table and drop_table: made for `schema_version`, it leads to the next one (P33).
     change: TableChange | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a participant says of a prepared transaction (P35)."""
+
+    #: Of the prepared transaction, 16 bytes.
+    transaction_id: bytes
+    participant: str
+    #: False: it must not take effect.
+    yes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +156,10 @@ class RunManifest:
     #: Of a synchronous run: how many members hold it before it is ordered, the origin included;
     #: written by the node that accepts it (P34).  0 = a plain run.
     copies: int = 0
+    #: Of a prepared transaction, alone in its run: who has to say YES, distinct (P35).
+    participants: tuple[str, ...] = ()
+    #: (transaction index, mark), ascending; these transactions do nothing else (P35).
+    marks: tuple[tuple[int, Mark], ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -183,6 +199,10 @@ class RunFacts:
     changes: tuple[tuple[int, str, TableChange], ...] = ()
     #: See `RunManifest.copies`.
     copies: int = 0
+    #: See `RunManifest.participants`.
+    participants: tuple[str, ...] = ()
+    #: (transaction index, mark), ascending by index.
+    marks: tuple[tuple[int, Mark], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -213,4 +233,6 @@ class RunFacts:
             conditions=manifest.conditions,
             changes=tuple(changes),
             copies=manifest.copies,
+            participants=manifest.participants,
+            marks=manifest.marks,
         )

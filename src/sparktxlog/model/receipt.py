@@ -57,8 +57,8 @@ class Receipt:
     run: RunId | None = None
     #: Position of the first transaction; the i-th of the run is at `position + i`.
     position: int | None = None
-    #: `committed`, `rejected`, or None: not ordered, or the answering node no longer keeps the
-    #: outcome.  For runs it is None, and `rejections` lists the rejected transactions.
+    #: `committed`, `rejected`, `prepared` (undecided), or None: not ordered, or the answering node
+    #: no longer keeps the outcome.  For runs it is None, and `rejections` lists the rejected ones.
     outcome: str | None = None
     rejections: tuple[ReceiptRejection, ...] = ()
     #: Wall clock, microseconds since 1970 UTC.
@@ -72,6 +72,8 @@ class Receipt:
     #: Of a synchronous transaction that was ordered while members went away: how many members are
     #: known to hold it; fewer than it was to have.
     copies: int | None = None
+    #: Of a prepared transaction: where it is ordered.  Once it is decided, `position` says where.
+    prepared_at: int | None = None
 
     @classmethod
     def of_nothing(cls, level: Level) -> Receipt:

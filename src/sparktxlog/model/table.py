@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.ids import check_column_name, check_table_name
@@ -42,6 +42,9 @@ class TableDefinition:
     #: Transactions that write to it are synchronous (P34).
     is_sync: bool = False
     schema_version: int = 1
+    #: Schema version that it was created with, above 1 if there was a table of its name before.
+    #: Above its own one: it was dropped, and who creates it again begins with that one (P33).
+    first_version: int = 1
 
     def __post_init__(self) -> None:
         check_table_name(self.name)
@@ -72,6 +75,34 @@ class TableDefinition:
     def column(self, name: str) -> Column | None:
         """Return the column of that name, or None."""
         return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether there is no such table any more; its name and versions are remembered."""
+        return self.first_version > self.schema_version
+
+    def dropped(self) -> TableDefinition:
+        """Return what is remembered of the table once it is dropped: the next schema version."""
+        version = self.schema_version + 1
+        return replace(self, schema_version=version, first_version=version + 1)
+
+    def named(self, name: str) -> TableDefinition:
+        """Return the new table that has another name, and is like this one."""
+        return replace(self.created_after(None), name=name, schema_version=1)
+
+    def created_after(self, former: TableDefinition | None) -> TableDefinition:
+        """Return the table that comes into being when somebody creates this one (P33).
+
+        Schema versions go on, so what was made for the former table does not fit.
+
+        Args:
+            former: The dropped table of that name, None if there never was one.
+        """
+        plain = tuple(replace(column, stored="") for column in self.columns)
+        if former is None:
+            return replace(self, columns=plain, first_version=1)
+        first = former.first_version
+        return replace(self, columns=plain, schema_version=first, first_version=first)
 
     @property
     def is_mapped(self) -> bool:
@@ -116,12 +147,13 @@ class VersionedTable(TableDefinition):
 
 
 class Tables(Mapping[str, TableDefinition]):
-    """Tables by name.  No table is ever removed; a holder of this mapping sees added ones.
+    """Tables by name.  A holder of this mapping sees what is added, changed and dropped later.
 
     A look-up takes constant time, and may be done in any thread.
 
     Args:
-        by_lower: By lower-case name, because Spark and many file systems ignore case.
+        by_lower: By lower-case name, because Spark and many file systems ignore case; dropped
+            tables among them are remembered and not shown.
     """
 
     __slots__ = ("_by_lower",)
@@ -138,7 +170,13 @@ class Tables(Mapping[str, TableDefinition]):
 
     def alike(self, name: str) -> TableDefinition | None:
         """Return the table with a name, whose case is ignored."""
-        return self._by_lower.get(name.lower())
+        found = self._by_lower.get(name.lower())
+        return None if found is None or found.is_dropped else found
+
+    def former(self, name: str) -> TableDefinition | None:
+        """Return what is remembered of a dropped table, if there is none of that name now."""
+        found = self._by_lower.get(name.lower())
+        return found if found is not None and found.is_dropped else None
 
     def below(self, own: MutableMapping[str, TableDefinition]) -> Tables:
         """Return these tables with `own` ones added, by lower-case name; this mapping stays."""
@@ -152,7 +190,7 @@ class Tables(Mapping[str, TableDefinition]):
 
     def __iter__(self) -> Iterator[str]:
         # In one step: another thread may add tables meanwhile.
-        return iter([table.name for table in list(self._by_lower.values())])
+        return iter([t.name for t in list(self._by_lower.values()) if not t.is_dropped])
 
     def __len__(self) -> int:
-        return len(self._by_lower)
+        return sum(not table.is_dropped for table in list(self._by_lower.values()))

@@ -30,6 +30,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Acceptance
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.epoch.following import Following
@@ -218,6 +219,11 @@ class Master:
         return writes.of(table) if writes.count_at(self._queue.position + 1) else None
 
     @property
+    def undecided(self) -> tuple[Undecided, ...]:
+        """Prepared transactions at this node's position that nobody decided yet (P35)."""
+        return self._queue.marking.undecided
+
+    @property
     def base(self) -> MergeBase:
         """Merge base: end of the synchronized queue."""
         return self._queue.base
@@ -235,8 +241,7 @@ class Master:
     @property
     def accepted(self) -> View | None:
         """Value that this node accepted for the next epoch, None = none (P17)."""
-        vote = self._succession.voter.accepted
-        return None if vote is None else vote.view
+        return vote.view if (vote := self._succession.voter.accepted) else None
 
     @property
     def phase(self) -> Phase:
@@ -257,10 +262,7 @@ class Master:
         return self._staging.digest_of(transaction_id)
 
     def acceptance(self, ids: bytes) -> Acceptance | None:
-        """Return what is known of these ids for a manifest, as far as memory reaches.
-
-        None: not all members would read it (P31).
-        """
+        """Return what memory knows of ids; None: not all members would read it (P31)."""
         if self.view.version < ACCEPTANCE:
             return None
         queue = self._queue
@@ -282,9 +284,7 @@ class Master:
             now: Shell's time, microseconds; a value below the last one counts as the last one.
             wall: Wall clock, microseconds since 1970 UTC, right or wrong; None = the same as `now`.
         """
-        if now < self._now:
-            now = self._now
-        self._now = now
+        self._now = now = max(now, self._now)
         was_set = self._counter.clock.read(now, now if wall is None else wall)
         self._ordering.look_at_clock(was_set=was_set)
         try:

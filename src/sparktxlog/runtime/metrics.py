@@ -40,10 +40,26 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         lambda s: s["synchronous"]["waiting"],
     ),
     (
+        "synchronous_bytes",
+        "Bytes of own runs of synchronous transactions that wait for members.",
+        lambda s: s["synchronous"]["size_bytes"],
+    ),
+    (
+        "synchronous_oldest_us",
+        "Age of the oldest own synchronous run that waits for members, microseconds.",
+        lambda s: s["synchronous"]["oldest_us"] or 0,
+    ),
+    (
         "synchronous_unconfirmed",
         "Own synchronous transactions with a timestamp and too few copies.",
         lambda s: s["synchronous"]["unconfirmed"],
     ),
+    (
+        "synchronous_lag_us",
+        "How long the oldest of them has had its timestamp, microseconds.",
+        lambda s: s["synchronous"]["lag_us"] or 0,
+    ),
+    ("undecided", "Prepared transactions that nobody decided yet.", lambda s: s["undecided"]),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )

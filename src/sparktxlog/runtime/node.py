@@ -24,6 +24,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.delivery import Delivery
 from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
@@ -90,22 +91,26 @@ class Node:
         self.donor = Donor(base, self.replicas, throttle)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
+        self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
         self._submits = Submits(base, self.core, self.membership, self.replicas)
+        self._log_time = LogTime(base, self.core.cycle, self._submits)
         self.open_transactions = OpenTransactions(base.config.body_limit)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
         )
-        self.status = NodeStatus(
+        shown = NodeStatus(
             base, self.core, self.membership, self.log, self.fleet, self.fetcher, self.damage
-        ).show
+        )
+        self.status, self.prepared = shown.show, shown.prepared
         base.metrics.registry.register(StatusMetrics(self.status))
 
         # Routes call the owners directly.
         self.reach, self.reach_for_submit = self._submits.reach, self._submits.reach_for_submit
         self.submit, self.submit_run = self._submits.submit, self._submits.submit_run
-        self.find = self._submits.find
+        self.find, self.find_decided = self._submits.find, self._submits.find_decided
+        self.repeated = self._submits.repeated
         self.published, self.segments = self.log.published, self.log.segments
         self.queue, self.maintain = self.log.queue, self.log.maintain
         self.accept_report, self.take_recount = self.fleet.accept_report, self.fleet.take_recount
@@ -132,6 +137,8 @@ class Node:
         self._run("executor", self.core.executor.run(self._delivery))
         self._run("core", self._run_core())
         self._run("watching workers", self.fleet.watch_workers())
+        if not config.is_witness:
+            self._run("log time", self._log_time.watch())
         self._session = self._open_session()
         self.membership.start(self._session)
         if publishes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
-from sparktxlog.model.answers import StatusAnswer, Wait
-from sparktxlog.protocol.order.status import Awaited, SynchronousStatus
+from sparktxlog.model.answers import StatusAnswer, SynchronousWaits, UndecidedAnswer, Wait
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.marks import Undecided
+from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -15,6 +18,9 @@ from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.membership import Membership
+
+#: Most undecided transactions that a status lists, which is asked for often.
+_MOST_LISTED = 20
 
 
 class NodeStatus:
@@ -48,7 +54,7 @@ class NodeStatus:
         replicas, damage = self._fleet.replicas, self._damage
         status, now = base.master.status(), base.clock.now()
         epochs, failure, alarm = membership.epochs, log.publisher.failure, self._core.cycle.halted
-        halted = status.halted
+        halted, undecided = status.halted, base.master.undecided
         if alarm is not None and not halted:
             halted = alarm.text
         shown = {
@@ -79,7 +85,7 @@ class NodeStatus:
             "halted": halted or None,
             **membership.joining.shown(),
             "disk_full": self._core.executor.disk_full,
-            "synchronous": _synchronous(status.synchronous, now),
+            "synchronous": _synchronous(status, now),
             "waiting_for": [_wait(item, now) for item in status.waiting_for],
             "peers": membership.peers(status, now),
             "replicas": self._fleet.status(now, tables=tables),
@@ -93,20 +99,46 @@ class NodeStatus:
             ],
             "task_failures": base.supervisor.total,
             "wall": wall_us(),
+            "undecided": len(undecided),
+            "prepared": _undecided(undecided[:_MOST_LISTED]),
         }
         return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
 
+    def prepared(self) -> list[UndecidedAnswer]:
+        """Return all prepared transactions that are undecided, in the order of the queue."""
+        return _undecided(self._base.master.undecided)
 
-def _synchronous(found: SynchronousStatus, now: int) -> dict[str, int | None]:
+
+def _undecided(found: Iterable[Undecided]) -> list[UndecidedAnswer]:
+    return [
+        {
+            "transaction_id": transaction_id_to_text(one.transaction_id),
+            "position": one.position,
+            "origin": one.origin,
+            "participants": list(one.participants),
+            "missing": list(one.missing),
+            "valid_until": one.valid_until,
+        }
+        for one in found
+    ]
+
+
+def _synchronous(status: MasterStatus, now: int) -> SynchronousWaits:
     def age_us(since: int | None) -> int | None:
         return None if since is None else max(0, now - since)
 
+    found = status.synchronous
     return {
+        "waiting_runs": found.waiting_runs,
         "waiting": found.waiting,
         "size_bytes": found.size_bytes,
         "oldest_us": age_us(found.oldest_since),
+        "needs": found.needs,
+        "missing": [one.peer for one in status.waiting_for if one.why is AwaitReason.COPY],
+        "unconfirmed_runs": found.unconfirmed_runs,
         "unconfirmed": found.unconfirmed,
         "lag_us": age_us(found.unconfirmed_since),
+        "unconfirmed_by": list(found.unconfirmed_by),
     }
 
 

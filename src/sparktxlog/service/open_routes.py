@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids
 from sparktxlog.codec.condition_requests import condition_of
+from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, decode_added
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.errors import ConflictError, InvalidRequestError, TransactionNotOpenError
@@ -55,6 +56,7 @@ class OpenRoutes(RouteHandlers):
             valid_until=body.valid_until,
             condition=condition_of(body.conditions, self._node.tables()),
             is_sync=body.is_sync,
+            participants=participants_of(body.participants),
         )
         self._open.open(transaction)
         return self._shown(transaction)
@@ -88,8 +90,9 @@ class OpenRoutes(RouteHandlers):
         self._open.take_memory(transaction, len(body))
         try:
             await checked(is_large, preparation.add, added.operations, self._node.tables())
-        except BaseException:
+        except BaseException as error:
             self._open.give_memory(transaction, len(body))
+            self._submits.name_winner(error)
             raise
         transaction.last_added = (first, digest)
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -41,6 +42,7 @@ class QuestionRoutes(RouteHandlers):
         self._node = node
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
+        self.prepared = node.prepared
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
         self.plan, self.report = node.plan, node.accept_report
@@ -49,9 +51,12 @@ class QuestionRoutes(RouteHandlers):
     def status(self, tables: int) -> StatusAnswer:
         return self._node.status(tables=bool(tables))
 
-    async def find_transaction(self, id_: str) -> Receipt:
+    async def find_transaction(self, id_: str, after: int, timeout: float) -> Receipt:
         transaction_id = transaction_id_from_text(id_)
-        receipt = await self._node.find(transaction_id)
+        end = time.monotonic() + timeout
+        if after:
+            await self._node.reach(after, timeout)
+        receipt = await self._node.find_decided(transaction_id, end - time.monotonic())
         if receipt is None:
             text = transaction_id_to_text(transaction_id)
             raise NotFoundError(

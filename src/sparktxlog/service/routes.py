@@ -15,6 +15,7 @@ import msgspec
 from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from sparktxlog.codec import wire
+from sparktxlog.codec.mark_requests import MarkRequest
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, TransactionRequest
 from sparktxlog.model.answers import (
     EpochsAnswer,
@@ -32,6 +33,7 @@ from sparktxlog.model.answers import (
     SnapshotAnswer,
     StatusAnswer,
     TableAt,
+    UndecidedAnswer,
     VoidAnswer,
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Grant, ReplicaSize, Transfer
@@ -259,6 +261,10 @@ _LINEAGE = Query(
     "",
 )
 _WAIT = seconds("timeout", "Seconds to wait.", 0.0)
+_DECISION = (
+    AFTER,
+    seconds("timeout", "Seconds to wait for after, and for the decision if it is prepared.", 0.0),
+)
 _ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
 _TABLES = whole("tables", "1: list the tables of each replica, not only their number.", 0, high=1)
 _AT = whole("position", "Exactly this position; default: the latest.", -1, low=-1)
@@ -267,9 +273,16 @@ _POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
 _PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
 _WORKER = Query("worker", "Worker; default: that of the site.")
 _VERBOSE = Query("verbose", "List all checks, also if they pass.")
+SCHEMA_VERSION = whole(
+    "schema_version",
+    "Schema version of the table that the rows are made for. If that is another one by now, the "
+    "answer is 409 stale-schema.",
+    low=1,
+)
 _ROWS = (
     Query("kind", "append, upsert, delete_keys or overwrite.", "append"),
     Query("transaction_id", "Id of a single transaction."),
+    SCHEMA_VERSION,
     *_SUBMIT,
 )
 _STAGED = (
@@ -362,6 +375,22 @@ _SUBMITS = (
     ),
 )
 
+_MARKS = (
+    Route(
+        method="POST",
+        path="/v1/transactions/{id}/marks",
+        name="mark_transaction",
+        summary="Say YES or NO to a prepared transaction",
+        description="For one of its participants.  The receipt is that of the mark; what becomes "
+        "of the transaction tells `GET /v1/transactions/{id}`.  To say the same again is to repeat "
+        "one transaction.",
+        role=Role.CLIENT,
+        query=_SUBMIT,
+        body=MarkRequest,
+        answer=Receipt,
+    ),
+)
+
 _OPEN_PATH = "/v1/open-transactions"
 _OPENED = (
     Route(
@@ -403,7 +432,10 @@ _OPENED = (
 )
 
 _QUESTIONS = (
-    _get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt),
+    _get(
+        "/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *_DECISION
+    ),
+    _get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
     _get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
     _get(
         "/v1/status",
@@ -561,6 +593,7 @@ _OPEN = (
 
 ROUTES: tuple[Route, ...] = (
     *_SUBMITS,
+    *_MARKS,
     *_OPENED,
     *_QUESTIONS,
     *_WORKERS,

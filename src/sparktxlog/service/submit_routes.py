@@ -22,6 +22,8 @@ from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.mark_requests import MarkRequest, marking
+from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.requests import (
     OperationRequest,
     TransactionRequest,
@@ -34,12 +36,18 @@ from sparktxlog.codec.runs import RunLimits, validate_run
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.validation import (
     IndexArray,
+    check_made_for,
     check_rows,
     known_table,
     read_rows,
     row_schema,
 )
-from sparktxlog.errors import InvalidRequestError, OversizeError
+from sparktxlog.errors import (
+    CommitRejectedError,
+    InvalidRequestError,
+    OversizeError,
+    StaleSchemaError,
+)
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
@@ -47,7 +55,7 @@ from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import RouteHandlers, json_response
-from sparktxlog.service.routes import AFTER, LEVEL, TIMEOUT
+from sparktxlog.service.routes import AFTER, LEVEL, SCHEMA_VERSION, TIMEOUT
 
 _T = TypeVar("_T")
 #: Level, copies, and seconds to wait for them.
@@ -81,22 +89,25 @@ class SubmitRoutes(RouteHandlers):
 
     async def submit_transaction(self, request: Request) -> Response:
         waited = await self.reach(request)
+        prepared: PreparedTransaction | CommitRejectedError
         async with self._bodies.of(request) as body, self.turn_of_json(len(body)):
             is_large = len(body) > THREAD_BYTES
             wanted = await checked(is_large, _decode, body)
             is_large = is_large or takes_long(wanted.operations)
-            prepared = await checked(is_large, self._prepare, wanted, len(body))
+            identity = self._id_of(wanted.transaction_id)
+            try:
+                prepared = await checked(is_large, self._prepare, wanted, identity, len(body))
+            except CommitRejectedError as error:
+                prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
+        if isinstance(prepared, CommitRejectedError):
+            return await self._refused(prepared, identity, waiting)
         return await self.commit(prepared, wanted.transaction_id, waiting)
 
-    def _prepare(self, wanted: TransactionRequest, size_bytes: int) -> PreparedTransaction:
-        return prepare(
-            wanted,
-            self._id_of(wanted.transaction_id),
-            self._node.tables(),
-            self._limits,
-            size_bytes=size_bytes,
-        )
+    def _prepare(
+        self, wanted: TransactionRequest, identity: bytes, size_bytes: int
+    ) -> PreparedTransaction:
+        return prepare(wanted, identity, self._node.tables(), self._limits, size_bytes=size_bytes)
 
     def _id_of(self, text: str | None) -> bytes:
         """Return the id that a client gave, or a new one."""
@@ -114,17 +125,60 @@ class SubmitRoutes(RouteHandlers):
                 changed.
         """
         if any(operation.files for operation in prepared.operations):
-            prepared = await asyncio.to_thread(
-                verify_staged, prepared, self._node.tables(), self._node.payloads
-            )
+            try:
+                prepared = await asyncio.to_thread(
+                    verify_staged, prepared, self._node.tables(), self._node.payloads
+                )
+            except CommitRejectedError as error:
+                return await self._refused(error, prepared.transaction_id, waiting)
         level, copies, timeout = waiting
-        if not prepared.operations and given_id is None and prepared.condition is None:
+        is_nothing = not prepared.operations and given_id is None
+        if is_nothing and prepared.condition is None and not prepared.participants:
             return json_response(Receipt.of_nothing(level))
         receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+        return self._told_single(receipt, rows=prepared.carried)
+
+    async def _refused(
+        self, error: CommitRejectedError, of: bytes | RunManifest, waiting: Waiting
+    ) -> Response:
+        """Answer a submit that does not fit; a repeat gets the receipt of the first one.
+
+        That one was taken when it did fit: a table may have changed since, files may have expired.
+
+        Raises:
+            CommitRejectedError: The error; there was no first one.
+        """
+        level, copies, timeout = waiting
+        first = await self._node.repeated(of, level=level, copies=copies, timeout=timeout)
+        if first is None:
+            self.name_winner(error)
+            raise error
+        return self._told_single(first) if isinstance(of, bytes) else self._told(first)
+
+    def name_winner(self, error: BaseException) -> None:
+        """Let the error of a stale schema name the last write to the table."""
+        if isinstance(error, StaleSchemaError):
+            writes = self._node.writes(error.fields["table"])
+            error.fields["winner"] = None if writes is None else writes.position
+
+    def _told_single(self, receipt: Receipt, **more: Any) -> Response:
         for rejection in receipt.rejections:
             if is_conflict(rejection):
                 raise conflict_of(receipt, rejection)
-        return self._told(receipt, rows=prepared.carried)
+        return self._told(receipt, **more)
+
+    async def mark_transaction(
+        self, id_: str, said: MarkRequest, level: str, timeout: float, after: int
+    ) -> Receipt:
+        found, copies = parse_level(level)
+        began = time.monotonic()
+        if after:
+            await self._node.reach_for_submit(after, found, copies, timeout)
+        left = max(0.0, timeout - (time.monotonic() - began))
+        receipt = await self._node.submit(
+            marking(transaction_id_from_text(id_), said), level=found, copies=copies, timeout=left
+        )
+        return replace(receipt, lineage=self._node.lineage)
 
     def _told(self, receipt: Receipt, **more: Any) -> Response:
         return json_response(replace(receipt, lineage=self._node.lineage, **more))
@@ -143,14 +197,21 @@ class SubmitRoutes(RouteHandlers):
         return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
-        level, copies, timeout = waiting_of(request, waited=await self.reach(request))
+        waiting = waiting_of(request, waited=await self.reach(request))
+        stale: StaleSchemaError | None = None
         async with (
             self._bodies.of(request) as payload,
             self._turn_of(self._large_arrow, len(payload)),
         ):
-            manifest = await asyncio.to_thread(
-                validate_run, payload, self._node.tables(), self._limits
-            )
+            try:
+                manifest = await asyncio.to_thread(
+                    validate_run, payload, self._node.tables(), self._limits
+                )
+            except StaleSchemaError as error:
+                stale, manifest = error, read_manifest(payload)
+        if stale is not None:
+            return await self._refused(stale, manifest, waiting)
+        level, copies, timeout = waiting
         receipt = await self._node.submit_run(
             payload, manifest, level=level, copies=copies, timeout=timeout
         )
@@ -173,13 +234,21 @@ class SubmitRoutes(RouteHandlers):
             or None
         )
         limit = _ROWS_FACTOR * self._limits.size_bytes
+        made_for = SCHEMA_VERSION.read(request.query_params.get(SCHEMA_VERSION.name))
+        table, identity = request.path_params["table"], self._id_of(text)
+        found: PreparedTransaction | tuple[RunManifest, bytes] | CommitRejectedError
         async with (
             self._bodies.of(request, limit) as body,
             self._turn_of(self._large_arrow, len(body)),
         ):
-            found = await asyncio.to_thread(
-                self._decode_rows, body, request.path_params["table"], kind, text
-            )
+            try:
+                found = await asyncio.to_thread(
+                    self._decode_rows, body, table, made_for, kind, text, identity
+                )
+            except CommitRejectedError as error:
+                found = error
+        if isinstance(found, CommitRejectedError):
+            return await self._refused(found, identity, waiting)
         if isinstance(found, PreparedTransaction):
             return await self.commit(found, text, waiting)
         manifest, payload = found
@@ -191,9 +260,16 @@ class SubmitRoutes(RouteHandlers):
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))
 
     def _decode_rows(
-        self, body: bytes, table: str, kind: OperationKind, id_text: str | None
+        self,
+        body: bytes,
+        table: str,
+        made_for: int | None,
+        kind: OperationKind,
+        id_text: str | None,
+        identity: bytes,
     ) -> PreparedTransaction | tuple[RunManifest, bytes]:
         definition = known_table(self._node.tables(), table)
+        check_made_for(definition, made_for)
         row_schema(definition, kind)
         rows = read_rows(body, definition, kind, 2 * self._limits.size_bytes, marks=(TX_COLUMN,))
         txs = None
@@ -205,7 +281,7 @@ class SubmitRoutes(RouteHandlers):
         if not rows.num_rows:
             nothing = without_rows(definition, kind)
             return PreparedTransaction(
-                transaction_id=self._id_of(id_text),
+                transaction_id=identity,
                 operations=() if nothing is None else (nothing,),
             )
         check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
@@ -221,7 +297,7 @@ class SubmitRoutes(RouteHandlers):
             operation = PreparedOperation(
                 table=table, kind=kind, schema_version=definition.schema_version, rows=rows
             )
-            return PreparedTransaction(transaction_id=self._id_of(id_text), operations=(operation,))
+            return PreparedTransaction(transaction_id=identity, operations=(operation,))
         if id_text is not None:
             raise InvalidRequestError(
                 f"only one transaction id is given for {n:,} transactions",

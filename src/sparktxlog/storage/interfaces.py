@@ -9,6 +9,7 @@ from typing import Any
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.marks import Undecided, UndecidedChange
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState
@@ -119,6 +120,8 @@ class AppendQueue:
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Table and what was written to it, for each entry that did, ascending by entry.
     writes: tuple[tuple[str, TableWrites], ...] = ()
+    #: Prepared transactions that came, were marked or decided, ascending by entry (P35).
+    undecided: tuple[UndecidedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +318,15 @@ class IdPieces(Sequence[tuple[int, bytes]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPrepared:
+    """A prepared transaction that is undecided, and what it would do (P35)."""
+
+    undecided: Undecided
+    #: Its container.
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
     """The queue at a run end, without the runs before it; a node can continue from it (P21).
 
@@ -331,6 +343,8 @@ class QueueSnapshot:
     recent_ids: Sequence[tuple[int, bytes]] = ()
     #: What was written to each table there, as far as it counts (P27).
     writes: dict[str, TableWrites] = field(default_factory=dict)
+    #: What is prepared and undecided there, by position (P35).
+    prepared: tuple[KeptPrepared, ...] = ()
     #: Newest view that its sender knows.
     view: View | None = None
 

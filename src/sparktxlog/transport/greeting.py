@@ -25,7 +25,7 @@ import structlog
 
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
-from sparktxlog.errors import QUARANTINE_HINT, ForbiddenPeerError, WireVersionError
+from sparktxlog.errors import QUARANTINE_HINT, BusyError, ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.protocol.words.view import FIRST_VERSION
 
@@ -77,6 +77,9 @@ class GreetingNode(Protocol):
 
     def is_fresh(self) -> bool:
         """Return whether this node has nothing of the log yet."""
+
+    def is_joining(self) -> bool:
+        """Return whether this node has the log, and waits to be admitted."""
 
     def is_linked(self, node_id: str) -> bool:
         """Return whether a node with its known instance can be reached now."""
@@ -221,7 +224,7 @@ class Greeter:
 
             a fresh node, of another lineage   joins the log that is here
             a fork, another log or founding    refused
-            fresh, and would found this log    joins under the next incarnation
+            fresh, and would found this log    joins under the next incarnation, if a member says so
             the known disk, showing less       joins under the next incarnation
             the known disk                     accepted
             a later incarnation                accepted as a joiner, if the old disk is gone
@@ -230,6 +233,7 @@ class Greeter:
 
         Raises:
             ForbiddenPeerError: It is not who it should be; nothing changed (definite).
+            BusyError: This node joins, and cannot know; the other node greets again (definite).
         """
         own = self.own
         self.check_identity(hello, expected)
@@ -242,6 +246,8 @@ class Greeter:
         _check_log(hello, own, joins=joins)
         if joins and known is None and hello.founding_hash:
             # It may have had this log: nodes that knew it may be away.
+            if self._node.is_joining():
+                raise _unknown_disk(hello)
             return place.incarnation + 1
         if same and (short := self._falls_short(hello, own)):
             _log.error(
@@ -371,6 +377,18 @@ def _second_node(hello: Hello) -> ForbiddenPeerError:
         "once the other one cannot be reached.",
         node=hello.node_id[:80],
         url=hello.url[:200],
+    )
+
+
+def _unknown_disk(hello: Hello) -> BusyError:
+    """Return the refusal of a node whose disk a member may know, and this node, new here, cannot.
+
+    It would give up its votes, and the log may need them to admit this node.
+    """
+    return BusyError(
+        f"this node joins the log and does not know node {hello.node_id!r}",
+        hint="A member tells that node about the log.  It greets this node again.",
+        node=hello.node_id[:80],
     )
 
 

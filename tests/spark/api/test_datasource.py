@@ -144,7 +144,9 @@ def test_refusals_keep_their_codes_and_leave_no_files(
     found = log.find(identity)
     assert found is not None and found.position == log.position() == position + 1
     assert _directories(node) == directories
-    assert "nowhere" in _refused(UnknownTableError, good, "nowhere")
+    with pytest.raises(UnknownTableError, match="nowhere") as unknown:
+        _save(good, "nowhere")
+    assert unknown.value.fields == {"table": "nowhere"}
     _refused(InvalidRequestError, good, "strict", level="soon")
     with pytest.raises(PySparkException) as caught:
         good.write.format("txlog").option("table", "strict").mode("overwrite").save()

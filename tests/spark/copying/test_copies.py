@@ -181,6 +181,27 @@ def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
         assert recount_tables(site.spark, one.lake) == {}
 
 
+def test_a_copy_past_a_drop_takes_nothing_of_the_dropped_table(site: Site) -> None:
+    """A table that was created again comes with its own log, though it looks the same."""
+    log = site.source.log
+    log.transaction().drop("keyed").drop("parts")
+    log.transaction().create(KEYED).staged("append", "keyed", [(7, [("k", 7)])])
+    log.publish()
+    apply_all(site.spark, log, site.source.donor)
+    outcome = site.copy()
+    site.check()
+    assert outcome.copies[0].tables == {"keyed": "rename"}
+    assert outcome.copies[0].quarantined == {"parts": -1}
+    assert site.rows("keyed", 0) == [] and not (site.lake / "parts").exists()
+    kept = site.lake / "_sparktxlog" / "quarantine"
+    assert sorted(path.name[:5] for path in kept.iterdir()) == ["keyed", "parts"]
+    assert recount_tables(site.spark, site.lake) == {}
+    log.transaction().staged("append", "keyed", [(8, [("k", 8)])])
+    log.publish()
+    apply_all(site.spark, log, site.lake)
+    site.check()
+
+
 def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> None:
     keyed = str(site.lake / "keyed")
     twin = "SELECT 777L AS id, map('mine', 1) AS m"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack, closing
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,11 +13,13 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.epoch_views import QUICK, all_show
 from tests.support.node_processes import Cluster, NodeProcess, running
 
 from sparktxlog import Client, connect
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register
+from sparktxlog.errors import SynchroTimeoutError
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.replica.applier import Applier
@@ -30,13 +33,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 SAME_ID = "target.id = source.id"
 
 
-def apply(spark: SparkSession, node: NodeProcess) -> int:
-    """Have a site's worker apply what is ordered; return the replica's position."""
+def apply(spark: SparkSession, node: NodeProcess, at_least: int | None = None) -> int:
+    """Have a site's worker apply what is ordered there; return the replica's position.
+
+    Args:
+        at_least: What another site was told may not have come to this one.
+    """
     with (
         closing(HttpLogSource(node.url)) as source,
         closing(ReplicaDirectory(node.lake)) as directory,
     ):
-        return Applier(spark, source, directory).run_once(timeout_s=60).position
+        return Applier(spark, source, directory).run_once(at_least or 0, timeout_s=60).position
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -72,7 +79,7 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         first = log.append(
             "orders", session.createDataFrame([(1, "a"), (2, "b")], "id long, item string")
         )
-        assert apply(spark, b) == first.position
+        assert apply(spark, b, first.position) == first.position
         early: TxLog = stack.enter_context(closing(connect(session, b.url)))
         assert early.definition("orders").schema_version == 1
         client.after(first)
@@ -85,7 +92,7 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         last = log.append("orders", session.createDataFrame([(5, "e", "m", 5)], new))
         # B was there before the change, A takes all of it in one batch.
         for node in (a, b):
-            apply(spark, node)
+            apply(spark, node, last.position)
         check(spark, [a, b])
         after = [
             {"id": 1, "item": "a", "note": None, "rank": None},
@@ -107,7 +114,7 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         with early.transaction() as t:
             merge = t.merge("orders", session.createDataFrame([(5,)], "id long"), SAME_ID)
             merge.whenMatchedUpdate(set={"note": "'merged'"}).execute()
-        apply(spark, b)
+        apply(spark, b, t.receipt.position)
         assert rows(early.table("orders", at_least=t.receipt))[4]["note"] == "merged"
 
 
@@ -162,14 +169,14 @@ def test_columns_are_renamed_and_dropped(
         day = date(2026, 1, 1)
         old = [(i, day if i % 2 else None, (i, [(i,)]), i) for i in range(6)]
         first = log.append("orders", session.createDataFrame(old, schema))
-        assert apply(spark, b) == first.position
+        assert apply(spark, b, first.position) == first.position
         client.after(first)
         row = {"id": 6, "day": None, "item": {"n": 6, "of": []}, "price": 6}
         client.after(client.append("orders", [row]))
         log.alter_table("orders", rename={"id": "number", "day": "on", "item": "what"})
         new = "number bigint, on date, what struct<n:int,of:array<struct<x:int>>>, price int"
         renamed = log.upsert("orders", session.createDataFrame([(1, day, (10, None), 10)], new))
-        assert apply(spark, b) == renamed.position
+        assert apply(spark, b, renamed.position) == renamed.position
         log.append("orders", _many(session))
         dropped = log.alter_table("orders", drop=["price"], add={"price": "string"})
         newest = "number bigint, on date, what struct<n:int,of:array<struct<x:int>>>, price string"
@@ -182,8 +189,8 @@ def test_columns_are_renamed_and_dropped(
         for node, after in ((a, False), (b, True)):
             killed_at_changes(monkeypatch, after=after)
             with pytest.raises(Killed):
-                apply(spark, node)
-            apply(spark, node)
+                apply(spark, node, last.position)
+            apply(spark, node, last.position)
         check(spark, [a, b])
         expected = [
             (0, None, (0, [(0,)]), None),
@@ -226,7 +233,7 @@ def test_types_are_widened(
         log.create_table("wide", schema, keys=["id"])
         old = [(i, i, i / 10, date(2026, 1, 1 + i), Decimal(i)) for i in range(4)]
         first = log.append("wide", session.createDataFrame([*old, (4, *[None] * 4)], schema))
-        assert apply(spark, b) == first.position
+        assert apply(spark, b, first.position) == first.position
         kinds = {"id": "bigint", "n": "double", "f": "double", "at": "timestamp_ntz"}
         log.alter_table("wide", widen={**kinds, "d": "decimal(12,4)"})
         new = "id bigint, n double, f double, at timestamp_ntz, d decimal(12,4)"
@@ -240,8 +247,8 @@ def test_types_are_widened(
         for node, after in ((a, True), (b, False)):
             killed_at_changes(monkeypatch, after=after)
             with pytest.raises(Killed):
-                apply(spark, node)
-            apply(spark, node)
+                apply(spark, node, last.position)
+            apply(spark, node, last.position)
         check(spark, [a, b])
         there = stack.enter_context(closing(connect(session, b.url)))
         for reader in (log, there):
@@ -257,3 +264,69 @@ def test_types_are_widened(
         ]
         spark.sql(f"OPTIMIZE delta.`{a.lake / 'wide'}`")
         check(spark, [a, b])
+
+
+def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path) -> None:
+    """The change alone is one Delta commit that changes nothing; what is ordered later obeys it."""
+    session = spark.newSession()
+    settings = (*QUICK, "synchro-timeout = 0.5")
+    cluster = Cluster(tmp_path, "ABW", settings=settings, witnesses="W")
+    with running(cluster), ExitStack() as stack:
+        a, b = cluster.nodes["A"], cluster.nodes["B"]
+        log: TxLog = stack.enter_context(closing(connect(session, a.url)))
+        for table, is_sync in (("made", True), ("later", False), ("plain", False)):
+            log.create_table(table, "id bigint, item string", keys=["id"], is_sync=is_sync)
+        assert [log.definition(name).is_sync for name in _TABLES] == [True, False, False]
+        for table in _TABLES:
+            first = log.append(table, _items(session, 1, "a"))
+        assert apply(spark, b, first.position) == first.position
+        log.alter_table("later", is_sync=True)
+        log.upsert("later", _items(session, 1, "b"))
+        log.alter_table("plain", is_sync=True)
+        log.alter_table("plain", is_sync=False)
+        last = log.upsert("plain", _items(session, 1, "b"))
+        # B was there before the changes, A takes all of it in one batch.
+        for node in (a, b):
+            apply(spark, node, last.position)
+        check(spark, [a, b])
+        assert [recorded(b)[name].definition.is_sync for name in _TABLES] == [True, True, False]
+        for node in (a, b):
+            assert [_alterations(node, name) for name in _TABLES] == [0, 1, 2]
+        there = stack.enter_context(closing(connect(session, b.url)))
+        for table, item in (("made", "a"), ("later", "b"), ("plain", "b")):
+            for reader in (log, there):
+                found = reader.table(table, at_least=last)
+                assert rows(found) == [{"id": 1, "item": item}]
+        # With one copy less than the two that they need, only synchronous ones are refused.
+        b.stop()
+        all_show(cluster, "A")
+        for table in ("made", "later"):
+            with pytest.raises(SynchroTimeoutError, match="needs 2 copies, the log has 1 member"):
+                log.append(table, _items(session, 2, "lost"))
+        (waits,) = log.synchronous().collect()
+        assert (waits["node_id"], waits["members"], waits["waiting"]) == ("A", ["A"], 0)
+        assert (waits["synchro_quorum"], waits["synchro_rule"]) == (2, "N/2+1")
+        alone = log.append("plain", _items(session, 2, "c"))
+        apply(spark, a)
+        for table, count in (("made", 1), ("later", 1), ("plain", 2)):
+            assert log.table(table, at_least=alone).count() == count
+
+
+_TABLES = ("made", "later", "plain")
+
+
+def _items(session: SparkSession, number: int, item: str) -> DataFrame:
+    return session.createDataFrame([(number, item)], "id bigint, item string")
+
+
+def _alterations(node: NodeProcess, table: str) -> int:
+    """Return how many commits of a Delta table are changes; they have nothing but their mark."""
+    count = 0
+    for commit in sorted((node.lake / table / "_delta_log").glob("*.json")):
+        actions: dict[str, Any] = {}
+        for line in commit.read_text().splitlines():
+            actions |= json.loads(line)
+        if actions["commitInfo"]["operation"] == "ALTER TABLE":
+            assert set(actions) == {"commitInfo", "txn"}, actions
+            count += 1
+    return count

@@ -13,7 +13,7 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.copies.pins import Pins
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -58,6 +58,10 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     assert (done.failed, done.skipped) == ("", "")
     assert (done.optimized, done.vacuumed, done.files) == (True, "full", 1)
     assert lines == [describe(done)]
+    # What the replica names from now on is what VACUUM leaves, also if nothing more is ordered.
+    named = read_state(source.lake)
+    assert named is not None and named.tables["plain"].version == 2
+    assert read_snapshots(source.lake)[log.position]["plain"] == 2
     # Within the table's own retention old versions stay.
     assert len(list(directory.glob("*.parquet"))) == 31
     (again,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))

@@ -59,8 +59,8 @@ def repair(spark: SparkSession, site: Site, *, local: bool = False) -> RepairOut
         return applier.repair("orders", local=local)
 
 
-def two_batches(root: Path) -> tuple[LogBuilder, Site]:
-    log = LogBuilder(root)
+def two_batches(root: Path, *, interval: int = 10_000) -> tuple[LogBuilder, Site]:
+    log = LogBuilder(root, interval=interval)
     log.transaction().create(ORDERS)
     log.inline("append", "orders", [order(number) for number in range(6)])
     log.publish()
@@ -195,6 +195,27 @@ def test_a_table_that_is_gone_is_built_anew_from_the_log(
     )
     check(spark, log, lake)
     assert rows_in(spark, lake, outcome.path) == [order(666)]
+
+
+def test_a_table_created_again_is_built_anew_without_the_dropped_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The log before its creation is replayed too, and is about another table of its name."""
+    log, site = two_batches(tmp_path, interval=1)
+    lake = site.lake
+    apply(spark, log, lake)
+    log.transaction().drop("orders").transaction().create(ORDERS)
+    log.inline("append", "orders", [order(100)])
+    log.publish()
+    apply(spark, log, lake)
+    (lake / "orders").rename(tmp_path / "aside")
+    write_deltalake(lake / "orders", rows_table(ORDERS, [order(666)]))
+    log.transaction().inline("append", "orders", [order(101)])
+    log.publish()
+    assert list(apply(spark, log, lake).diverged) == ["orders"]
+    assert repair(spark, site).found.way is RepairWay.REBUILD
+    check(spark, log, lake)
+    assert rows_in(spark, lake, "orders") == [order(100), order(101)]
 
 
 def test_damaged_rows_are_built_anew(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 from sparktxlog.api.datasource import errors_from_spark
 from sparktxlog.api.views import VIEWS, view
-from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, SchemaMismatchError
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    ConflictError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TxLogError,
+)
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
@@ -121,6 +128,27 @@ def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
     assert [row["acquired"] for row in rows] == [None, [("A", 3), ("C", 1)], None]
 
 
+def test_synchronous_ones_that_wait_are_one_row_of_their_node() -> None:
+    waits = {
+        "waiting_runs": 1,
+        "waiting": 2,
+        "size_bytes": 30,
+        "oldest_us": 4,
+        "needs": 3,
+        "missing": ["C"],
+        "unconfirmed_runs": 0,
+        "unconfirmed": 0,
+        "lag_us": None,
+        "unconfirmed_by": [],
+    }
+    rule = {"members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
+    found = {**STATUS, **rule, "synchronous": waits}
+    (row,) = view("synchronous", lambda _: found).to_pylist()
+    assert row == {"node_id": "A", **rule, **waits}
+    (row,) = view("synchronous", answer_of).to_pylist()
+    assert (row["node_id"], row["waiting"]) == ("A", None), "a node of an older release"
+
+
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
     (row,) = view("signatures", answer_of).to_pylist()
     assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
@@ -162,7 +190,7 @@ def test_empty_views_keep_their_schema() -> None:
     for name, (schema, _) in VIEWS.items():
         found = view(name, lambda path, **_: quiet[path])
         assert found.schema == schema
-        assert found.num_rows == (1 if name == "masters" else 0)
+        assert found.num_rows == (1 if name in ("masters", "synchronous") else 0)
 
 
 def test_an_unknown_view_is_refused() -> None:
@@ -172,12 +200,26 @@ def test_an_unknown_view_is_refused() -> None:
 
 def test_typed_errors_come_back_out_of_spark_s_text() -> None:
     inner = SchemaMismatchError("column 'x' is missing", hint="Add it.")
-    text = (
-        f"[PYTHON_DATA_SOURCE_ERROR] …\nsparktxlog.errors.SchemaMismatchError: {inner}\n\nat java"
-    )
-    found = errors_from_spark(RuntimeError(text))
+    found = errors_from_spark(RuntimeError(_in_spark(inner)))
     assert isinstance(found, SchemaMismatchError)
     assert (found.message, found.hint, found.definite) == ("column 'x' is missing", "Add it.", True)
+    assert found.fields == {}
+
+
+def test_fields_come_back_too() -> None:
+    inner = ConflictError("it lost", table="t}", winner=7, origin=None)
+    found = errors_from_spark(RuntimeError(_in_spark(inner)))
+    assert isinstance(found, ConflictError)
+    assert found.fields == {"table": "t}", "winner": 7, "origin": None}
+    found = errors_from_spark(RuntimeError(_in_spark(ConflictError("a\nfields: {no}"))))
+    assert isinstance(found, ConflictError)
+    assert found.fields == {}
+
+
+def _in_spark(error: TxLogError) -> str:
+    """Return what Spark says of an error that a data source raised."""
+    told = "".join(traceback.format_exception(error))
+    return f"[PYTHON_DATA_SOURCE_ERROR] …\n{told} SQLSTATE: 38000\n\nat java"
 
 
 def test_an_outcome_that_is_unknown_stays_unknown() -> None:

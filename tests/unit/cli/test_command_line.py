@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import serve, status_commands
+from sparktxlog.cli import serve, status_commands, transaction_commands
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
@@ -69,7 +69,8 @@ class CannedNode:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
     """Put a canned node behind the commands."""
-    monkeypatch.setattr(status_commands, "NodeApi", CannedNode)
+    for module in (status_commands, transaction_commands):
+        monkeypatch.setattr(module, "NodeApi", CannedNode)
     CannedNode.answers = {"/v1/status": STATUS}
     return CannedNode
 
@@ -200,6 +201,28 @@ def test_status_shows_how_far_a_snapshot_is(
     assert invoke(monkeypatch, "status") == 0
     told = capsys.readouterr().out
     assert "fetching a snapshot from A: 1,048,576 of 20,000,000 bytes" in told
+
+
+def test_status_tells_of_undecided_transactions(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {
+        "transaction_id": "0f8fad5b-d9cb-469f-a165-70867728950e",
+        "position": 1100,
+        "origin": "NodeB",
+        "participants": ["billing", "stock"],
+        "missing": ["stock"],
+        "valid_until": 1_700_000_060_000_000,
+    }
+    for number, more in ((0, ""), (1, ""), (1_021, "1,020 more")):
+        listed = [one] if number else []
+        node.answers["/v1/status"] = STATUS | {"undecided": number, "prepared": listed}
+        assert invoke(monkeypatch, "status") == 0
+        told = capsys.readouterr().out
+        assert (f"{number:,} undecided" in told) == bool(number)
+        assert (f"{more} are undecided, see sparktxlog tx prepared" in told) == bool(more)
+        for shown in (one["transaction_id"], "NodeB", "stock", "2023-11-14 22:14:20"):
+            assert (str(shown) in told) == bool(number)
 
 
 def test_status_names_who_is_awaited_and_why(
@@ -464,13 +487,20 @@ def test_a_bad_example_name_is_refused() -> None:
 
 def test_status_says_what_synchronous_transactions_wait_for() -> None:
     found = {**STATUS, "members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
-    idle = {"waiting": 0, "size_bytes": 0, "oldest_us": None, "unconfirmed": 0, "lag_us": None}
+    idle = {"waiting": 0, "unconfirmed": 0}
     assert status_commands.synchronous_text({**found, "synchronous": idle}) == ""
     assert status_commands.synchronous_text(STATUS) == "", "a node of an older release"
-    waits = {"waiting": 2, "size_bytes": 1_500, "oldest_us": 2_500_000}
-    busy = {**waits, "unconfirmed": 4, "lag_us": 100_000}
-    assert status_commands.synchronous_text({**found, "synchronous": busy}) == (
-        "synchronous transactions of A: 2 with 1,500 bytes wait for members, the oldest for 2.5 s; "
-        "4 are not confirmed by enough members, for 0.1 s.  New ones need 3 copies (N), there are "
-        "2 members"
+    waits = {"waiting_runs": 1, "waiting": 2, "size_bytes": 1_500, "oldest_us": 2_500_000}
+    few = {**waits, "needs": 3, "missing": ["C"], "unconfirmed": 0}
+    text = "synchronous transactions of A: "
+    begin = f"{text}2 in 1 runs with 1,500 bytes wait for a timestamp, the oldest for 2.5 s"
+    rest = ".  New ones need 3 copies (N), there are 2 members"
+    assert status_commands.synchronous_text({**found, "synchronous": few}) == (
+        f"{begin}: too few members, 3 copies are needed, missing are C{rest}"
+    )
+    held_up = {**few, "needs": 2, "missing": []}
+    assert status_commands.synchronous_text({**found, "synchronous": held_up}) == begin + rest
+    slow = {"unconfirmed_runs": 3, "unconfirmed": 4, "lag_us": 100_000, "unconfirmed_by": ["B"]}
+    assert status_commands.synchronous_text({**found, "synchronous": {"waiting": 0, **slow}}) == (
+        f"{text}4 in 3 runs have too few copies, for 0.1 s: not yet confirmed by B{rest}"
     )

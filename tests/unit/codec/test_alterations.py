@@ -9,6 +9,7 @@ import pytest
 
 from sparktxlog.codec.alterations import prepare_change, put_change, widens
 from sparktxlog.codec.arrow import arrow_type
+from sparktxlog.codec.payload import encode_payload, read_manifest, split_payload
 from sparktxlog.codec.requests import OperationRequest, decode_request
 from sparktxlog.errors import (
     ColumnInUseError,
@@ -19,8 +20,8 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
-from sparktxlog.model.alteration import AddedColumn, TableChange
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.table import Column, TableDefinition
 
 TABLE = TableDefinition(
@@ -66,6 +67,35 @@ def test_a_change_is_read_and_written_again() -> None:
     empty = OperationRequest(kind=OperationKind.ALTER_TABLE, table="t")
     put_change(TableChange(keys=()), empty)
     assert msgspec.to_builtins(empty) == {"kind": "alter_table", "table": "t", "keys": []}
+
+
+def test_a_drop_is_read_and_written_again() -> None:
+    given = OperationRequest(kind=OperationKind.DROP_TABLE, table="t")
+    prepared = prepare_change(given, TABLE)
+    assert (prepared.kind, prepared.change) == (OperationKind.DROP_TABLE, DROPPED)
+    assert prepared.schema_version == 3
+    put_change(prepared.change, given)
+    assert msgspec.to_builtins(given) == {"kind": "drop_table", "table": "t"}
+
+
+def test_older_releases_find_in_a_manifest_only_what_they_know() -> None:
+    """Fields of a change that came later are said where they say something."""
+    plain = {"add", "rename", "drop", "widen", "keys"}
+    changes = {
+        TableChange(drop=("v",)): plain,
+        TableChange(is_sync=False): plain | {"is_sync"},
+        DROPPED: plain | {"is_dropped"},
+    }
+    definition = TABLE.dropped().dropped()
+    for change, names in changes.items():
+        blocks = (
+            Block(table="t", kind=OperationKind.ALTER_TABLE, txs=(0,), change=change),
+            Block(table="u", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=definition),
+        )
+        payload = encode_payload(RunManifest(n=1, ids=b"i" * 16, blocks=blocks, submitted_at=1), ())
+        said = msgspec.msgpack.decode(split_payload(payload)[0])["blocks"]
+        assert set(said[0]["change"]) == names and "first_version" not in said[1]["definition"]
+        assert read_manifest(payload).blocks[0] == blocks[0]
 
 
 @pytest.mark.parametrize(

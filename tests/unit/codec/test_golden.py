@@ -18,7 +18,8 @@ from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import encode_payload, read_manifest
-from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
+from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
@@ -109,6 +110,56 @@ def test_an_earlier_version_is_read_and_finds_all_that_it_knows(version: int) ->
     assert list(wire.decode_pushes(golden["pushes"])) == [(HEADER, b"payload")]
     for name in golden.keys() - {"pushes", "run"}:
         assert _reads(*map(msgspec.msgpack.decode, (golden[name], now[name]))), name
+
+
+_PREPARED = RunManifest(
+    n=1,
+    ids=b"x" * 16,
+    submitted_at=5,
+    blocks=(Block(table="t", kind=OperationKind.DELETE_WHERE, txs=(0,), predicate="id = 1"),),
+    valid_until=((0, 9),),
+    participants=("a", "b"),
+)
+_MARKS = RunManifest(
+    n=3,
+    ids=bytes(48),
+    submitted_at=5,
+    blocks=(Block(table="t", kind=OperationKind.DELETE_WHERE, txs=(1,), predicate="id = 1"),),
+    marks=tuple(
+        (at, Mark(transaction_id=b"x" * 16, participant="a", yes=at == 2)) for at in (0, 2)
+    ),
+)
+
+
+@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS])
+def test_prepared_transactions_and_marks_are_read_as_they_were_written(
+    manifest: RunManifest,
+) -> None:
+    assert read_manifest(encode_payload(manifest, [])) == manifest
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (_PREPARED, {"n": 2, "ids": bytes(32)}),
+        (_PREPARED, {"valid_until": ()}),
+        (_PREPARED, {"participants": ("a", "a")}),
+        (_PREPARED, {"marks": _MARKS.marks[:1]}),
+        (_PREPARED, {"blocks": _MANIFEST.blocks[:1]}),
+        (_MARKS, {"marks": _MARKS.marks[::-1]}),
+        (_MARKS, {"marks": ((3, _MARKS.marks[0][1]),)}),
+        (_MARKS, {"marks": ((0, replace(_MARKS.marks[0][1], transaction_id=b"x")),)}),
+        (_MARKS, {"marks": ((1, _MARKS.marks[0][1]),)}),
+        (_MARKS, {"blocks": (replace(_MARKS.blocks[0], txs=None),)}),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    manifest: RunManifest, said: dict[str, Any]
+) -> None:
+    payload = encode_payload(replace(manifest, **said), [])
+    with pytest.raises(ManifestMismatchError, match="contradict its transactions") as refused:
+        read_manifest(payload)
+    assert refused.value.definite
 
 
 if __name__ == "__main__":

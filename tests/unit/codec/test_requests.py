@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import msgspec
@@ -21,6 +22,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     OversizeError,
     SchemaMismatchError,
+    StaleSchemaError,
     TxLogError,
     UnknownTableError,
 )
@@ -269,6 +271,77 @@ def test_a_prepared_transaction_comes_back_through_its_json() -> None:
     assert [o.kind for o in again.operations][1] is OperationKind.UPSERT
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [
+        op("append", rows=[{"id": 1}]),
+        op("append", "bulk", files=[FILE]),
+        op("delete_where", predicate="gone > 0"),
+        op("alter_table", drop=["gone"]),
+    ],
+)
+def test_what_was_made_for_another_schema_is_told_so_before_its_content(
+    operation: dict[str, Any],
+) -> None:
+    changed = {name: replace(table, schema_version=3) for name, table in TABLES.items()}
+
+    def checked(**more: Any) -> PreparedTransaction:
+        body = msgspec.json.encode({"operations": [{**operation, **more}]})
+        return prepare(decode_request(body), ID.bytes, changed, RunLimits())
+
+    for version in (2, 4):
+        with pytest.raises(StaleSchemaError, match=f"version 3 here.* made for {version}") as told:
+            checked(schema_version=version)
+        fields = {"table": operation["table"], "schema_version": 3, "made_for": version}
+        assert (told.value.fields, told.value.definite) == (fields, True)
+    if "files" in operation:
+        assert checked(schema_version=3) == checked()
+        return
+    for same in ({"schema_version": 3}, {}):
+        with pytest.raises(TxLogError) as other:
+            checked(**same)
+        assert not isinstance(other.value, StaleSchemaError)
+
+
+def test_a_create_is_made_for_no_version() -> None:
+    with pytest.raises(InvalidRequestError, match="takes no 'schema_version'"):
+        make({**CREATE, "schema_version": 1})
+    with pytest.raises(InvalidRequestError, match="schema_version"):
+        make(op("append", rows=[ROW], schema_version=0))
+
+
+@pytest.mark.parametrize("kind", ["alter_table", "drop_table"])
+def test_a_table_is_changed_or_dropped_alone(kind: str) -> None:
+    change = op(kind, "orders", **({"is_sync": True} if kind == "alter_table" else {}))
+    create = op("create_table", "more", columns=[{"name": "id", "type": "bigint"}])
+    made = prepare(
+        decode_request(msgspec.json.encode({"operations": [create, change]})),
+        ID.bytes,
+        TABLES,
+        RunLimits(),
+    )
+    assert [operation.kind.value for operation in made.operations] == ["create_table", kind]
+    for others in ([change, change], [change, op("delete_where", "orders", predicate="id = 1")]):
+        body = msgspec.json.encode({"operations": others})
+        with pytest.raises(InvalidRequestError, match="another operation on it") as caught:
+            prepare(decode_request(body), ID.bytes, TABLES, RunLimits())
+        assert caught.value.definite and caught.value.fields["table"] == "orders"
+
+
+def test_a_creation_after_a_drop_begins_with_the_next_schema_version() -> None:
+    former = TABLES["orders"].dropped()
+    create = op("create_table", "Orders", columns=[{"name": "id", "type": "bigint"}])
+    rows = op("append", "Orders", rows=[{"id": 1}])
+    body = msgspec.json.encode({"operations": [create, rows]})
+    tables = Tables({"orders": former})
+    made = prepare(decode_request(body), ID.bytes, tables, RunLimits()).operations
+    assert made[0].definition is not None
+    assert made[0].definition.schema_version == made[1].schema_version == 3
+    body = msgspec.json.encode({"operations": [op("drop_table", "orders")]})
+    with pytest.raises(UnknownTableError):
+        prepare(decode_request(body), ID.bytes, tables, RunLimits())
+
+
 def test_a_creation_looks_at_no_other_table() -> None:
     """There may be tens of thousands; those that the transaction creates are known in it."""
 
@@ -289,4 +362,4 @@ def test_a_creation_looks_at_no_other_table() -> None:
     body = msgspec.json.encode({"operations": create})
     with pytest.raises(SchemaMismatchError, match="table 'Most' exists"):
         prepare(decode_request(body), ID.bytes, tables, RunLimits())
-    assert len(tables) == len(TABLES)
+    assert tables.alike("more") is tables.alike("most") is None

@@ -203,7 +203,7 @@ def test_unknown_tables_and_stale_schemas() -> None:
     data = section([0, 1, 2])
     refused(UnknownTableError, container(({"table": "u"}, data)), "no table 'u'")
     error = refused(StaleSchemaError, container(({"schema_version": 2}, data)), "version 1")
-    assert error.fields["table"] == "t"
+    assert error.fields == {"table": "t", "schema_version": 1, "made_for": 2}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -75,3 +77,7 @@ def test_a_rejected_outcome_is_an_error_of_its_class() -> None:
     with pytest.raises(UnknownTableError) as caught:
         committed(receipt)
     assert caught.value.fields["position"] == 7
+    # Of an old one the node keeps that it was rejected, and not why.
+    with pytest.raises(CommitRejectedError, match="why is no longer kept") as caught_later:
+        committed(replace(receipt, rejections=()))
+    assert caught_later.value.definite and caught_later.value.fields["position"] == 7

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import pytest
 from tests.verification.cluster import Cluster
 
-from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellAcquired, TellOrdered
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.words.actions import (
+    Action,
+    SendEpochMessage,
+    TellAcquired,
+    TellOrdered,
+    TellRejected,
+)
 from sparktxlog.protocol.words.balloting import Prepare
-from sparktxlog.protocol.words.events import Event
+from sparktxlog.protocol.words.events import Event, FilesHeld
 from sparktxlog.protocol.words.view import Phase
 
 #: Node 4 has precedence, so it is the one that proposes; three of the five acquire a run.
@@ -18,25 +25,55 @@ STEP_US = 50_000
 TIMEOUT_US = 1_000_000
 
 
-class Five:
-    """Five nodes; node 1 takes a run that only 1, 2 and 3 acquire."""
+_ANSWERS = (TellAcquired, TellOrdered, TellRejected)
 
-    def __init__(self) -> None:
-        self.cluster = Cluster(NODES, 3, quorum_rule="default", suspect_timeout_us=TIMEOUT_US)
+
+class Nodes:
+    """Nodes that are killed and start again, and what node 1 tells its clients.
+
+    Args:
+        names: In precedence order.
+        quorum: The default one of so many.
+    """
+
+    def __init__(self, names: str, quorum: int) -> None:
+        self.cluster = Cluster(names, quorum, quorum_rule="default", suspect_timeout_us=TIMEOUT_US)
         self.told: list[Action] = []
         self.proposers: set[str] = set()
+        #: Nodes that have files of a run that was announced.
+        self.have_files: set[str] = set()
         self.cluster.watchers.append(self.watch)
         self.cluster.start_all()
         self.cluster.deliver_all()
-        self.cluster.cut |= {("1", "4"), ("1", "5")}
+
+    def submit(self, name: str, value: str, copies: int, staged_bytes: int = 0) -> None:
+        """Submit a synchronous run of one transaction, whose id is the value that it sets."""
+        facts = RunFacts(n=1, ids=value.encode().ljust(16, b"."), copies=copies)
+        self.cluster.submit(name, (), facts=facts, staged_bytes=staged_bytes)
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of a node's queue, in the order in which they were set."""
+        queue = self.cluster.nodes[name].disk.queue
+        ids = (self.cluster.facts[entry.header.digest].ids for entry in queue)
+        return [one.decode().rstrip(".") for one in ids]
+
+    def come_back(self, name: str) -> None:
+        """Start a node from its disk; everybody hears everybody."""
+        self.cluster.cut.clear()
+        self.cluster.start(name)
+        for other in self.cluster.alive():
+            if other != name:
+                self.cluster.link(name, other, up=True)
 
     def watch(
         self, name: str, events: Sequence[Event], actions: Sequence[Action], whole: bool
     ) -> None:
+        if any(isinstance(event, FilesHeld) for event in events):
+            self.have_files.add(name)
         for action in actions:
             if isinstance(action, SendEpochMessage) and isinstance(action.message, Prepare):
                 self.proposers.add(name)
-            elif isinstance(action, (TellAcquired, TellOrdered)) and name == "1":
+            elif isinstance(action, _ANSWERS) and name == "1":
                 self.told.append(action)
 
     def runs(self, name: str) -> list[tuple[str, int]]:
@@ -65,6 +102,18 @@ class Five:
         for name in names:
             for other in self.cluster.alive():
                 self.cluster.link(other, name, up=False)
+
+
+class Five(Nodes):
+    """Five nodes; what node 1 takes only 1, 2 and 3 acquire."""
+
+    def __init__(self) -> None:
+        super().__init__(NODES, 3)
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """From now on nodes 4 and 5 hear nothing of node 1."""
+        self.cluster.cut |= {("1", "4"), ("1", "5")}
 
 
 @pytest.mark.parametrize("dead", ["1", "12"])
@@ -133,3 +182,87 @@ def test_what_one_node_alone_held_returns_with_it() -> None:
     five.let_pass(200)
     for name in NODES:
         assert five.runs(name) == [("4", 1), ("1", 1)], name
+
+
+def _twenty_instead_of_ten() -> Five:
+    """All read 10; node 1 sets 20, which 1, 2 and 3 hold, and tells its client so."""
+    five = Five()
+    five.cluster.cut.clear()
+    five.submit("1", "A=10", copies=3)
+    five.let_pass(4)
+    assert [five.values(name) for name in NODES] == [["A=10"]] * 5
+    five.cut_off()
+    five.submit("1", "A=20", copies=3)
+    five.let_pass(12)  # the others' heartbeats
+    (_, ordered) = [one for one in five.told if isinstance(one, TellOrdered)]
+    assert ordered.copies == 5, "as many as there are members, so not late"
+    assert five.values("1") == ["A=10", "A=20"]
+    assert [five.values(name)[-1] for name in "45"] == ["A=10"] * 2
+    return five
+
+
+@pytest.mark.parametrize("dead", ["1", "12", "13"])
+def test_all_read_a_synchronous_value_that_was_told(dead: str) -> None:
+    """P34: node 4 leads, which never heard of it; it takes what the others hold."""
+    five = _twenty_instead_of_ten()
+    five.kill(dead)
+    five.let_pass(100)
+    assert five.proposers == {"4"}
+    left = [name for name in NODES if name not in dead]
+    assert [five.values(name) for name in left] == [["A=10", "A=20"]] * len(left)
+
+
+def test_those_that_never_heard_of_a_synchronous_value_do_not_go_on() -> None:
+    """P34: nodes 4 and 5 alone would force 10; they wait, and read 20 once node 2 is back."""
+    five = _twenty_instead_of_ten()
+    five.kill("123")
+    five.submit("4", "A=30", copies=3)
+    five.let_pass(100)
+    assert not five.proposers
+    assert [five.values(name) for name in "45"] == [["A=10"]] * 2
+    five.come_back("2")
+    five.let_pass(100)
+    values = five.values("2")
+    assert values[:2] == ["A=10", "A=20"]
+    assert [five.values(name) for name in "45"] == [values] * 2
+
+
+@pytest.mark.parametrize(("staged_bytes", "dies"), [(0, True), (1 << 20, True), (0, False)])
+def test_what_was_told_as_failed_is_ordered_by_nobody(staged_bytes: int, *, dies: bool) -> None:
+    """P34: it has no number under which others could order it, though they may have its files."""
+    three = Nodes("123", 2)
+    three.kill("3")
+    three.let_pass(100)
+    three.submit("1", "A=20", 3, staged_bytes)
+    three.let_pass(30)
+    assert not three.told
+    assert ("2" in three.have_files) == bool(staged_bytes)
+    three.let_pass(1_500)
+    assert [(type(one), one.code) for one in three.told if isinstance(one, TellRejected)] == [
+        (TellRejected, "synchro-timeout")
+    ]
+    if dies:
+        three.kill("1")
+    three.come_back("3")
+    three.let_pass(100)
+    three.submit("2", "A=30", 2)
+    three.let_pass(10)
+    if dies:
+        three.come_back("1")
+    three.let_pass(200)
+    assert [three.values(name) for name in "123"] == [["A=30"]] * 3
+
+
+def test_what_others_may_order_is_not_told_as_failed() -> None:
+    """P34: it got its stamp, and the confirmations are late: its client hears nothing."""
+    three = Nodes("123", 2)
+    three.cluster.cut |= {("2", "1"), ("3", "1")}
+    three.submit("1", "A=20", 3)
+    three.let_pass(15)
+    three.kill("1")
+    three.let_pass(150)
+    assert [three.values(name) for name in "23"] == [["A=20"]] * 2
+    three.come_back("1")
+    three.let_pass(200)
+    assert three.values("1") == ["A=20"]
+    assert not [one for one in three.told if isinstance(one, TellRejected)]

@@ -9,7 +9,7 @@ from tests.support.greetings import make_greeter
 
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
-from sparktxlog.errors import ForbiddenPeerError, WireVersionError
+from sparktxlog.errors import BusyError, ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.words.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
@@ -230,6 +230,15 @@ def test_an_empty_node_that_is_not_known_here_gets_no_vote_of_before() -> None:
     assert judge.judge(fresh, "B") == 2
     assert kept == []
     assert judge.judge(replace(fresh, founding_hash="", incarnation=2), "B") == 0
+
+
+def test_a_node_that_joins_itself_takes_no_votes_of_others() -> None:
+    """Its disk was lost, so it does not know them; a member does, and needs their votes."""
+    judge = make_greeter(A, {"B": "http://b"}, {}, lambda *_: None, is_joining=lambda: True)
+    fresh = replace(B, fresh=True, founding_hash="f")
+    with pytest.raises(BusyError, match="this node joins the log and does not know node 'B'"):
+        judge.judge(fresh, "B")
+    assert judge.judge(replace(fresh, fresh=False, founding_hash=""), "B") == 0
 
 
 def test_a_new_node_is_told_the_lineage_to_join() -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tests.verification.torture.bank import BankRead, bank_violations
+from tests.verification.torture.history import Act, QueueOnDisk
 from tests.verification.torture.list_append import ListTransaction, Seen
+from tests.verification.torture.preparing import Prepared, prepared_violations
 from tests.verification.torture.sessions import session_violations
 from tests.verification.torture.set_full import Adds, SetRead, set_violations
 
@@ -126,3 +128,58 @@ def test_sessions_that_only_go_on_are_good() -> None:
 def test_what_is_planted_in_a_session_is_found(change: Change, says: str) -> None:
     found = list(session_violations([*STEPS[:3], change(STEPS[3]), *STEPS[4:]]))
     assert any(says in line for line in found), found
+
+
+def _prepared() -> tuple[list[Prepared], QueueOnDisk]:
+    """Return two prepared transfers: one that both agree to, and one that is rolled back."""
+    both, none = (
+        Prepared(Act(name, 0.0, 1.0, "prepared", at)) for name, at in (("x", 2), ("y", 3))
+    )
+    both.marks = {("from", True): Act("xf", 1.0), ("to", True): Act("xt", 1.0)}
+    both.answers = {("committed", 5, "")}
+    none.marks = {("from", True): Act("yf", 1.0), ("to", False): Act("yt", 1.0)}
+    none.answers = {("rejected", 7, "rolled-back")}
+    ids = ["table", "x", "y", "xf", "xt", "yf", "yt"]
+    queue = QueueOnDisk(
+        node="A",
+        positions=range(1, 8),
+        ids=ids,
+        hashes=ids,
+        rejected=frozenset({2, 3}),
+        prepared={"x": 2, "y": 3},
+        empty=frozenset({4, 5, 6, 7}),
+    )
+    return [both, none], queue
+
+
+def test_prepared_transfers_are_judged() -> None:
+    prepared, queue = _prepared()
+    assert list(prepared_violations(prepared, queue, {5})) == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "written", "says"),
+    [
+        ({("committed", 4, "")}, {4}, "participants said YES at [4, 5]"),
+        ({("committed", 5, "")}, set(), "rows are not written there"),
+        ({("rejected", 5, "conflict")}, {5}, "rows are written there"),
+        ({("rejected", 5, "rolled-back")}, set(), "participants said NO at []"),
+        ({("rejected", 6, "expired-transaction")}, set(), "participants said YES at [4, 5]"),
+        ({("committed", 5, ""), ("rejected", 5, "conflict")}, {5}, "was told to be [("),
+    ],
+)
+def test_a_decision_that_nobody_took_is_found(
+    answers: set[tuple[str, int, str]], written: set[int], says: str
+) -> None:
+    prepared, queue = _prepared()
+    prepared[0].answers = answers
+    found = list(prepared_violations(prepared, queue, written))
+    assert any(says in line for line in found), found
+
+
+def test_a_prepared_transfer_that_is_elsewhere_is_found() -> None:
+    prepared, queue = _prepared()
+    prepared[1].act.position = 4
+    assert list(prepared_violations(prepared, queue, {5})) == [
+        "y was prepared at 4, and is so at 3"
+    ]

@@ -9,7 +9,7 @@ points in time count by what they still cause: how long ago, or whether due.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import Any
@@ -26,6 +26,9 @@ from sparktxlog.protocol.epoch.proposer import Proposer
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
+from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.last_writes import LastWrites
+from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.order.collecting import Collecting
 from sparktxlog.protocol.order.counter import TimestampCounter, WallClock
@@ -65,15 +68,21 @@ def describe(value: Any, now: int) -> Hashable:
         return tuple(sorted([(key, describe(item, now)) for key, item in value.items()]))
     if kind in _SETS:
         return tuple(sorted(value))
-    _plan_of(kind)
+    _plan_for(value)
     return describe(value, now)
 
 
-def _plan_of(kind: type) -> None:
+def _plan_for(value: object) -> None:
     """Make the plan of a class that is met for the first time."""
+    kind = type(value)
     if issubclass(kind, Enum):
         _ATOMS.add(kind)
         return
+    if issubclass(kind, tuple):
+        _SEQUENCES.add(kind)
+        return
+    if fields := unplanned(value):
+        raise InvariantViolation(f"{kind.__name__} has other fields than its plan: {fields}")
     for base in kind.__mro__:
         if base in _RULES:
             rules = _RULES[base]
@@ -153,8 +162,8 @@ def _holds(value: RunFacts | None, now: int) -> Hashable:
 
 
 _ATOMS: set[type] = {bool, int, str, bytes, type(None), float}
-_SEQUENCES = {tuple, list, deque}
-_MAPPINGS = {dict, OrderedDict}
+_SEQUENCES: set[type] = {tuple, list, deque}
+_MAPPINGS = {dict, OrderedDict, Counter}
 _SETS = {set, frozenset}
 _PLANS: dict[type, tuple[tuple[str, Rule], ...]] = {}
 
@@ -222,16 +231,34 @@ _RULES: dict[type, dict[str, Rule]] = {
     WallClock: {
         "_known": describe, "lead_us": _no, "now": _no, "wall": _no,
     },
-    # The catalog follows from the queue; so do the hashes, but not from where on they are known.
+    # The hashes follow from the queue, but not from where on they are known.  Tables, writes and
+    # what is undecided do, too, unless the core is wrong: a mutant must not be merged with itself.
     SynchronizedQueue: {
         "_created": describe, "_fresh": describe, "_recent": _names,
-        "_uncounted_to": _no, "base": describe, "catalog": _no, "hash": _no, "key": describe,
-        "position": _no, "tail": describe, "watermarks": describe, "writes": _no,
+        "_uncounted_to": _no, "base": describe, "catalog": describe, "hash": _no, "key": describe,
+        "marking": describe, "position": _no, "tail": describe, "watermarks": describe,
+        "writes": describe,
     },
-    Staging: {"_lines": describe, "_timeout_us": _no, "payload_bytes": _no, "runs": describe},
+    Catalog: {
+        # No id comes twice here, so nothing depends on the window.
+        "_marking": _no, "_older_ids": _no, "_tables": describe, "_window": _no, "_window_us": _no,
+        "_writes": _no, "tables": _no,
+    },
+    LastWrites: {"_by_table": describe, "_fresh": describe, "_window": _no, "after": describe},
+    Marking: {
+        "_by_id": describe, "_changed": describe, "_earliest": describe, "_fresh": describe,
+        "_size_bytes": describe, "_verdicts": describe,
+    },
+    # No run is synchronous or has staged files here, so none is checked or withdrawn.
+    Staging: {
+        "_lines": describe, "_overdue_at": _no, "_synchro_timeout_us": _no,
+        "_synchronous_in": describe, "_timeout_us": _no, "held_up_bytes": describe,
+        "held_up_runs": describe, "payload_bytes": _no, "runs": describe,
+    },
     Unstamped: {
-        "next_at": _no, "pause_us": _no, "ready": describe, "submit": describe,
-        "submitted_at": _no,
+        "check_at": _no, "checked": describe, "copies": describe, "held_up": describe,
+        "next_at": _no, "patience_us": _no, "pause_us": _no, "ready": describe,
+        "submit": describe, "submitted_at": _no,
     },
     Prefetching: {"_coming": describe, "_keep_us": _no, "_limit": _no, "_retry_us": _no},
     Following: {
@@ -260,12 +287,12 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
         "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
         "repeat_at": _due, "stage": describe, "view": describe,
-        "voids": describe, "objections": describe,
+        "voids": describe, "objections": describe, "outvoted": describe,
     },
     CoreDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
         "queue": describe, "ordered": _no, "tables": describe, "writes": describe,
-        "announcements": describe,
+        "undecided": describe, "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
         # Only the simulation greets, and counts starts.
         "instance": _no, "instances": _no, "starts": _no, "lineage": _no,

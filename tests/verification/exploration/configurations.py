@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.verification.exploration.transactions import origin_of
+
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.view import Seat, quorum_of
@@ -15,7 +17,8 @@ class Configuration:
 
     name: str
     masters: tuple[str, ...]
-    #: Origin of each transaction; those of one origin are submitted in order, at any time.
+    #: Origin of each transaction, and what it does if it is no plain one, see `transactions`; those
+    #: of one origin are submitted in order, at any time.
     submits: tuple[str, ...]
     witnesses: tuple[str, ...] = ()
     quorum_rule: str = "all"
@@ -44,8 +47,9 @@ class Configuration:
     @property
     def bounds(self) -> str:
         """Return the bounds in words."""
+        is_plain = all(submit == origin_of(submit) for submit in self.submits)
         counts = (
-            (len(self.submits), "tx"),
+            (len(self.submits), "tx" if is_plain else f"tx ({'; '.join(self.submits)})"),
             (self.ballots, "ballots"),
             (self.crashes, "crashes"),
             (self.ticks, "ticks each"),
@@ -101,11 +105,26 @@ CONFIGURATIONS: dict[str, Configuration] = {
                       quorum_rule="majority"),
         Configuration(name="rounds-3", masters=_THREE, submits=("a", "b"),
                       quorum_rule="majority", newest=True),
+        Configuration(name="condition-2", masters=_PAIR, submits=("a update", "b update")),
+        Configuration(name="condition-2-crash", masters=_PAIR, crashes=1, newest=True,
+                      submits=("a update", "b update by 2")),
+        Configuration(name="prepared-2", masters=_PAIR,
+                      submits=("a prepare p q", "b yes p", "b yes q")),
+        Configuration(name="prepared-2-lost", masters=_PAIR, newest=True,
+                      submits=("a prepare p", "b write", "b yes p")),
+        Configuration(name="prepared-2-no", masters=_PAIR, newest=True,
+                      submits=("a prepare p q by 3", "b yes p", "b no p")),
+        Configuration(name="prepared-2-crash", masters=_PAIR, crashes=1, newest=True,
+                      submits=("a prepare p by 3", "b yes p")),
+        Configuration(name="prepared-3", masters=_THREE, quorum_rule="majority", newest=True,
+                      submits=("a prepare p by 3", "b yes p")),
         Configuration(name="epoch-2w", masters=_PAIR, witnesses=_TIE, submits=("a",), ballots=1),
         Configuration(name="epoch-2w-crash", masters=_PAIR, witnesses=_TIE, submits=("a",),
                       ballots=1, crashes=1, newest=True, starters=("a",)),
         Configuration(name="epoch-2w-two", masters=_PAIR, witnesses=_TIE, submits=("a", "b"),
                       ballots=1, newest=True, starters=("a",)),
+        Configuration(name="epoch-2w-prepared", masters=_PAIR, witnesses=_TIE, ballots=1,
+                      newest=True, starters=("a",), submits=("a prepare p by 3", "a yes p")),
         Configuration(name="ballots-2w", masters=_PAIR, witnesses=_TIE, submits=(), ballots=2,
                       newest=True),
         Configuration(name="ballots-2w-one", masters=_PAIR, witnesses=_TIE, submits=("a",),

@@ -15,13 +15,44 @@ _NOT_WEDGED = Patch(
         self.frozen = True
 """,
 )
+#: Waits on for the others, whoever says NO (P35).
+_NO_IGNORED = Patch(
+    path="src/sparktxlog/protocol/fold/marking.py",
+    old="""\
+            self.decide(one, index, Rejection(index=index, code=RolledBackError.code, text=text))
+            return None, None
+""",
+    new="            return None, None\n",
+)
+#: Before each run it rejects what is not valid at its own log time, which runs ahead (P35).
+_EXPIRES_BY_OWN_CLOCK = Patch(
+    path="src/sparktxlog/protocol/order/ordering.py",
+    old="""\
+                queue.append(run, streams[run.header.origin])
+        self._drain(now, len(self._config.members))
+""",
+    new="""\
+                queue.marking.pass_time(own)
+                queue.append(run, streams[run.header.origin])
+        self._drain(now, len(self._config.members))
+""",
+)
 #: Name → patches; most are of the table of mutations.
 MUTANTS: dict[str, tuple[Patch, ...]] = {
     "not-wedged": (_NOT_WEDGED,),
     "longest-instead-of-union": BY_NAME["longest-queue"].patches,
     "accepted-ignored": BY_NAME["accepted-value-ignored"].patches,
     "promise-ignored": BY_NAME["accepts-any-ballot"].patches,
+    "no-ignored": (_NO_IGNORED,),
+    "expires-by-own-clock": (_EXPIRES_BY_OWN_CLOCK,),
 } | {
     name: BY_NAME[name].patches
-    for name in ("skip-instead-of-stop", "counter-reused", "quorum-minus-one", "no-vote-majority")
-}
+    for name in (
+        "skip-instead-of-stop", "counter-reused", "quorum-minus-one", "no-vote-majority",
+        # Only what conditions, marks and expiry decide shows these.
+        "other-origins-ignored", "lost-ones-write", "writes-forgotten",
+        "first-yes-decides", "yes-binds", "judged-where-ordered", "written-where-ordered",
+        "late-yes-counts", "expires-a-moment-early", "undecided-forgotten",
+        "decisions-not-durable",
+    )
+}  # fmt: skip

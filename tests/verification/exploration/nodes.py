@@ -9,24 +9,28 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.verification.exploration.canonical import describe
 from tests.verification.exploration.demanded import PROPOSES, DemandedMaster
+from tests.verification.exploration.outcomes import Judge
+from tests.verification.exploration.transactions import TABLE, facts_of, origin_of
 from tests.verification.model.disk import CoreDisk, key_of
 from tests.verification.model.invariants import check_post, violated
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.words.actions import (
     PERSISTS,
     Action,
     Alarm,
     FetchPayload,
+    PersistQueue,
     SendPost,
     TellAcquired,
+    TellOrdered,
     TellPhase,
     TellRejected,
 )
@@ -38,7 +42,7 @@ from sparktxlog.protocol.words.events import (
     RunSubmitted,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
 from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
 
@@ -125,14 +129,14 @@ class Nodes:
 
     Args:
         configs: Of each node.
-        origins: Node of each transaction, in submit order.
+        submits: What is committed, in submit order; see `transactions`.
         master_class: The core, or a mutant of it, with ballots on demand.
     """
 
     def __init__(
         self,
         configs: dict[str, MasterConfig],
-        origins: tuple[str, ...],
+        submits: tuple[str, ...],
         master_class: type[DemandedMaster],
     ) -> None:
         self.configs = configs
@@ -140,15 +144,15 @@ class Nodes:
         self._master_class = master_class
         self._submits: dict[str, list[RunSubmitted]] = {name: [] for name in configs}
         self.payloads: dict[bytes, RunFacts] = {}
-        for number, origin in enumerate(origins, start=1):
-            facts = RunFacts(n=1, ids=number.to_bytes(16, "big"))
+        for number, facts in enumerate(facts_of(submits), start=1):
             digest = number.to_bytes(32, "big")
             self.payloads[digest] = facts
-            self._submits[origin].append(
+            self._submits[origin_of(submits[number - 1])].append(
                 RunSubmitted(
                     ticket=number, digest=digest, size_bytes=100, staged_bytes=0, facts=facts
                 )
             )
+        self._judge = Judge(self.payloads, next(iter(configs.values())))
         self._known: dict[Hashable, int] = {}
         self._classes: dict[Hashable, int] = {}
         self._outcomes: dict[tuple[int, int], Outcome] = {}
@@ -165,6 +169,7 @@ class Nodes:
     def start(self, name: str) -> Outcome:
         """Start a node for the first time."""
         disk = CoreDisk(name, self.payloads)
+        disk.tables = {TABLE.name: TABLE}
         disk.standings = {other: Standing() for other in self.configs if other != name}
         config = self.configs[name]
         state = NodeState(self._master_class(config, _recovered(config, disk), 0), disk)
@@ -221,6 +226,10 @@ class Nodes:
             self._carry_out(name, state, action, sent)
         ordered = state.disk.ordered
         state.told = tuple(h for h in state.told if key_of(h) not in ordered)
+        kept, told = _entries(actions, PersistQueue), _entries(actions, TellOrdered)
+        if told != kept:
+            violated(f"I7: {name} tells clients {told}, its queue has {kept}")
+        self._judge.check(state.disk, state.master)
         return sent
 
     def _carry_out(self, name: str, state: NodeState, action: Action, sent: list[Sent]) -> None:
@@ -288,6 +297,10 @@ class Nodes:
     def _reduce_disk(self, disk: CoreDisk) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         fields = {name: value for name, value in vars(disk).items() if name != "_facts"}
         return _disk, (id(self), fields)
+
+
+def _entries(actions: Iterable[Action], kind: type[PersistQueue | TellOrdered]) -> list[QueueEntry]:
+    return [entry for action in actions if isinstance(action, kind) for entry in action.entries]
 
 
 def _counts(sent: Sent) -> bool:

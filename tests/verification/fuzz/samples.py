@@ -121,6 +121,7 @@ def _operations(draw: Random) -> list[dict[str, Any]]:
                 }
             ],
             [{"kind": "overwrite", "table": "t", "rows": rows}],
+            [{"kind": "drop_table", "table": draw.choice(("t", "u", "nowhere"))}],
             TRANSACTION_EXAMPLE["operations"],
             [TABLE],
         )
@@ -176,6 +177,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         ),
         "POST /v1/runs": (RUN, run_payload(draw.choice((1, 20)), draw.randrange(1 << 30))),
         "POST /v1/tables/{table}/rows": (ARROW, _rows(draw)),
+        "POST /v1/transactions/{id}/marks": _json({"participant": "p", "yes": True}),
         "POST /v1/open-transactions": _json({"transaction_id": _ID, **_conditions(draw)}),
         "POST /v1/open-transactions/{id}/operations": _json({"operations": _operations(draw)}),
         "POST /v1/worker/reports": _of(WorkerReport, own),
@@ -219,6 +221,8 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the query of each route that takes one, and is no act of an operator."""
     return {
         "POST /v1/transactions": (("level", "accepted"), wait),
+        "POST /v1/transactions/{id}/marks": (("level", "accepted"), wait),
+        "GET /v1/transactions/{id}": (("after", "0"), wait),
         "POST /v1/runs": (("level", "accepted"), wait),
         "POST /v1/tables/{table}/rows": (("kind", "append"), ("level", "accepted"), wait),
         "POST /v1/open-transactions/{id}/commit": (("level", "accepted"), wait),

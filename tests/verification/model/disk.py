@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.actions import (
@@ -91,6 +92,8 @@ class CoreDisk:
         self.tables: dict[str, TableDefinition] = {}
         #: What was written to each table.
         self.writes: dict[str, TableWrites] = {}
+        #: Prepared transactions that are undecided, by id.
+        self.undecided: dict[bytes, Undecided] = {}
         self.announcements: dict[int, RunSubmitted] = {}
         self.view: View | None = None
         self.ballot: BallotState | None = None
@@ -235,6 +238,10 @@ class CoreDisk:
             self.queue.append(entry)
         self.tables.update((definition.name, definition) for _, definition in action.tables)
         self.writes.update(action.writes)
+        for _, one, undecided in action.undecided:
+            self.undecided.pop(one, None)
+            if undecided is not None:
+                self.undecided[one] = undecided
 
     def _put_view(self, action: PersistView) -> None:
         self.view, self.incarnation = action.view, action.incarnation
@@ -272,6 +279,7 @@ class CoreDisk:
             ],
             tables=list(self.tables.values()),
             writes=dict(self.writes),
+            undecided=list(self.undecided.values()),
             view=self.view,
             ballot=self.ballot,
             standings=dict(self.standings),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.verification.mutation.lone import SECOND_US, Lone, queued
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
@@ -25,6 +25,7 @@ _NAMES = (
     _NOTE,
 )
 _CREATE: dict[str, Any] = {"creates": ((0, _TABLE),)}
+_DROP = ((0, "t", DROPPED),)
 
 
 def _writes(version: int, *txs: int) -> Touch:
@@ -173,3 +174,50 @@ def a_renamed_table_is_created_again_without_effect(core: type[Master]) -> None:
     assert not _told(node.submit(creates=((0, like),)))
     assert _told(node.submit(creates=((0, _TABLE),))) == [(4, "schema-mismatch", None)]
     assert _columns(node) == (2, ["number"])
+
+
+def a_dropped_table_is_unknown_from_its_place_on(core: type[Master]) -> None:
+    """P33: of one run, those before the drop take effect, and those after it find no table."""
+    node = _alone(core)
+    touches = (_writes(1, 0, 1, 2), _writes(2, 3))
+    told = _told(node.submit(4, touches=touches, changes=((1, "t", DROPPED),)))
+    assert told == [(4, "unknown-table", None), (5, "unknown-table", None)]
+    assert "t" not in node.master.catalog and not list(node.master.catalog)
+
+
+def what_was_made_for_a_dropped_table_does_not_fit_the_next_one(core: type[Master]) -> None:
+    """P33: schema versions of a name go on, so none of them is that of two tables."""
+    node = _alone(core)
+    assert not _told(node.submit(touches=(_writes(1, 0),), changes=_DROP))
+    assert not _told(node.submit(**_CREATE))
+    touches = (_writes(1, 0), _writes(2, 1), _writes(3, 2))
+    told = _told(node.submit(3, touches=touches))
+    assert told == [(4, "stale-schema", 3), (5, "stale-schema", 3)]
+    assert _columns(node) == (3, ["id"])
+
+
+def what_rests_on_a_dropped_table_never_holds_again(core: type[Master]) -> None:
+    """P27, P33: neither while there is no table, nor once there is another one of its name."""
+    node = _alone(core)
+    node.submit(touches=(_writes(1, 0),))
+    node.submit(touches=(_writes(1, 0),), changes=_DROP)
+    rests = [Condition(read_position=2, reads=("t",))]
+    rests += [Condition(versions=(("t", version),)) for version in (0, 1, 2)]
+    conditions = tuple(enumerate(rests))
+    told = _told(node.submit(4, conditions=conditions))
+    assert [code for _, code, _ in told] == ["unknown-table"] * 4
+    assert not _told(node.submit(**_CREATE))
+    assert node.master.writes("t") == TableWrites(version=3, position=8)
+    told = _told(node.submit(4, conditions=conditions))
+    assert told == [(at, "conflict", 8) for at in range(9, 13)]
+
+
+def a_drop_survives_a_restart(core: type[Master]) -> None:
+    """P33: a node that starts has no dropped table, and knows where its schema versions go on."""
+    node = _alone(core)
+    node.submit(touches=(_writes(1, 0),), changes=_DROP)
+    node.start()
+    assert _told(node.submit(touches=(_writes(1, 0),))) == [(3, "unknown-table", None)]
+    node.submit(**_CREATE)
+    node.start()
+    assert _columns(node) == (3, ["id"])

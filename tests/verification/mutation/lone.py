@@ -172,14 +172,15 @@ class Lone:
         """Return the header of a run that another node stamped; `more` are facts of it."""
         digest = b"%s-%d" % (origin.encode(), seq)
         ids = b"".join(_id(ts, index) for index in range(n))
-        self.facts[digest] = RunFacts(n=n, ids=ids, **more)
+        facts = RunFacts(**{"n": n, "ids": ids, **more})
+        self.facts[digest] = facts
         return RunHeader(
             epoch=1,
             ts=ts,
             origin=NodeId(origin),
             incarnation=1,
             seq=seq,
-            n=n,
+            n=facts.n,
             digest=digest,
             size_bytes=100,
         )

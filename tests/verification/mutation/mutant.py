@@ -51,7 +51,7 @@ class Mutant:
     """One rule, broken in one way."""
 
     name: str
-    #: P1 … P34, with the letter of a part: P1b.
+    #: P1 … P35, with the letter of a part: P1b.
     rule: str
     #: What the broken core does.
     says: str
@@ -168,6 +168,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         "conditions",
         "changes",
         "synchronous",
+        "prepared",
     )
     for mutant in _read(_FOLDER / f"{name}.txt")
 )
@@ -181,6 +182,7 @@ RULES = (
     "P32",
     "P33",
     "P34",
+    "P35",
 )
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot

@@ -27,7 +27,14 @@ from sparktxlog.protocol.words.actions import (
     SendPost,
     TellDoubt,
 )
-from sparktxlog.protocol.words.balloting import Accept, Decide, Prepare, Standing, TailRequest
+from sparktxlog.protocol.words.balloting import (
+    Accept,
+    Decide,
+    Flush,
+    Prepare,
+    Standing,
+    TailRequest,
+)
 from sparktxlog.protocol.words.events import (
     ChangeRequested,
     FetchFailed,
@@ -121,6 +128,28 @@ def half_of_the_members_stop_a_node(core: type[Master]) -> None:
     assert [a for a in actions if isinstance(a, SendPost)]
     node.feed(PostReceived(post=odd["c"]))
     assert node.master.phase is Phase.FAULT
+
+
+def of_two_runs_with_one_number_the_more_named_one_counts(core: type[Master]) -> None:
+    """P10, P15: a copy of `d`'s disk stamped it again; who holds the other one only votes.
+
+    Whole nodes, seed 98: each proposer halted in its turn.
+    """
+    for named, members, counts in (
+        ({"b": 1, "c": 2}, ("a", "c"), 2),
+        ({"b": 2, "c": 1}, ("a", "b"), 2),
+        ({"b": 1, "c": 1, "e": 2}, ("a", "b", "c"), 1),
+        ({"b": 1, "c": 2, "e": 2}, ("a", "c", "e"), 2),
+    ):
+        node = Lone(core, votes=dict.fromkeys(("a", "d", *named), 1), suspect_us=SECOND_US)
+        ballot = proposing(node)
+        runs = {nth: node.run_of("d", 1, node.now + nth) for nth in (1, 2)}
+        actions = node.hear(*(node.promise(who, ballot, runs[nth]) for who, nth in named.items()))
+        actions += node.wait(SECOND_US)
+        assert not node.master.status().halted, "nobody decides on the next epoch any more"
+        candidate = next(message.candidate for message in sent(actions, Flush))
+        assert (candidate.members, candidate.tail) == (members, (runs[counts],))
+        assert [a.text for a in actions if isinstance(a, Alarm) and "another run" in a.text]
 
 
 def _starts_again(node: Lone, shown: Standing) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
+    LINEAGE,
     SECOND_US,
     Lone,
     changing,
+    entry_of,
     next_ballot,
     next_view,
     queued,
     sent,
+    tail_of,
     views,
 )
 
@@ -59,6 +62,12 @@ def _refused(actions: list[Action]) -> list[tuple[int, str]]:
     told = [(a.ticket, a.code) for a in actions if isinstance(a, TellRejected)]
     assert gone == [ticket for ticket, _ in told]
     return told
+
+
+def _told_busy(actions: list[Action]) -> list[str]:
+    told = [action for action in actions if isinstance(action, TellRejected)]
+    assert {action.code for action in told} <= {"busy"}
+    return [action.text for action in told]
 
 
 def _copies(actions: list[Action]) -> list[int]:
@@ -133,6 +142,51 @@ def what_waited_too_long_is_not_stamped_after_a_restart(core: type[Master]) -> N
     assert (_refused(actions), _stamped(actions)) == ([(1, "synchro-timeout")], [])
 
 
+def plain_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None:
+    """P3b, P34: a quarter of the bound is for what waits for members, and nothing else is."""
+    node = _without_c(core)
+    node.config = replace(node.config, max_incoming_runs=8)
+    node.start()
+    node.submit(copies=3, session="s")
+    node.submit(session="s")
+    busy = (
+        "2 own runs of 200 bytes wait for members already, and there are 2: bring missing nodes "
+        "back, or lower synchro-quorum"
+    )
+    assert _told_busy(node.submit(copies=3)) == [busy]
+    assert _told_busy(node.submit(session="s")) == [busy], "it would wait for members as well"
+    for _ in range(6):
+        assert _stamped(node.submit())
+    assert _told_busy(node.submit()) == ["8 own runs of 800 bytes wait to be ordered already"]
+    assert _stamped(node.wait(6 * SECOND_US)) == [2]
+    assert not _told_busy(node.submit(copies=3)), "the first one waits no more"
+    assert _told_busy(node.submit(copies=3)) == [
+        "8 own runs of 800 bytes wait to be ordered already"
+    ]
+
+
+def plain_runs_leave_room_for_synchronous_ones(core: type[Master]) -> None:
+    """P3b, P34: else those would be refused as soon as plain ones had taken their part."""
+    node = _without_c(core)
+    node.config = replace(node.config, max_incoming_runs=8)
+    node.start()
+    for _ in range(6):
+        assert _stamped(node.submit())
+    assert _told_busy(node.submit()) == ["6 own runs of 600 bytes wait to be ordered already"]
+    assert not _told_busy(node.submit(copies=3))
+
+
+def bytes_have_a_part_too(core: type[Master]) -> None:
+    """P3b, P34: as runs have; a run that is larger than an empty part has room."""
+    node = _without_c(core)
+    node.config = replace(node.config, max_incoming_bytes=399)
+    node.start()
+    assert not _told_busy(node.submit(copies=3)), "a quarter is less than it has"
+    assert len(_told_busy(node.submit(copies=3))) == 1
+    assert _stamped(node.submit()) and _stamped(node.submit())
+    assert _told_busy(node.submit()) == ["3 own runs of 300 bytes wait to be ordered already"]
+
+
 def a_wedged_node_withdraws_too(core: type[Master]) -> None:
     """P34: who may not stamp tells so in time; a plain run waits on."""
     node = Lone(core)
@@ -188,6 +242,22 @@ def a_final_queue_says_how_many_hold_it(core: type[Master]) -> None:
     view = next_view(node.view, "a", "b")
     actions = _decided(node, replace(view, tail=tail, end=end_of(MergeBase(), tail)))
     assert [entry.header for one in queued(actions) for entry in one.entries] == [header]
+    assert _copies(actions) == [2]
+
+
+def a_view_without_its_tail_says_how_many_hold_it(core: type[Master]) -> None:
+    """P16, P34: up to the base of a later view, a run is told as held by that view's members."""
+    node = Lone(core, votes={"a": 1, "b": 1, "c": 1, "d": 1})
+    base = end_of(MergeBase(), (_header(node.submit(copies=4)),))
+    actions = _decided(node, replace(next_view(node.view, "a", "b", "c"), base=base, end=base))
+    assert _copies(actions) == [3]
+
+
+def a_tail_says_nothing_of_the_others(core: type[Master]) -> None:
+    """P9, P34: what a tail brings is told as held by two: its sender may be in a later epoch."""
+    node = Lone(core)
+    header = _header(node.submit(copies=3))
+    actions = node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
     assert _copies(actions) == [2]
 
 

@@ -18,6 +18,7 @@ from tests.verification.mutation import (
     entering_traces,
     holding_traces,
     ordinary_traces,
+    prepared_traces,
     standing_traces,
     synchronous_traces,
     version_traces,
@@ -41,6 +42,7 @@ _MODULES = (
     condition_traces,
     change_traces,
     synchronous_traces,
+    prepared_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

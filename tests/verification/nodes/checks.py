@@ -77,6 +77,8 @@ class Checks:
         self.end = (0, _GENESIS)
         #: Transaction id → its positions, each with the code of its rejection, empty = none.
         self._places: dict[bytes, list[tuple[int, str]]] = {}
+        #: Prepared transaction → where it is decided, and why it takes no effect.
+        self._decided: dict[bytes, tuple[int, str]] = {}
         #: Node → end of the queue on its disk.
         self._durable: dict[str, tuple[int, bytes]] = {}
         self.views: dict[int, View] = {}
@@ -217,6 +219,9 @@ class Checks:
             self._places.setdefault(stored.ids[16 * index : 16 * index + 16], []).append(place)
             if place[1] == _DUPLICATE:
                 self.happened("duplicate rejected")
+        for one in entry.verdicts:
+            code = one.rejection.code if one.rejection else ""
+            self._decided[one.transaction_id] = (entry.position + one.index, code)
         if wrong := self._judge.ordered(entry, RunFacts.of(self._manifest(node, entry))):
             self.fail(wrong)
 
@@ -316,6 +321,9 @@ class Checks:
     def _check_ordered(self, transaction: bytes, told: Told) -> None:
         receipt, places = told.receipt, dict(self._places.get(transaction, ()))
         text = transaction_id_to_text(transaction)
+        if receipt.prepared_at is not None:
+            self._check_prepared(transaction, told)
+            return
         if receipt.position not in places:
             self.fail(f"I7: {told.node} told {text} at {receipt.position}, it is at {places}")
             return
@@ -323,6 +331,18 @@ class Checks:
         outcome = "rejected" if code else "committed"
         if code == _DUPLICATE or receipt.outcome not in (None, outcome):
             self.fail(f"I7: {told.node} told {text} as {receipt.outcome}, it is {code or outcome}")
+
+    def _check_prepared(self, transaction: bytes, told: Told) -> None:
+        """P35: what is told of a prepared transaction stands in the queue, decided or not."""
+        receipt, places = told.receipt, dict(self._places.get(transaction, ()))
+        assert receipt.prepared_at is not None
+        position, code = self._decided.get(transaction, (0, ""))
+        wanted = (receipt.prepared_at, "prepared")
+        if position and receipt.outcome != "prepared":
+            wanted = (position, "rejected" if code else "committed")
+        prepared = places.get(receipt.prepared_at) == "prepared"
+        if not prepared or (receipt.position, receipt.outcome) != wanted:
+            self.fail(f"P35: {told.node} told {receipt}, it is at {places}, decided at {position}")
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -360,6 +380,8 @@ class Checks:
         for transaction, several in self.told.items():
             self._check_told(transaction, several)
         for transaction in self.refused - set(self.told):
+            if self._world.layout.cloned and self._world.clients.staged.was_harmed(transaction, ()):
+                continue  # P30: a copy of the disk does not know that it was withdrawn
             if transaction in self._places:
                 text = transaction_id_to_text(transaction)
                 self.fail(f"{text} was refused for certain, and stands at "
@@ -394,7 +416,7 @@ class Checks:
         node = self._world.nodes[told.node]
         if told.level is not Level.ACCEPTED or node.running is None:
             return False
-        harmed = self._world.clients.staged.was_harmed(transaction)
+        harmed = self._world.clients.staged.was_harmed(transaction, node.disk.distrusted)
         return harmed and node.running.base.journal.find_withdrawn(transaction) is not None
 
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:

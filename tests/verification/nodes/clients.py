@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from tests.verification.nodes.conditions import Readers
+from tests.verification.nodes.preparing import Participants
 from tests.verification.nodes.staging import StagedFiles
 from tests.verification.nodes.virtual import Life
 
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
@@ -58,6 +58,7 @@ class Clients:
         self._bursts = 0
         self._open: dict[asyncio.Future[Any], Life] = {}
         self.staged = StagedFiles(world, _ROWS)
+        self._participants = Participants(f"{world.layout.name}:{world.seed}")
         self._readers = Readers(f"{world.layout.name}:{world.seed}", _TABLE.name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin(self._create(), 2.0)
@@ -113,7 +114,9 @@ class Clients:
         operation = PreparedOperation(
             table=table.name, kind=OperationKind.CREATE_TABLE, definition=table
         )
-        await self._commit(operation, Level.ORDERED, None, attempts=attempts)
+        identity = self._world.random.randbytes(16)
+        transaction = PreparedTransaction(transaction_id=identity, operations=(operation,))
+        await self._commit(transaction, Level.ORDERED, attempts=attempts)
 
     async def _append(self, session: str | None) -> None:
         random = self._world.random
@@ -122,25 +125,30 @@ class Clients:
         condition = self._readers.read(
             [n.running.base.master for n in self._takers() if n.running is not None]
         )
-        await self._commit(
-            operation, level, session, attempts=_ATTEMPTS, staged=staged, condition=condition
+        preparing = self._participants.draw(self._world.loop.time())
+        identity = self._world.random.randbytes(16)
+        if staged:
+            files = (self.staged.file_of(identity),)
+            operation = replace(operation, rows=None, files=files)
+        transaction = PreparedTransaction(
+            transaction_id=identity,
+            operations=(operation,),
+            session=None if preparing.participants else session,
+            condition=condition,
+            participants=preparing.participants,
+            valid_until=preparing.valid_until,
         )
+        await self._commit(transaction, level, attempts=_ATTEMPTS)
+        for delay, mark in self._participants.marks(identity, preparing):
+            self._begin(self._commit(mark, Level.ORDERED, attempts=_ATTEMPTS), delay)
 
     def _takers(self) -> list[SimulatedNode]:
         return [node for node in self._world.nodes.values() if node.takes and not node.witness]
 
     async def _commit(
-        self, operation: PreparedOperation, level: Level, session: str | None, *, attempts: int,
-        staged: bool = False, condition: Condition | None = None,
-    ) -> None:  # fmt: skip
-        world = self._world
-        identity = world.random.randbytes(16)
-        if staged:
-            files = (self.staged.file_of(identity),)
-            operation = replace(operation, rows=None, files=files)
-        transaction = PreparedTransaction(
-            transaction_id=identity, operations=(operation,), session=session, condition=condition
-        )
+        self, transaction: PreparedTransaction, level: Level, *, attempts: int
+    ) -> None:
+        world, identity = self._world, transaction.transaction_id
         unknown = lost = False
         for _ in range(attempts):
             if takers := self._takers():
@@ -169,7 +177,7 @@ class Clients:
         self, node: SimulatedNode, transaction: PreparedTransaction, level: Level
     ) -> Receipt | None:
         def submit(asked: Node) -> Coroutine[Any, Any, Receipt]:
-            for file in transaction.operations[0].files:
+            for file in [file for item in transaction.operations for file in item.files]:
                 self.staged.stage(file, asked.payloads)
                 if self._world.random.random() < _HARMED:
                     delay = self._world.random.random() * 0.2

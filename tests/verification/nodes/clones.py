@@ -1,7 +1,8 @@
 """Copies of a data directory that run beside their original, with its id and incarnation (P30).
 
 A copy has the configuration of its node, so it shows the node's address in its greetings.  It runs
-elsewhere on the same network, or has taken over that address while the original goes on.
+elsewhere on the same network, or has taken over that address while the original goes on.  Then the
+original reaches nobody: the answers go to the copy.
 
 While the original runs at its address the copy must be refused.  If the original is down, or is
 not found at its address, nobody can tell the two apart: the copy may come into its place, and the
@@ -71,6 +72,7 @@ class Clones:
         if moved and life is not None:
             world.checks.happened("copy has its node's address")
             world.network.servers[node.name] = clone
+            world.network.changed()
         if self._random.random() < _PAUSED and life is not None and not life.paused:
             self._faults.pause(life, runs_s)
         world.after(runs_s, self._end, node, clone, None if moved else life)
@@ -85,13 +87,16 @@ class Clones:
         refusals = [] if clone.running is None else clone.running.base.links.values()
         if any("two processes are node" in link.reason for link in refusals):
             checks.marks["copy refused beside its node"] += 1
-        if any(self._known(node, clone)):
+        known = self._known(node, clone)
+        if any(known):
             checks.marks["copy taken for its node"] += 1
             if alone is not None and node.life is alone:
                 checks.fail(f"P30: {node.name} runs at its address, and its copy was let in")
-            if not self._faults.spares(node):
-                world.after(_AGAIN_S, self._end, node, clone, alone)
-                return
+        # Who does not run cannot tell.
+        unsure = clone.running is None or len(known) < len(world.nodes) - 1
+        if (any(known) or unsure) and not self._faults.spares(node):
+            world.after(_AGAIN_S, self._end, node, clone, alone)
+            return
         clone.kill()
         world.network.servers[node.name] = node
         world.network.changed()

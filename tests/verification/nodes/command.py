@@ -29,7 +29,7 @@ from tests.verification.seeds import (
     seeds_of,
     tell_marks,
     tell_totals,
-    tell_violation,
+    telling,
 )
 
 _PROGRAM = "python -m tests.verification.nodes"
@@ -49,11 +49,9 @@ def command(arguments: list[str]) -> int:
     if asked.seed is not None:
         return _one(asked)
     started = perf_counter()
-    outcomes = []
-    for outcome in _run_all(seeds_of(asked), asked):
-        outcomes.append(outcome)
-        if outcome.violation:
-            tell_violation(outcome, f"{_PROGRAM} --seed {outcome.seed}{_same(asked)}")
+    seeds = seeds_of(asked)
+    again = f"{_PROGRAM} --seed {{}}{_same(asked)}".format
+    outcomes = list(telling(_run_all(seeds, asked), len(seeds), again))
     return _report(outcomes, asked, perf_counter() - started)
 
 

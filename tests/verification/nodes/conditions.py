@@ -68,16 +68,30 @@ class Judge:
         self._entries: list[QueueEntry] = []
         #: Positions of what took effect and wrote to a table.
         self._writers: dict[str, list[int]] = {}
+        #: Facts of what was prepared, by position.
+        self._prepared: dict[int, RunFacts] = {}
 
     def ordered(self, entry: QueueEntry, facts: RunFacts) -> str:
         """See the queue grow by a run; return what is wrong with its outcomes."""
         self._entries.append(entry)
         told = {one.index: one.code for one in entry.rejections}
         by_id = [index for index, code in told.items() if code in _BY_ID]
-        expected = self._reference.fold(entry.position, facts, by_id, after=0)
+        before = len(self._reference.decided)
+        expected = self._reference.fold(entry.position, facts, by_id, after=0, ts=entry.header.ts)
         found = {index: code for index, code in told.items() if index not in by_id}
         if found != expected:
             return f"P27: {entry.header} at {entry.position} rejects {found}, not {expected}"
+        if facts.participants:
+            self._prepared[entry.position] = facts
+        decided = [
+            (entry.position + one.index, one.position, one.rejection.code if one.rejection else "")
+            for one in entry.verdicts
+        ]
+        if decided != self._reference.decided[before:]:
+            wanted = self._reference.decided[before:]
+            return f"P35: {entry.header} at {entry.position} decides {decided}, not {wanted}"
+        for _, _, code in decided:
+            self._happened(f"prepared: {code or 'committed'}")
         for one in entry.rejections:
             lost_to = self._reference.lost.get(entry.position + one.index)
             if one.code == _CONFLICT and (one.table, one.winner) != lost_to:
@@ -86,9 +100,15 @@ class Judge:
 
     def _lost_update(self, entry: QueueEntry, facts: RunFacts, told: dict[int, str]) -> str:
         """Return which read took effect although its table was written to in between."""
-        conditions = dict(facts.conditions)
-        for index in (index for index in range(facts.n) if index not in told):
-            condition = conditions.get(index, Condition())
+        effects = [(index, facts, index) for index in range(facts.n) if index not in told]
+        # What was prepared takes effect in the place of a mark (P35).
+        effects += [
+            (one.index, self._prepared[one.position], 0)
+            for one in entry.verdicts
+            if one.rejection is None
+        ]
+        for index, facts, of in sorted(effects, key=lambda effect: effect[0]):
+            condition = dict(facts.conditions).get(of, Condition())
             if condition.tables:
                 self._happened("condition held")
             for table in condition.reads:
@@ -97,7 +117,7 @@ class Judge:
                 if between := writers[bisect_right(writers, since) :]:
                     place = entry.position + index
                     return f"P27: {place} read {table} at {since}, written at {between[:3]}"
-            for table in {t.table for t in facts.touches if t.txs is None or index in t.txs}:
+            for table in {t.table for t in facts.touches if t.txs is None or of in t.txs}:
                 self._writers.setdefault(table, []).append(entry.position + index)
         return ""
 

@@ -12,6 +12,7 @@ A file whose fsync failed counts as clean: a later fsync brings what is written 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -90,6 +91,8 @@ class SimulatedDisk:
         self.lasting = False
         #: Error number of each fsync of a file, 0 = none.
         self.sync_error = 0
+        #: Files that could not be synced once: a node may take them for lost.
+        self.distrusted = set[Path]()
         #: True: a commit failed since the journal was opened.
         self.failed = False
         #: Writes of a commit of which nobody knows whether it was kept.
@@ -145,6 +148,8 @@ class SimulatedDisk:
         status = os.fstat(descriptor)
         if self.sync_error:
             os.utime(path, ns=(_DISTRUSTED_NS, _DISTRUSTED_NS))
+            if self.sync_error == errno.EIO:
+                self.distrusted.add(Path(path))
             raise OSError(self.sync_error, os.strerror(self.sync_error), path)
         if status.st_mtime_ns == _DISTRUSTED_NS and not stat.S_ISDIR(status.st_mode):
             return  # its pages count as written

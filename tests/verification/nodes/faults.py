@@ -69,12 +69,13 @@ class Faults:
         """End all that is wrong."""
         world = self._world
         world.network.cut.clear()
-        world.clients.staged.repair()
         world.network.weather = Weather()
         for node in world.nodes.values():
             node.slow_s = _USUAL_S
             node.disk.fill(False)
             node.disk.mend()
+        world.clients.staged.repair()
+        for node in world.nodes.values():
             if node.life is not None and node.life.paused:
                 world.loop.resume(node.life)
             if node.life is not None and node.life.wall_off_ns != node.wall_off_ns:

@@ -21,4 +21,5 @@ EXPECTED = (
     "acknowledged at accepted", "acknowledged at acquired", "acknowledged at ordered",
     "committed elsewhere after its node was lost", "duplicate rejected", "outcome unknown",
     "condition held", "conflict told",
+    "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
 )  # fmt: skip

@@ -43,6 +43,8 @@ class Weather:
 class Server(Protocol):
     """What listens at an address."""
 
+    #: Its host.
+    name: str
     #: None: no process; else its present life.
     life: Life | None
     #: None: it has not begun to serve yet.
@@ -170,12 +172,12 @@ class Network:
 
     async def _connect(self, sender: Life, server: str, patience: float | None) -> None:
         """Open a connection if there is none: both directions must pass."""
-        if self._pair(sender, server) in self._connected:
+        if self._pair(sender, server) in self._connected and not self._moved(sender.name):
             return
         try:
             async with asyncio.timeout(patience):
                 await self._travel(sender.name, server)
-                while self.servers[server].dark:
+                while self.servers[server].dark or self._moved(sender.name):
                     await self._next_change()
                 await self._travel(server, sender.name)
         except TimeoutError:
@@ -183,6 +185,11 @@ class Network:
         if self.servers[server].life is None:
             raise aiohttp.ClientOSError(errno.ECONNREFUSED, f"{server} refused the connection")
         self._connected.add(self._pair(sender, server))
+
+    def _moved(self, host: str) -> bool:
+        """Return whether another host has this one's address, and so gets its answers."""
+        server = self.servers.get(host)
+        return server is not None and server.name != host
 
     # -- on the way --------------------------------------------------------------------------------
 
@@ -221,7 +228,7 @@ class Network:
         breaks = random.random() < self.weather.reset
         before = breaks and random.random() < 0.5
         await self._travel(name, server)
-        if before:
+        if before or self._moved(name):
             raise _BrokenError("the connection was reset")
         if not exchange.wanted:
             self.watch.happened("request taken though its sender gave up")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from tests.verification.nodes.virtual import LIFE
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.transport import peer_link
 
@@ -92,9 +93,10 @@ class StagedFiles:
         harmed = [path.relative_to(disk) for path in self._harmed if path.is_relative_to(disk)]
         self._harmed |= {copy / path for path in harmed}
 
-    def was_harmed(self, identity: bytes) -> bool:
-        """Return whether a file of a transaction was harmed anywhere."""
-        return self.file_of(identity).path in self._ever
+    def was_harmed(self, identity: bytes, distrusted: Iterable[Path]) -> bool:
+        """Return whether a file of a transaction was harmed anywhere, or is distrusted."""
+        path = self.file_of(identity).path
+        return path in self._ever or any(one.as_posix().endswith(path) for one in distrusted)
 
     def is_here(self, file: StagedFile, store: PayloadStore) -> bool:
         """Return whether a store has a whole file, or had it until it was harmed."""
@@ -102,10 +104,15 @@ class StagedFiles:
         return path in self._harmed or (path.exists() and path.read_bytes() == self._content)
 
     def repair(self) -> None:
-        """Put good copies into the places of all that were harmed, and harm no more."""
+        """Put good copies into the places of all that were harmed, and harm no more.
+
+        They are synced: a fault that began before may still end with a power loss.
+        """
         for path in self._harmed:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self._content)
+            sync_file(path)
+            sync_directory(path.parent)
         self._harmed.clear()
         self._repaired = True
 

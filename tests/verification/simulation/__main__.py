@@ -20,7 +20,7 @@ from tests.verification.seeds import (
     seeds_of,
     tell_marks,
     tell_totals,
-    tell_violation,
+    telling,
 )
 from tests.verification.simulation.marks import EXPECTED, LOST
 from tests.verification.simulation.run import HOUR_US, run_seed
@@ -39,7 +39,11 @@ def main() -> int:
     seeds = seeds_of(arguments)
     started = perf_counter()
     console = Console(stderr=True)
-    running = _run_all(seeds, arguments.jobs)
+    running = telling(
+        _run_all(seeds, arguments.jobs),
+        len(seeds),
+        "python -m tests.verification.simulation --seed {}".format,
+    )
     outcomes = list(track(running, "seeds", total=len(seeds), console=console, transient=True))
     violations = [outcome for outcome in outcomes if outcome.violation]
     small = [
@@ -49,8 +53,6 @@ def main() -> int:
         and (outcome.transactions < _LEAST_TRANSACTIONS or outcome.epochs < _LEAST_EPOCHS)
     ]
     _report(outcomes, perf_counter() - started)
-    for outcome in violations[:20]:
-        tell_violation(outcome, f"python -m tests.verification.simulation --seed {outcome.seed}")
     for outcome in small[:20]:
         print(
             f"seed {outcome.seed} ({outcome.layout}): only {outcome.transactions} transactions "

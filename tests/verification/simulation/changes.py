@@ -1,6 +1,7 @@
 """Who changes tables in a simulated hour, and who writes to them as a node knows them (P33).
 
-They are drawn beside everything else, so the histories are those that there are without them.
+Some changes are drops; other clients create the same tables again and again.  All are drawn beside
+everything else, so the histories are those that there are without them.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.operation import Touch
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.versions import CHANGES
+from sparktxlog.protocol.words.versions import CHANGES, DROPS
 
 #: Part of the runs with a change.
 _RUNS = 0.15
@@ -19,6 +20,8 @@ _RUNS = 0.15
 _TABLES = 3
 #: A table with so many columns gets no more.
 _MOST_COLUMNS = 12
+#: Part of the changes that drop the table.
+_GONE = 0.15
 #: Chance that a run changes a table in two transactions, and of a column that is there.
 _TWICE, _TAKEN = 0.2, 0.03
 #: Of changes of columns: up to here renames, then wider types, then drops; the rest adds.
@@ -64,6 +67,8 @@ class Alterers:
 
     def _change(self, master: Master, name: str) -> TableChange:
         random, table = self._random, master.catalog[name]
+        if random.random() < _GONE and master.view.version >= DROPS:
+            return DROPPED
         chosen = random.choice(table.columns).name
         if random.random() < 0.3:
             return TableChange(keys=() if table.keys else (chosen,))

@@ -202,12 +202,23 @@ class Checks:
         expected = tuple(one for one in created if first <= one[0] <= end)
         if expected:
             self._world.marks.hit("table created")
+        if any(table.schema_version == table.first_version > 1 for _, table in expected):
+            self._world.marks.hit("table created again")
         if action.tables != expected:
             violated(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
         written = self._outcomes.catalog.written
         counted = [one for one in written if first <= one[1].position <= end]
         if sorted(action.writes, key=_by_place) != sorted(counted, key=_by_place):
             violated(f"P27: {node.name} writes {action.writes} in {first}-{end}: {counted}")
+        if end == node.disk.queue[-1].end:
+            self._check_undecided(node, end)
+
+    def _check_undecided(self, node: SimulatedNode, position: int) -> None:
+        """P35: what a disk has of prepared transactions is what the one queue has there."""
+        kept = {name: tuple(sorted(one.said)) for name, one in node.disk.undecided.items()}
+        expected = self._outcomes.catalog.undecided_at(position)
+        if kept != expected:
+            violated(f"P35: {node.name} keeps {kept} as undecided at {position}: {expected}")
 
     def _check_catalog(self, node: SimulatedNode) -> None:
         """P25b: the tables of a core are those of the one queue, up to its position."""

@@ -241,12 +241,13 @@ class Operator:
     def _is_given_up(self, node: SimulatedNode, seat: Seat, header: RunHeader) -> bool:
         """Whether the operator names a node with `--without`: he knows whose disk is lost.
 
-        If a node holds what cannot be right, nobody believes what it says of a run: he looks
-        himself whether its disk has it.
+        If a node holds what cannot be right, or contradicted itself, nobody believes what it says
+        of a run: he looks himself whether its disk has it.
         """
         if node.disk.incarnation > seat.incarnation:
             return True
-        return self._is_far(node) and not self._world.is_whole(node, header)
+        doubted = self._is_far(node) or node.name in self._world.rot.lied
+        return doubted and not self._world.is_whole(node, header)
 
     def _voided(self, header: RunHeader) -> Voided:
         lost = self._world.facts[header.digest]

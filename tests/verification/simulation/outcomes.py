@@ -19,6 +19,7 @@ from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import MasterConfig
 
 _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
+_LATE = "expired-transaction"
 _STALE = "stale-schema"
 _CONFLICT = "conflict"
 
@@ -72,7 +73,7 @@ class Outcomes:
         if acceptance is None:
             acceptance = Acceptance(position=entry.position, ts=header.ts)
         too_late = header.ts - acceptance.ts > self._window_us
-        seen = dict(acceptance.repeats)
+        seen, until = dict(acceptance.repeats), dict(facts.valid_until)
         for index, one in enumerate(self._ids(header)):
             position = entry.position + index
             first, earlier = self._eldest.setdefault(one, (position, header))
@@ -102,16 +103,23 @@ class Outcomes:
                 self._marks.hit("expired id")
             elif facts.voided:
                 expected.append((index, _VOIDED, None))
+            elif header.ts > until.get(index, header.ts):
+                expected.append((index, _LATE, None))
         by_id = [index for index, _, _ in expected]
-        by_table = self.catalog.fold(entry.position, facts, by_id, after)
+        seen_before = len(self.catalog.decided)
+        by_table = self.catalog.fold(entry.position, facts, by_id, after, header.ts)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
-        if set(by_table.values()) - {_CONFLICT, _STALE}:
+        if set(by_table.values()) & {"unknown-table", "schema-mismatch"}:
             self._marks.hit("rejected for its table")
         if _STALE in by_table.values():
             self._marks.hit("stale schema")
-        if any(index not in by_id and index not in by_table for index, _, _ in facts.changes):
-            self._marks.hit("table changed")
-        for told in entry.rejections:
+        for index, _, change in facts.changes:
+            if index not in by_id and index not in by_table:
+                self._marks.hit("table dropped" if change.is_dropped else "table changed")
+        if wrong := self._decided(entry, self.catalog.decided[seen_before:]):
+            return wrong
+        told_of = [one.rejection for one in entry.verdicts if one.rejection is not None]
+        for told in (*entry.rejections, *told_of):
             lost = self.catalog.lost.get(entry.position + told.index, (None, None))
             if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
                 return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
@@ -120,6 +128,18 @@ class Outcomes:
         found = [(one.index, one.code, one.first) for one in entry.rejections]
         if found != expected:
             return f"P25b, P25c: {header} at {entry.position} rejects {found}, not {expected}"
+        return ""
+
+    def _decided(self, entry: QueueEntry, expected: list[tuple[int, int, str]]) -> str:
+        """P35: return what is wrong with what an entry decides."""
+        found = [
+            (entry.position + one.index, one.position, one.rejection.code if one.rejection else "")
+            for one in entry.verdicts
+        ]
+        for _, _, code in found:
+            self._marks.hit(f"prepared: {code or 'committed'}")
+        if found != expected:
+            return f"P35: {entry.header} at {entry.position} decides {found}, not {expected}"
         return ""
 
     def _mark_condition(
@@ -141,20 +161,28 @@ class Outcomes:
         From the queue and what it rejects alone: the positions of what took effect.
         """
         writers: dict[str, list[int]] = {}
+        prepared: dict[int, RunFacts] = {}
         for entry in log:
             facts = self._facts[entry.header.digest]
             rejected = {rejection.index for rejection in entry.rejections}
-            conditions = dict(facts.conditions)
-            effective = set(range(facts.n if facts.touches or conditions else 0)) - rejected
-            for index in sorted(effective):
-                position, condition = entry.position + index, conditions.get(index, Condition())
+            busy = facts.touches or facts.conditions
+            effective = set(range(facts.n if busy else 0)) - rejected
+            found = [(index, facts, index) for index in effective]
+            prepared.update((entry.position, facts) for _ in facts.participants[:1])
+            # What was prepared takes effect in the place of a mark (P35).
+            for one in entry.verdicts:
+                if one.rejection is None:
+                    found.append((one.index, prepared[one.position], 0))
+            for index, facts, of in sorted(found, key=lambda item: item[0]):
+                position, conditions = entry.position + index, dict(facts.conditions)
+                condition = conditions.get(of, Condition())
                 for table in condition.reads:
                     since = condition.read_position or 0
                     between = [at for at in writers.get(table, ()) if at > since]
                     if between:
                         return f"P27: {position} read {table} at {since}, then wrote {between}"
                 for touch in facts.touches:
-                    if touch.txs is None or index in touch.txs:
+                    if touch.txs is None or of in touch.txs:
                         writers.setdefault(touch.table, []).append(position)
         return ""
 
@@ -178,6 +206,10 @@ class Outcomes:
             for index, one in enumerate(self._ids(entry.header)):
                 place = (entry.position + index, index not in rejected)
                 places.setdefault(one, []).append(place)
+            for verdict in entry.verdicts:
+                found = places[verdict.transaction_id]
+                at = [place for place, _ in found].index(verdict.position)
+                found[at] = (verdict.position, verdict.rejection is None)
         for one, found in places.items():
             if one not in self._unknown and any(effective for _, effective in found[1:]):
                 return f"P25c: transaction {one.hex()} is at {found}: effective is not once"

@@ -15,6 +15,7 @@ from tests.verification.simulation.conditions import ReadersAndWriters
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
 from tests.verification.simulation.node import SimulatedNode
+from tests.verification.simulation.prepared import Participants, without_marked
 from tests.verification.simulation.rot import Rot
 from tests.verification.simulation.synchronous import Synchronous
 
@@ -155,6 +156,7 @@ class World:
         self.rot = Rot(self.random, self.marks.hit)
         self._readers = ReadersAndWriters(f"{layout.name}:{seed}")
         self._alterers = Alterers(f"{layout.name}:{seed}")
+        self._participants = Participants(f"{layout.name}:{seed}")
         self.synchronous = Synchronous(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
@@ -259,13 +261,16 @@ class World:
         touches, creates = _tables_of(ticket, transactions, node.master)
         conditions, more = self._readers.draw(node.master, transactions)
         drawn = self._alterers.draw(node.master, transactions)
+        plain = not (creates or drawn.changes)
+        said = self._participants.draw(node, transactions, plain=plain)
         facts = RunFacts(
             n=transactions, ids=ids, acceptance=acceptance,
             touches=(*touches, *more, *drawn.touches),
-            creates=creates, conditions=conditions, changes=drawn.changes,
+            creates=creates, conditions=conditions or said.conditions, changes=drawn.changes,
             copies=self.synchronous.draw(node.master),
+            participants=said.participants, valid_until=said.valid_until, marks=said.marks,
         )  # fmt: skip
-        self.facts[digest] = facts
+        self.facts[digest] = facts = without_marked(facts)
         event = RunSubmitted(
             ticket=ticket,
             digest=digest,
@@ -346,6 +351,8 @@ class World:
         if known is not None and not empty and free:
             known = disk.instance
         if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
+            if known is None and master.phase is Phase.JOINING:
+                return False  # it has this log from others, and does not know their disks
             self.marks.hit("empty disk told")
             self.join_anew(sender, master.view)
             return False

@@ -57,10 +57,11 @@ def tortured(directory: Path, minutes: float, seed: int) -> Iterator[Evidence]:
         cluster.stop()
         print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(faults.count.items())))
         bulk = workloads.history
+        several = [*bulk.runs, *bulk.prepared]
         yield Evidence(
             directory=directory,
             nodes=list(cluster.nodes),
-            acts=[opened, *clients.acts, *(act for run in bulk.runs for act in run.acts())],
+            acts=[opened, *clients.acts, *(act for one in several for act in one.acts())],
             bulk=bulk,
             replicas=replicas,
         )
@@ -90,7 +91,12 @@ def _count(evidence: Evidence) -> None:
     )
     print(f"operations: {len(evidence.acts) + bulk.reads:,}, of them {bulk.reads:,} reads,")
     print(f"{elements:,} elements added, {appends.total():,} appends to lists: {dict(appends)},")
-    print(f"{bulk.transfers.total():,} transfers: {dict(bulk.transfers)}", flush=True)
+    print(f"{bulk.transfers.total():,} transfers: {dict(bulk.transfers)}")
+    decided = Counter(
+        next((code or outcome for outcome, _, code in one.answers), one.act.told)
+        for one in bulk.prepared
+    )
+    print(f"{decided.total():,} prepared transfers: {dict(decided)}", flush=True)
 
 
 def main() -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 
@@ -39,20 +40,38 @@ class QueueOnDisk:
     hashes: Sequence[str]
     #: Positions without effect.
     rejected: frozenset[int]
+    #: Prepared transaction → its position; it takes effect elsewhere, if at all.
+    prepared: Mapping[str, int] = field(default_factory=dict)
+    #: Positions of committed transactions without operations: marks, and what lets time pass.
+    empty: frozenset[int] = frozenset()
 
 
 def read_queue(node: str, data: Path) -> QueueOnDisk:
     """Read a stopped node's queue table, without any code of the node."""
-    columns = ["position", "transaction_id", "chain_hash", "outcome"]
+    columns = ["position", "transaction_id", "chain_hash", "outcome", "operations"]
     table: pa.Table = DeltaTable(str(data / "log" / "synchronized_queue")).to_pyarrow_table(
         columns=columns
     )
     table = table.sort_by("position")
-    positions, ids, hashes, outcomes = (table[name].to_pylist() for name in columns)
+    positions, ids, hashes, outcomes = (table[name].to_pylist() for name in columns[:4])
     # The queues of all nodes have the same texts: they are kept once.
     ids, hashes = list(map(sys.intern, ids)), list(map(sys.intern, hashes))
     gone = (at for at, outcome in zip(positions, outcomes, strict=True) if outcome != "committed")
-    return QueueOnDisk(node, positions, ids, hashes, frozenset(gone))
+    prepared = {
+        identity: at
+        for at, identity, outcome in zip(positions, ids, outcomes, strict=True)
+        if outcome == "prepared"
+    }
+    empty = pc.equal(pc.list_value_length(table["operations"]), 0)
+    return QueueOnDisk(
+        node,
+        positions,
+        ids,
+        hashes,
+        frozenset(gone),
+        prepared,
+        frozenset(table.filter(empty)["position"].to_pylist()),
+    )
 
 
 def violations(acts: Sequence[Act], queues: Sequence[QueueOnDisk]) -> Iterator[str]:
@@ -66,7 +85,11 @@ def violations(acts: Sequence[Act], queues: Sequence[QueueOnDisk]) -> Iterator[s
     for act in acts:
         yield from _broken_promise(act, effective)
     known = {act.transaction_id for act in acts}
-    strangers = [identity for identity in effective if identity not in known]
+    strangers = [
+        identity
+        for identity, position in effective.items()
+        if identity not in known and position not in first.empty
+    ]
     # The creation of the table is nobody's act.
     if len(strangers) > 1:
         yield f"{len(strangers) - 1} transactions are in the queue that nobody submitted"
@@ -87,7 +110,7 @@ def _differences(queues: Sequence[QueueOnDisk]) -> Iterator[str]:
     for queue in queues:
         if list(queue.positions) != list(range(1, len(queue.positions) + 1)):
             yield f"the queue of {queue.node} has gaps or positions twice"
-        for name in ("positions", "ids", "hashes", "rejected"):
+        for name in ("positions", "ids", "hashes", "rejected", "prepared"):
             if getattr(queue, name) != getattr(first, name):
                 yield f"the queues of {first.node} and {queue.node} have different {name}"
 

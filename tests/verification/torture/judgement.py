@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.verification.torture.bank import BankRead, bank_violations
 from tests.verification.torture.history import Act, effects, read_queue, violations
 from tests.verification.torture.list_append import ListTransaction, anomalies
+from tests.verification.torture.preparing import prepared_violations
 from tests.verification.torture.replicas import Replica, read_published
 from tests.verification.torture.sessions import session_violations
 from tests.verification.torture.set_full import SetRead, set_violations
@@ -59,15 +60,20 @@ def judge(evidence: Evidence) -> Iterator[str]:
         yield from replica.wrong
     bank_reads = [read for replica in evidence.replicas for read in replica.bank_reads]
     lists, set_reads = list(bulk.lists), list(bulk.set_reads)
+    moved: list[BankRead] = []
     for name in evidence.nodes:
         view, states = read_published(name, evidence.directory / name, LISTS, BANKS)
-        bank_reads += states
+        moved += states
         end = view.position
         set_reads.append(SetRead(f"the disk of {name}", end, end, view.lists[SET], is_final=True))
         seen = {of: view.lists[of] for of in LISTS if of != SET}
         lists.append(ListTransaction(f"the disk of {name}", 0.0, told="read", reads=seen))
     yield from _judge_lists(lists, effects(queues[0]))
+    bank_reads += moved
     yield from (f"bank: {line}" for line in bank_violations(bank_reads, OPENING))
+    written = {read.position for read in moved}
+    told = prepared_violations(bulk.prepared, queues[0], written)
+    yield from (f"prepared: {line}" for line in told)
     yield from (f"set: {line}" for line in set_violations(bulk.adds, set_reads))
     yield from (f"session: {line}" for line in session_violations(bulk.lists))
     yield from _idle(bulk, bank_reads)
@@ -85,6 +91,7 @@ def _idle(bulk: BulkHistory, bank_reads: Sequence[BankRead]) -> Iterator[str]:
         "a conditional append took effect": guarded.count("ordered"),
         "accounts were read": len(bank_reads),
         "money was moved": bulk.transfers["ordered"],
+        "a prepared transfer was decided": sum(len(one.answers) for one in bulk.prepared),
         "an element was added": sum(add.told == "ordered" for add in bulk.adds),
     }.items():
         if not count:

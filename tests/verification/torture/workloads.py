@@ -2,7 +2,7 @@
 
 Every client is a session.  It reads the tables at one node, at or after all positions that it was
 told, builds a run from what it read, and commits that at another node.  The history of all of them
-is judged by `list_append`, `bank`, `set_full` and `sessions`.
+is judged by `list_append`, `bank`, `preparing`, `set_full` and `sessions`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.support.node_processes import NodeProcess, call
 from tests.verification.torture.clients import submitted
 from tests.verification.torture.history import Act
 from tests.verification.torture.list_append import ListTransaction
+from tests.verification.torture.preparing import Prepared, prepare
 from tests.verification.torture.replicas import Replica, View
 from tests.verification.torture.set_full import Adds, SetRead
 
@@ -35,7 +36,9 @@ from sparktxlog.model.operation import OperationKind
 GUARDED = tuple(f"guarded{number}" for number in range(12))
 BLIND = tuple(f"blind{number}" for number in range(4))
 SET = "elements"
-BANKS = tuple(f"bank{number}" for number in range(6))
+#: The last two are for prepared transfers alone, so some of them find nothing changed.
+BANKS = tuple(f"bank{number}" for number in range(8))
+_SHARED = range(len(BANKS) - 2)
 LISTS = (*GUARDED, *BLIND, SET)
 #: Account → what it has at first; a table holds four accounts.
 OPENING = {10 * branch + number: 100 for branch in range(len(BANKS)) for number in range(4)}
@@ -111,6 +114,7 @@ class BulkHistory:
     set_reads: list[SetRead] = field(default_factory=list)
     #: Transfers by what was told of them.
     transfers: Counter[str] = field(default_factory=Counter)
+    prepared: list[Prepared] = field(default_factory=list)
     #: How often a client read all tables.
     reads: int = 0
 
@@ -137,6 +141,7 @@ class Workloads:
             self._lists,
             self._bank,
             self._bank,
+            self._prepared,
             self._set,
             self._set,
         )
@@ -248,7 +253,7 @@ class Workloads:
         chance = client.chance
         if view.balances.keys() != OPENING.keys():
             return
-        branches = chance.sample(range(len(BANKS)), 4)
+        branches = chance.sample(_SHARED, 4)
         prepared = []
         ids = _new_ids(2)
         for index, pair in enumerate((branches[:2], branches[2:])):
@@ -270,6 +275,25 @@ class Workloads:
         payload = assemble_run(prepared, time.time_ns() // 1000)[1]
         run = self._submit(client, ids, payload, "ordered")
         self.history.transfers.update(run.told_of(index) for index in range(len(prepared)))
+
+    def _prepared(self, client: _Client, view: View) -> None:
+        """Move money within a pair of tables, if both participants agree."""
+        chance = client.chance
+        if view.balances.keys() != OPENING.keys():
+            return
+        own = [len(BANKS) - 2, len(BANKS) - 1]
+        pair = own if chance.random() < 0.5 else chance.sample(_SHARED, 2)
+        moved = _moved(chance, pair, view.balances)
+        operations = [
+            {"kind": "upsert", "table": BANKS[a // 10], "rows": [{"a": a, "balance": balance}]}
+            for a, balance in moved.items()
+        ]
+        read = {"read_position": view.position, "reads": [BANKS[branch] for branch in pair]}
+        body = {"operations": operations, "conditions": read}
+        one = prepare(self._nodes, chance, client.position, body)
+        self.history.prepared.append(one)
+        told = [position for _, position, _ in one.answers]
+        client.position = max(client.position, one.act.position or 0, *told)
 
     # -- set ---------------------------------------------------------------------------------------
 

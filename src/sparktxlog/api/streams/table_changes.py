@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import StreamedLog
-from sparktxlog.errors import InvalidRequestError, PayloadStoreError
+from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnknownTableError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
@@ -38,8 +38,11 @@ _BESIDE = (
 )
 #: Name of a column in files, beside it in the schema, if it is another one (P33).
 STORED = "sparktxlog.stored"
+#: The same: the schema version with which the table came into being, if there was one before it.
+FIRST_VERSION = "sparktxlog.first_version"
 #: Kinds that remove rows without naming them.
 _REMOVES = (OperationKind.DELETE_WHERE.value, OperationKind.OVERWRITE.value)
+_CREATES, _DROPS = OperationKind.CREATE_TABLE.value, OperationKind.DROP_TABLE.value
 #: An overwrite removes all rows before it adds its own.
 _ALL_ROWS = "TRUE"
 #: Bytes of files that one task reads.
@@ -114,8 +117,12 @@ def changes_schema(definition: TableDefinition, options: ReadOptions) -> T.Struc
             hint="Read the queue with .load('queue'), or the table with log.table(name).",
             table=definition.name,
         )
+    first = definition.first_version
+    of_table = {FIRST_VERSION: first} if first > 1 else {}
     own = [
-        T.StructField(f.name, f.dataType, metadata={STORED: c.stored} if c.stored else None)
+        T.StructField(
+            f.name, f.dataType, metadata=of_table | ({STORED: c.stored} if c.stored else {})
+        )
         for f, c in zip(
             struct_of(definition, OperationKind.APPEND).fields, definition.columns, strict=True
         )
@@ -135,6 +142,8 @@ class TableChanges:
         self._options = options
         #: Names in files stay, so files from before and after a rename are read alike.
         self._stored = {f.name: f.metadata[STORED] for f in schema if STORED in f.metadata}
+        #: What was made for older schema versions is of a dropped table of that name.
+        self._first_version = max((f.metadata.get(FIRST_VERSION, 1) for f in schema), default=1)
 
     def cut(self, log: StreamedLog, after: int, upto: int, max_rows: int | None) -> int:
         """Return the last position of a batch: of at most so many rows, and before a refused one.
@@ -144,6 +153,7 @@ class TableChanges:
         Raises:
             InvalidRequestError: The next transaction removes rows by a predicate, and no option
                 says what to make of it (definite).
+            UnknownTableError: It drops the table (definite).
         """
         rows = 0
         for segment in log.segments(after, upto):
@@ -154,7 +164,7 @@ class TableChanges:
             if refused is not None:
                 upto = refused - 1
                 if upto == after:
-                    raise self._refusal(refused)
+                    raise self._refusal(refused, effects)
             carried = sum(file.rows for effect in effects for file in effect.files)
             if max_rows is None or rows + carried <= max_rows:
                 rows += carried
@@ -168,14 +178,14 @@ class TableChanges:
         """Return what tasks read.
 
         Raises:
-            InvalidRequestError: As `cut`.
+            InvalidRequestError, UnknownTableError: As `cut`.
         """
         pieces: list[ChangePiece] = []
         for segment in log.whole(after, upto):
             for effect in segment.effects:
                 if self._concerns(effect, after, upto):
                     if refused := self._refused(log, effect, after, upto):
-                        raise self._refusal(refused[0])
+                        raise self._refusal(refused[0], [effect])
                     pieces += self._pieces(log, effect, after, upto)
         if not pieces:
             return []
@@ -198,18 +208,33 @@ class TableChanges:
     def _concerns(self, effect: TableEffect, after: int, upto: int) -> bool:
         if effect.table != self._options.table or effect.last <= after or effect.first > upto:
             return False
-        if effect.kind == OperationKind.CREATE_TABLE.value:
+        if effect.kind == _CREATES or effect.schema_version < self._first_version:
             return False
+        if effect.kind == _DROPS:
+            return True
         return effect.kind == OperationKind.APPEND.value or not self._options.appends_only
 
     def _refused(self, log: StreamedLog, effect: TableEffect, after: int, upto: int) -> list[int]:
         """Return the first position of an effect that the options say nothing about, if any."""
+        if effect.kind == _DROPS:
+            return [effect.first]
         if self._options.markers or effect.kind not in _REMOVES:
             return []
         places = _places(log, effect, after, upto)
         return [int(places[0, 0])] if len(places) else []
 
-    def _refusal(self, position: int) -> InvalidRequestError:
+    def _refusal(
+        self, position: int, effects: Sequence[TableEffect]
+    ) -> InvalidRequestError | UnknownTableError:
+        if any(effect.kind == _DROPS and effect.first == position for effect in effects):
+            return UnknownTableError(
+                f"table {self._options.table!r} was dropped at position {position}; all before it "
+                "is delivered",
+                hint="Started again, the query goes on with the table that was created under that "
+                "name since, if there is one.",
+                table=self._options.table,
+                position=position,
+            )
         return InvalidRequestError(
             f"the transaction at position {position} removes rows of table "
             f"{self._options.table!r} without naming them (delete_where or overwrite); all before "

@@ -11,6 +11,7 @@ only to tasks.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,10 +24,11 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
-from sparktxlog.api.staged_append import StagedAppend, folder_of
+from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of
 from sparktxlog.codec.requests import parse_level
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import InvalidRequestError, StaleSchemaError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
+from sparktxlog.model.receipt import Receipt, ReceiptRejection
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
@@ -39,22 +41,50 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
-def batch_transaction_id(query_id: str, batch_id: int) -> uuid.UUID:
+def batch_transaction_id(query_id: str, batch_id: int, attempt: int = 0) -> uuid.UUID:
     """Return the transaction id of a batch of a streaming query: the same whenever it is run.
 
     Args:
         query_id: Spark's id of the query, which its checkpoint keeps.
         batch_id: Number of the batch, from 0.
+        attempt: How many ids of the batch were rejected because the table changed.
     """
-    text = f"sparktxlog stream {query_id} {batch_id}"
+    text = f"sparktxlog stream {query_id} {batch_id}" + (f" {attempt}" if attempt else "")
     return uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])
 
 
-def transaction_id_of_batch(frame: DataFrame, batch_id: int) -> str:
+def open_batch_id(
+    find: Callable[[bytes], Receipt | None], query_id: str, batch_id: int
+) -> uuid.UUID:
+    """Return the id under which a batch took effect, or still may.
+
+    An id that was ordered after a change of its table is rejected for ever, and a batch that is
+    run again has other rows: those of the table as it is.  So it gets its next id.
+
+    Args:
+        find: Returns what the nodes know of an id.
+    """
+    for attempt in itertools.count():
+        identity = batch_transaction_id(query_id, batch_id, attempt)
+        receipt = find(identity.bytes)
+        if receipt is None or not any(map(_is_stale, receipt.rejections)):
+            break
+    return identity
+
+
+def _is_stale(rejection: ReceiptRejection) -> bool:
+    return rejection.code == StaleSchemaError.code
+
+
+def transaction_id_of_batch(frame: DataFrame, batch_id: int, log: TxLog | None = None) -> str:
     """Return the transaction id of a batch inside `foreachBatch`, a UUID.
 
     If the log has that transaction already, read the whole frame all the same: Spark fails a query
     that keeps state if a batch is not read.  `stream_into` does so.
+
+    Args:
+        log: Where the batch goes.  With it, a batch that was rejected because a table changed gets
+            another id when it is run again; without it, it stays rejected.
 
     Raises:
         InvalidRequestError: This is no batch of a streaming query (definite).
@@ -65,7 +95,9 @@ def transaction_id_of_batch(frame: DataFrame, batch_id: int) -> str:
             "this is no batch of a streaming query",
             hint="Call it in the function that foreachBatch is given.",
         )
-    return str(batch_transaction_id(query_id, batch_id))
+    if log is None:
+        return str(batch_transaction_id(query_id, batch_id))
+    return str(open_batch_id(lambda found: log.find(uuid.UUID(bytes=found)), query_id, batch_id))
 
 
 def stream_into(
@@ -94,7 +126,7 @@ def stream_into(
     parse_level(level)
 
     def save(frame: DataFrame, batch_id: int) -> None:
-        identity = transaction_id_of_batch(frame, batch_id)
+        identity = transaction_id_of_batch(frame, batch_id, log)
         if log.find(identity) is not None:
             frame.write.format("noop").mode("overwrite").save()  # its state must be written
         with log.transaction(level=level, transaction_id=identity) as transaction:
@@ -151,7 +183,7 @@ def write_stream(
             hint="Use the mode 'complete', or create the table with keys.",
             table=table,
         )
-    check_fit(frame.schema, definition, kind)
+    log.fitting(table, lambda known: check_fit(frame.schema, known, kind))
     writer = frame.writeStream.outputMode(mode)
     if kind is OperationKind.APPEND:
         return writer.format("txlog").option("table", table).option("level", level)
@@ -224,7 +256,12 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
         if append.transaction_id != batch_transaction_id(parts[0].query_id, batch_id).bytes:
             append.abort()
             raise InvalidRequestError(f"the tasks wrote another batch than {batch_id}")
-        append.commit(tuple(file for part in parts for file in part.files))
+        files = tuple(file for part in parts for file in part.files)
+        if files:
+            find = nodes_of(self._options).find
+            identity = open_batch_id(find, parts[0].query_id, batch_id)
+            append, files = append.under(identity.bytes, files)
+        append.commit(files)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Remove what tasks wrote, unless the log may have the batch; see `StagedAppend.abort`.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sparktxlog.model.ids import LARGEST, NodeId
-from sparktxlog.protocol.epoch.union import FinalQueue, final_queue
+from sparktxlog.protocol.epoch.union import FinalQueue, final_queue, outvoted
 from sparktxlog.protocol.words.balloting import Flushed, MemberState, Promise, Vote
 from sparktxlog.protocol.words.bounds import all_fit
 from sparktxlog.protocol.words.messages import RunHeader
@@ -67,8 +67,8 @@ class Proposer:
 
     __slots__ = (
         "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted", "ballot",
-        "candidate", "flushed", "holder", "intent", "objections", "repeat_at", "stage", "view",
-        "voids",
+        "candidate", "flushed", "holder", "intent", "objections", "outvoted", "repeat_at", "stage",
+        "view", "voids",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,8 @@ class Proposer:
         self._latest = latest
         #: Members that hold runs stamped later than can be: they only vote (C3).
         self._late: set[str] = set()
+        #: Members that name a run otherwise than more of the others do: they only vote (P10).
+        self.outvoted: set[NodeId] = set()
         #: Nodes that voted for the candidate in this ballot.
         self.accepted: set[str] = set()
         self._patience_us = patience_us
@@ -125,7 +127,10 @@ class Proposer:
         return self._suffice({own}, now)
 
     def choose(self, now: int) -> bool:
-        """Choose the value once enough nodes promised and no other is waited for (P15)."""
+        """Choose the value once enough nodes promised and no other is waited for (P15).
+
+        Members that are outvoted then only vote: the others must be enough (P10).
+        """
         if not self._suffice(set(), now):
             return False
         vote = self._binding_vote()
@@ -133,6 +138,9 @@ class Proposer:
             self.candidate = vote.view
             self._enter(Stage.ACCEPT, now)
             return True
+        if wrong := outvoted(self._states()):
+            self.outvoted |= wrong
+            return self.choose(now)  # if the others are enough
         queue = self._voided(final_queue(self._states()))
         self.candidate, self.holder = self._new_view(queue), queue.holder
         members = self.candidate.members
@@ -163,7 +171,7 @@ class Proposer:
         gone = set(void.without) | self.intent.joiners.keys()
         silent = set(self.view.members) - states.keys() - gone
         if silent:
-            what = "its answer cannot be right" if silent <= self._late else "does not answer"
+            what = "its answer cannot be right" if silent <= self._unusable else "does not answer"
             return f"{', '.join(sorted(silent))} may hold the run, and {what}"
         if void.digest in self.intent.vetoed:
             return "a member holds the run: it can be delivered"
@@ -230,13 +238,18 @@ class Proposer:
         votes = [p.accepted for p in self._promises.values() if p.accepted is not None]
         return max(votes, key=lambda vote: vote.ballot, default=None)
 
+    @property
+    def _unusable(self) -> set[str]:
+        """Members that only vote."""
+        return self._late | self.outvoted
+
     def _states(self) -> dict[NodeId, MemberState]:
         """Return the states of the answering members of the view."""
         members = set(self.view.members)
         return {
             promise.sender: promise.state
             for promise in self._promises.values()
-            if promise.state is not None and promise.sender in members - self._late
+            if promise.state is not None and promise.sender in members - self._unusable
         }
 
     def _new_view(self, queue: FinalQueue) -> View:

@@ -550,7 +550,11 @@ class Succession:
             # What came beside its streams since it asked is in the own promise, too.
             promise = yield from self._promised(proposer.ballot)
             proposer.take_promise(promise)
-            if proposer.choose(now):
+            chosen = proposer.choose(now)
+            for node in sorted(proposer.outvoted):
+                wrong = "a promise with another run than more members hold: it votes only"
+                self._tell_refused(node, wrong)
+            if chosen:
                 for void, reason in proposer.objections:
                     self.changes.refuse_void(void, reason)
                 yield from self._chosen(proposer, now)

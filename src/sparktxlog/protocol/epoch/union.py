@@ -7,7 +7,8 @@ sorted union of everything acquired after it, contains all that was promised to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparktxlog.errors import InvariantViolation
@@ -46,19 +47,58 @@ class FinalQueue:
         return replace(self, tail=tail, end=end_of(self.base, tail))
 
 
+def outvoted(states: Mapping[NodeId, MemberState]) -> set[NodeId]:
+    """Return the members that name a run otherwise than more of the others do (P10).
+
+    An origin gave its number twice: a copy of its data directory ran in its place.  If as many name
+    either, the later one counts.
+    """
+    counting, wrong = dict(states), set[NodeId]()
+    while torn := _first_torn(counting):
+        named = {node: run for node, run in _waiting(counting) if (run.origin, run.seq) == torn}
+        times = Counter(named.values())
+        right = max(times, key=lambda run: (times[run], run.key, run.digest))
+        wrong |= {node for node, run in named.items() if run != right}
+        counting = {node: state for node, state in states.items() if node not in wrong}
+    return wrong
+
+
+def _first_torn(states: Mapping[NodeId, MemberState]) -> tuple[NodeId, int] | None:
+    """Return origin and number of the first run that two answers name differently."""
+    found: dict[tuple[NodeId, int], RunHeader] = {}
+    torn = {
+        (run.origin, run.seq)
+        for _, run in _waiting(states)
+        if found.setdefault((run.origin, run.seq), run) != run
+    }
+    return min(torn, default=None)
+
+
+def _waiting(states: Mapping[NodeId, MemberState]) -> Iterator[tuple[NodeId, RunHeader]]:
+    """Yield the acquired runs after the longest queue, and who names them."""
+    marks = states[_holder(states)].watermarks if states else {}
+    for node, state in states.items():
+        for run in state.acquired:
+            if run.seq > marks.get(run.origin, 0):
+                yield node, run
+
+
+def _holder(states: Mapping[NodeId, MemberState]) -> NodeId:
+    """Return the member with the longest queue."""
+    return max(states, key=lambda node: (states[node].base.position, node))
+
+
 def final_queue(states: Mapping[NodeId, MemberState]) -> FinalQueue:
     """Return the final queue that the answers of the data quorum give.
 
     Raises:
         InvariantViolation: The answers contradict each other.
     """
-    holder = max(states, key=lambda node: (states[node].base.position, node))
+    holder = _holder(states)
     longest = states[holder]
     found: dict[tuple[str, int], RunHeader] = {}
-    for state in states.values():
-        for header in state.acquired:
-            if header.seq > longest.watermarks.get(header.origin, 0):
-                same_run(found.setdefault((header.origin, header.seq), header), header)
+    for _, header in _waiting(states):
+        same_run(found.setdefault((header.origin, header.seq), header), header)
     tail = tuple(sorted(found.values(), key=lambda header: header.key))
     if tail and tail[0].key <= longest.key:
         raise InvariantViolation(

@@ -78,6 +78,8 @@ _REFUSE_CLOCK_US = 60_000_000
 _AWAY_US = 3_000_000
 #: Members that hold what this node took from another one's queue: these two, at least.
 _FROM_ANOTHER = 2
+#: One part of so many of the bounds on own runs is for those that wait for members (P34).
+_HELD_UP_PART = 4
 
 
 class Ordering:
@@ -199,17 +201,16 @@ class Ordering:
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:
         """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
-        config, own, staging = self._config, self._own, self._staging
+        config, staging = self._config, self._staging
         if submit.facts.n > config.max_run:
             return self.reject(
                 submit, "oversize", f"{submit.facts.n} transactions in a run of {config.max_run}"
             )
-        runs = len(own.runs) + len(staging.runs)
-        size = own.payload_bytes + staging.payload_bytes + submit.size_bytes
-        if runs >= config.max_incoming_runs or size > config.max_incoming_bytes:
-            return self.reject(
-                submit, "busy", f"{runs} own runs of {size} bytes wait to be ordered already"
-            )
+        late = is_late(submit, config.inline_limit_bytes, config.quorum)
+        waits = late or self.frozen or staging.must_wait(submit.session)
+        waits = waits or copies_awaited(submit) > len(config.members)
+        if text := self._no_room(submit, held_up=waits and staging.is_held_up(submit)):
+            return self.reject(submit, "busy", text)
         distance = self._collecting.clock_distance(now)
         if distance > _REFUSE_CLOCK_US:
             return self.reject(
@@ -217,15 +218,43 @@ class Ordering:
                 "clock-skew",
                 f"this node's clock is {distance // 1_000_000} s off the members' median",
             )
-        late = is_late(submit, config.inline_limit_bytes, config.quorum)
-        waits = late or self.frozen or staging.must_wait(submit.session)
-        if not waits and copies_awaited(submit) <= len(config.members):
+        if not waits:
             return self._stamp(submit, now)
         self._outbox.persist(PersistAnnouncement(ticket=submit.ticket, digest=submit.digest))
         self._outbox.tell(TellAccepted(ticket=submit.ticket, header=None))
         staging.add(submit, now, self._counter.clock.wall, late=late)
         self._stamp_check = True
         return None
+
+    def _no_room(self, submit: RunSubmitted, *, held_up: bool) -> str:
+        """Return why there is no room for another own run, empty = there is (P3b).
+
+        Runs that wait for members have a part of it, the others have the rest, also while that part
+        is empty (P34).  A run has room in an empty part, however large it is.
+
+        Args:
+            held_up: Whether it would wait for members.
+        """
+        config, own, staging = self._config, self._own, self._staging
+        runs, size = len(own.runs) + len(staging.runs), own.payload_bytes + staging.payload_bytes
+        most_runs, most_bytes = config.max_incoming_runs, config.max_incoming_bytes
+        full = runs >= most_runs or size + submit.size_bytes > most_bytes
+        if not full:
+            part = most_runs // _HELD_UP_PART, most_bytes // _HELD_UP_PART
+            if held_up:
+                runs, size = staging.held_up_runs, staging.held_up_bytes
+                most_runs, most_bytes = part
+            else:
+                runs, size = runs - staging.held_up_runs, size - staging.held_up_bytes
+                most_runs, most_bytes = most_runs - part[0], most_bytes - part[1]
+            if not runs or (runs < most_runs and size + submit.size_bytes <= most_bytes):
+                return ""
+        if full or not held_up:
+            return f"{runs} own runs of {size} bytes wait to be ordered already"
+        return (
+            f"{runs} own runs of {size} bytes wait for members already, and there are "
+            f"{len(config.members)}: bring missing nodes back, or lower synchro-quorum"
+        )
 
     def reject(self, submit: RunSubmitted, code: str, text: str) -> None:
         """Report that a submit changed nothing."""

@@ -201,7 +201,9 @@ def same_run(mine: RunHeader, theirs: RunHeader) -> None:
         raise ContradictionError(
             f"two runs are called {mine.origin}:{mine.seq}: "
             f"{mine.digest.hex()[:12]}@{mine.ts} and {theirs.digest.hex()[:12]}@{theirs.ts}",
-            hint="A node that lost its disk must return under a new incarnation.",
+            hint="One of two disks is a copy, or an older image, of the other. If a node stops for "
+            "it, run `sparktxlog peer quarantine --config FILE --from URL --rejoin` there (URL of "
+            "a member): what only that node has goes to quarantine, and it joins again.",
             peer=mine.origin,
             seq=mine.seq,
         )

@@ -71,13 +71,19 @@ class PeerStatus:
 class SynchronousStatus:
     """Own synchronous transactions that wait for members or for their copies (P34)."""
 
-    #: Accepted and not stamped: transactions, bytes of their runs, shell's time of the oldest.
+    #: Accepted and not stamped: runs, transactions in them, their bytes, shell's time of the
+    #: oldest, and the most copies that one of them needs.
+    waiting_runs: int = 0
     waiting: int = 0
     size_bytes: int = 0
     oldest_since: int | None = None
-    #: Stamped, and too few members are known to hold them yet.
+    needs: int | None = None
+    #: Stamped, and too few members are known to hold them yet: runs, transactions in them, shell's
+    #: time of the oldest, and the members that have not confirmed all of them.
+    unconfirmed_runs: int = 0
     unconfirmed: int = 0
     unconfirmed_since: int | None = None
+    unconfirmed_by: tuple[NodeId, ...] = ()
 
 
 def synchronous_status(
@@ -92,12 +98,20 @@ def synchronous_status(
         and run.facts.copies
         and holders(run, peers) < copies_needed(run, peers, quorum)
     ]
+    # They are of one origin, in its order: who holds the last one holds all.
+    last = unconfirmed[-1] if unconfirmed else None
     return SynchronousStatus(
+        waiting_runs=len(waiting),
         waiting=sum(run.submit.facts.n for run in waiting),
         size_bytes=sum(run.submit.size_bytes for run in waiting),
         oldest_since=min((run.submitted_at for run in waiting), default=None),
+        needs=max((run.copies for run in waiting), default=None),
+        unconfirmed_runs=len(unconfirmed),
         unconfirmed=sum(run.header.n for run in unconfirmed),
         unconfirmed_since=min((run.seen_at for run in unconfirmed), default=None),
+        unconfirmed_by=()
+        if last is None
+        else tuple(p.node_id for p in peers if p.acquired.get(last.header.origin, 0) < last.last),
     )
 
 

@@ -11,9 +11,10 @@ from collections import deque
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.order.catalog import Catalog
-from sparktxlog.protocol.order.idwindow import IdWindow
-from sparktxlog.protocol.order.last_writes import LastWrites
+from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.idwindow import IdWindow
+from sparktxlog.protocol.fold.last_writes import LastWrites
+from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 from sparktxlog.protocol.words.actions import PersistQueue
 from sparktxlog.protocol.words.messages import (
@@ -39,7 +40,7 @@ class SynchronizedQueue:
 
     __slots__ = (
         "_created", "_fresh", "_recent", "_uncounted_to", "base", "catalog",
-        "hash", "key", "position", "tail", "watermarks", "writes",
+        "hash", "key", "marking", "position", "tail", "watermarks", "writes",
     )  # fmt: skip
 
     def __init__(self, config: MasterConfig, state: RecoveredState) -> None:
@@ -63,8 +64,10 @@ class SynchronizedQueue:
         for at, first in state.repeats:
             window.note_repeat(at, first)
         self.writes = LastWrites(state.writes, config.condition_window)
+        #: Prepared transactions that are undecided (P35).
+        self.marking = Marking(state.undecided)
         self.catalog = Catalog(
-            state.tables, window, state.older_ids, config.id_window_us, self.writes
+            state.tables, window, state.older_ids, config.id_window_us, self.writes, self.marking
         )
         #: Runs of later epochs may be judged by other rules than those known here.
         self._uncounted_to = state.uncounted_to
@@ -117,13 +120,16 @@ class SynchronizedQueue:
                 position=self.position + 1,
             )
         stream.pop()
-        rejections, created = self.catalog.fold(self.position + 1, facts, header.ts)
+        rejections, created = self.catalog.fold(
+            self.position + 1, facts, header.ts, header.size_bytes, header.origin
+        )
         entry = QueueEntry(
             position=self.position + 1,
             header=header,
             previous_hash=self.hash,
             chain_hash=chain_hash(self.hash, header),
             rejections=rejections,
+            verdicts=self.marking.end_run(self.position + header.n),
         )
         self.position += header.n
         self.hash = entry.chain_hash
@@ -170,7 +176,12 @@ class SynchronizedQueue:
         self.base = MergeBase(
             position=self.position, chain_hash=self.hash, origin=last.origin, seq=last.last
         )
-        return PersistQueue(entries=entries, tables=tables, writes=self.writes.take())
+        return PersistQueue(
+            entries=entries,
+            tables=tables,
+            writes=self.writes.take(),
+            undecided=self.marking.take_changes(),
+        )
 
     def check_base(self, sender: str, base: MergeBase) -> None:
         """Compare a peer's merge base with this queue, if the hash there is remembered.
@@ -235,6 +246,9 @@ class SynchronizedQueue:
         return found
 
 
-def _outcomes(entry: QueueEntry) -> list[tuple[int, str]]:
+def _outcomes(entry: QueueEntry) -> list[tuple[int, int, str]]:
     # A node that took over a snapshot may not know the first position of a repeated id.
-    return [(rejection.index, rejection.code) for rejection in entry.rejections]
+    found = [(0, rejection.index, rejection.code) for rejection in entry.rejections]
+    for one in entry.verdicts:
+        found.append((one.position, one.index, one.rejection.code if one.rejection else ""))
+    return found

@@ -6,12 +6,14 @@ after the stage timeout, when it has checked that its own files are complete.  R
 are stamped in submit order, so a small run after a bulk run of its session waits here too.
 
 A synchronous run waits here while there are fewer members than it needs copies, and is withdrawn if
-it has no stamp in time (P34).  It never had one, so no node can order it.
+it has no stamp in time (P34).  It never had one, so no node can order it.  Such runs, and those
+that they hold up in their sessions, have a part of the bounds (P3b), so they take no room from
+others.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 
 from sparktxlog.protocol.words.events import RunSubmitted, earliest
@@ -26,8 +28,8 @@ class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
     __slots__ = (
-        "check_at", "checked", "copies", "next_at", "patience_us", "pause_us", "ready", "submit",
-        "submitted_at",
+        "check_at", "checked", "copies", "held_up", "next_at", "patience_us", "pause_us", "ready",
+        "submit", "submitted_at",
     )  # fmt: skip
 
     def __init__(self, submit: RunSubmitted, since: int, now: int, timeout_us: int, *, late: bool):
@@ -35,6 +37,8 @@ class Unstamped:
         self.submitted_at = since
         #: So many members it waits for; of a plain run 0 (P34).
         self.copies = copies_awaited(submit)
+        #: Whether it counts among the runs that wait for members.
+        self.held_up = False
         #: A synchronous run may wait so much longer than others, for its files.
         self.patience_us = timeout_us if late else 0
         #: False: the quorum does not hold its files yet, and they were not found complete here.
@@ -51,7 +55,8 @@ class Staging:
     """Own unstamped runs, first in first out per session."""
 
     __slots__ = (
-        "_lines", "_overdue_at", "_synchro_timeout_us", "_timeout_us", "payload_bytes", "runs",
+        "_lines", "_overdue_at", "_synchro_timeout_us", "_synchronous_in", "_timeout_us",
+        "held_up_bytes", "held_up_runs", "payload_bytes", "runs",
     )  # fmt: skip
 
     def __init__(self, timeout_us: int, synchro_timeout_us: int) -> None:
@@ -64,10 +69,18 @@ class Staging:
         #: Per session: its unstamped runs; only the first may be stamped.
         self._lines: dict[str, deque[Unstamped]] = {}
         self.payload_bytes = 0
+        #: Per session: how many synchronous runs it has here.
+        self._synchronous_in: Counter[str] = Counter()
+        #: Synchronous runs and those that they hold up; part of `runs` and `payload_bytes`.
+        self.held_up_runs = self.held_up_bytes = 0
 
     def must_wait(self, session: str | None) -> bool:
         """Return whether a run of that session waits for its stamp."""
         return session is not None and session in self._lines
+
+    def is_held_up(self, submit: RunSubmitted) -> bool:
+        """Return whether a run waits for members here: it is synchronous, or comes after one."""
+        return copies_awaited(submit) > 0 or submit.session in self._synchronous_in
 
     def add(self, submit: RunSubmitted, now: int, wall: int, *, late: bool) -> None:
         """Add an own run that cannot be stamped at once.
@@ -81,8 +94,14 @@ class Staging:
         run = Unstamped(submit, since, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
         self.payload_bytes += submit.size_bytes
+        if self.is_held_up(submit):
+            run.held_up = True
+            self.held_up_runs += 1
+            self.held_up_bytes += submit.size_bytes
         if submit.session is not None:
             self._lines.setdefault(submit.session, deque()).append(run)
+            if run.copies:
+                self._synchronous_in[submit.session] += 1
         if run.copies:
             self._overdue_at = earliest((self._overdue_at, self._gives_up_at(run)))
 
@@ -169,11 +188,19 @@ class Staging:
         submit = run.submit
         del self.runs[submit.ticket]
         self.payload_bytes -= submit.size_bytes
-        line = self._lines.get(submit.session) if submit.session is not None else None
-        if line is not None and submit.session is not None:
-            line.remove(run)
-            if not line:
-                del self._lines[submit.session]
+        if run.held_up:
+            self.held_up_runs -= 1
+            self.held_up_bytes -= submit.size_bytes
+        if submit.session is None:
+            return
+        line = self._lines[submit.session]
+        line.remove(run)
+        if not line:
+            del self._lines[submit.session]
+        if run.copies:
+            self._synchronous_in[submit.session] -= 1
+            if not self._synchronous_in[submit.session]:
+                del self._synchronous_in[submit.session]
 
     def take_unannounced(self, now: int, least_us: int, most_us: int) -> list[RunSubmitted]:
         """Return the runs to announce (again) now; their pause doubles within the bounds."""

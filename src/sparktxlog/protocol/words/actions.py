@@ -13,6 +13,7 @@ from typing import get_args
 
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.marks import UndecidedChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState, EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Ahead, Announcement, Post, QueueEntry, RunHeader
@@ -69,6 +70,8 @@ class PersistQueue:
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Table and what was written to it, for each entry that did, ascending by entry (P27).
     writes: tuple[tuple[str, TableWrites], ...] = ()
+    #: Prepared transactions that came, were marked or decided, ascending by entry (P35).
+    undecided: tuple[UndecidedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,6 +135,8 @@ class QueueEntry:
     chain_hash: bytes
     #: Transactions of the run that take no effect; ascending by index.
     rejections: tuple[Rejection, ...] = ()
+    #: Prepared transactions that are decided here, in the order in which they are (P35).
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def end(self) -> int:
@@ -149,7 +151,9 @@ class Rejection:
     #: Index in the run.
     index: int
     #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
-    #: `expired-id`, `expired-transaction`, `voided`, `conflict`, `stale-schema`.
+    #: `expired-id`, `expired-transaction`, `voided`, `conflict`, `stale-schema`, `not-prepared`,
+    #: `not-a-participant`, `too-many-prepared`.  Of a transaction that takes effect later, if ever:
+    #: `prepared`.  Of a decided one also `rolled-back`.
     code: str
     text: str
     #: Of a repeated id: its first position.
@@ -158,6 +162,20 @@ class Rejection:
     #: Of a stale schema: the table, and the position of the last write to it.
     table: str | None = None
     winner: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a prepared transaction, the same at every site (P35)."""
+
+    transaction_id: bytes
+    #: Where it was ordered.
+    position: int
+    #: Index of the mark that decides it: if it is committed, it takes effect in the place of that.
+    #: Of one that expired 0: it is decided before the run.
+    index: int
+    #: Why it takes no effect; None = it is committed.
+    rejection: Rejection | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

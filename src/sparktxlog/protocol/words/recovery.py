@@ -8,6 +8,7 @@ from typing import Protocol
 
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import LONGEST_RUN, RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState, Standing
@@ -153,6 +154,8 @@ class RecoveredState:
     older_ids: OlderIds = field(default_factory=NoOlderIds)
     #: By table: what was written to it, as of the base (P27).
     writes: Mapping[str, TableWrites] = field(default_factory=dict)
+    #: Prepared transactions that are undecided as of the base (P35).
+    undecided: Sequence[Undecided] = ()
     #: Up to this position, runs were appended by a release that does not count writes.
     uncounted_to: int = 0
     #: The greatest standing of each other node; a missing node was never heard (P30, P29).

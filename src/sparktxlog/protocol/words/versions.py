@@ -32,6 +32,10 @@ CONDITIONS = 4
 CHANGES = 5
 #: In force: transactions and tables may be synchronous (P34).
 SYNCHRONOUS = 6
+#: In force: transactions may be prepared, and marked (P35).
+PREPARED = 6
+#: In force: tables may be dropped (P33).
+DROPS = 6
 
 
 def deciders(view: View) -> set[NodeId]:

@@ -17,18 +17,30 @@ from sparktxlog.errors import (
     InvalidRequestError,
     LocalProtocolError,
     NotMemberError,
+    NotParticipantError,
+    NotPreparedError,
     PausedError,
     PositionNotReachedError,
+    TooManyPreparedError,
 )
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import Acceptance, RunManifest
+from sparktxlog.model.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
+from sparktxlog.model.operation import Acceptance, Mark, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.table import Tables
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS, SYNCHRONOUS
+from sparktxlog.protocol.words.messages import Verdict
+from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS, DROPS, SYNCHRONOUS
+from sparktxlog.protocol.words.versions import PREPARED as PREPARED_VERSION
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
-from sparktxlog.runtime.commit.receipts import Submission, check_copies, make_receipt
+from sparktxlog.runtime.commit.receipts import (
+    PREPARED,
+    Submission,
+    check_copies,
+    decided_receipt,
+    make_receipt,
+)
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
@@ -92,24 +104,22 @@ class Submits:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
         deadline = asyncio.get_running_loop().time() + timeout
-        older = await self._older_ids(tx.transaction_id)
-        if older.found:
-            first = self._older_receipt(tx.transaction_id, *older.found[0])
-            return await self._at_level(self._with_origins(first), level, copies, timeout)
-        acceptance, at = self._look_up(tx.transaction_id, older)
-        known = await self._known(tx.transaction_id, at, level, copies, timeout)
-        if known is not None:
-            return self._of_the_first(known, tx.transaction_id)
+        first, acceptance = await self._first(tx.transaction_id, None, level, copies, timeout)
+        if first is not None:
+            return first
         self._check_valid(tx.valid_until)
         if tx.condition is not None:
             self._check_condition(tx.condition)
-        if any(operation.change is not None for operation in tx.operations):
-            self._check_may_change()
-        if any(
-            operation.change and operation.change.is_sync is False for operation in tx.operations
-        ):
+        changes = [one.change for one in tx.operations if one.change is not None]
+        if changes:
+            self._check_may_change(drops=any(change.is_dropped for change in changes))
+        if any(change.is_sync is False for change in changes):
             self._copies_needed(True)
         copies_needed = self._copies_needed(is_synchronous(tx, self._master.catalog))
+        if tx.participants:
+            self._check_may_prepare()
+        if tx.mark is not None:
+            copies_needed = max(copies_needed, self._check_mark(tx.mark))
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -138,14 +148,10 @@ class Submits:
         """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
-        older = await self._older_ids(manifest.ids)
-        if (receipt := _older_run(manifest, older)) is not None:
-            return await self._at_level(receipt, level, copies, timeout)
-        acceptance, at = self._look_up(manifest.ids, older)
-        known = await self._known(manifest.transaction_id(0), at, level, copies, timeout, manifest)
-        several = manifest if manifest.n > 1 else None
-        if known is not None:
-            return self._of_the_first(known, manifest.transaction_id(0), several)
+        first_id, several = manifest.transaction_id(0), manifest if manifest.n > 1 else None
+        first, acceptance = await self._first(first_id, manifest, level, copies, timeout)
+        if first is not None:
+            return first
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)
@@ -155,7 +161,49 @@ class Submits:
         self._check_quorum(level)
         submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
         receipt = await self._receipts.wait(submission, None, level, copies, timeout)
-        return self._of_the_first(receipt, manifest.transaction_id(0), several)
+        return self._of_the_first(receipt, first_id, several)
+
+    async def repeated(
+        self, of: bytes | RunManifest, *, level: Level, copies: int = 1, timeout: float
+    ) -> Receipt | None:
+        """Return the receipt of the first submit of an id or run, None if this node saw none.
+
+        For a submit that does not fit the tables any more: it may be a repeat of one that did.
+        Errors as `submit`.
+        """
+        manifest = None if isinstance(of, bytes) else of
+        first_id = of if isinstance(of, bytes) else of.transaction_id(0)
+        timeout = min(timeout, MAX_WAIT_S)
+        return (await self._first(first_id, manifest, level, copies, timeout))[0]
+
+    async def _first(
+        self,
+        first_id: bytes,
+        manifest: RunManifest | None,
+        level: Level,
+        copies: int,
+        timeout: float,
+    ) -> tuple[Receipt | None, Acceptance | None]:
+        """Return the receipt if it is a repeat, once it has the level; else what is known of ids.
+
+        Args:
+            first_id: Of the transaction, the first one of a run.
+            manifest: Of a run; None = a single transaction.
+        """
+        older = await self._older_ids(first_id if manifest is None else manifest.ids)
+        first = None
+        if manifest is not None:
+            first = _older_run(manifest, older)
+        elif older.found:
+            first = self._with_origins(self._older_receipt(first_id, *older.found[0]))
+        if first is not None:
+            return await self._at_level(first, level, copies, timeout), None
+        acceptance, at = self._look_up(first_id if manifest is None else manifest.ids, older)
+        known = await self._known(first_id, at, level, copies, timeout, manifest)
+        if known is None:
+            return None, acceptance
+        several = None if manifest is None or manifest.n == 1 else manifest
+        return self._of_the_first(known, first_id, several), None
 
     def _check_valid(self, *valid_until: int | None) -> None:
         """Refuse a `valid_until` that has passed, or is later than ids are known for.
@@ -222,19 +270,71 @@ class Submits:
                 field="conditions.read_position",
             )
 
-    def _check_may_change(self) -> None:
-        """Refuse to change a table while a member would not understand it (P31, P33).
+    def _check_may_change(self, *, drops: bool) -> None:
+        """Refuse to change or drop a table while a member would not understand it (P31, P33).
 
         Raises:
             InvalidRequestError: Nothing happened (definite).
         """
-        in_force = self._master.view.version
-        if in_force < CHANGES:
+        in_force, needed = self._master.view.version, DROPS if drops else CHANGES
+        if in_force < needed:
+            what = "drops" if drops else "changes"
             raise InvalidRequestError(
-                f"changes of tables need wire version {CHANGES}, the log uses {in_force}",
+                f"{what} of tables need wire version {needed}, the log uses {in_force}",
                 hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
                 field="kind",
             )
+
+    def _check_may_prepare(self) -> None:
+        """Refuse a prepared transaction for which there is no place, or no rule yet (P31, P35).
+
+        Raises:
+            InvalidRequestError, TooManyPreparedError: Nothing happened (definite).
+        """
+        in_force, undecided = self._master.view.version, self._master.undecided
+        if in_force < PREPARED_VERSION:
+            raise InvalidRequestError(
+                f"prepared transactions need wire version {PREPARED_VERSION}, the log uses "
+                f"{in_force}",
+                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
+                field="participants",
+            )
+        size_bytes = sum(one.size_bytes for one in undecided)
+        if len(undecided) >= MOST_UNDECIDED or size_bytes >= MOST_UNDECIDED_BYTES:
+            raise TooManyPreparedError(
+                f"{len(undecided):,} prepared transactions of {size_bytes:,} bytes are undecided, "
+                f"{MOST_UNDECIDED:,} of {MOST_UNDECIDED_BYTES:,} bytes may be",
+                undecided=len(undecided),
+                size_bytes=size_bytes,
+            )
+
+    def _check_mark(self, mark: Mark) -> int:
+        """Return how many copies a mark needs; refuse one that would not count (P35).
+
+        Raises:
+            NotPreparedError, NotParticipantError: Nothing happened (definite).
+        """
+        text = transaction_id_to_text(mark.transaction_id)
+        found = [u for u in self._master.undecided if u.transaction_id == mark.transaction_id]
+        if not found:
+            told = self._journal.find_verdict(mark.transaction_id)
+            outcome = None if told is None else _outcome_of(told[1])
+            raise NotPreparedError(
+                f"transaction {text} is not prepared and undecided at node "
+                f"{self._base.config.node_id!r}" + (f": it was {outcome}" if outcome else ""),
+                hint="If it was prepared elsewhere, mark it with `after` set to its position.",
+                transaction_id=text,
+                outcome=outcome,
+            )
+        if mark.participant not in found[0].participants:
+            raise NotParticipantError(
+                f"transaction {text} does not wait for {mark.participant!r}",
+                hint=f"Participants: {', '.join(found[0].participants)}.",
+                transaction_id=text,
+                participant=mark.participant,
+                participants=found[0].participants,
+            )
+        return found[0].copies
 
     def _copies_needed(self, synchronous: bool) -> int:
         """Return how many copies a run needs, 0 for a plain one (P34).
@@ -272,20 +372,31 @@ class Submits:
         stored = self._journal.read_entry_at(position)
         if stored is not None:
             return self._stored_receipt(stored, position - stored.entry.position)
-        return Receipt(
+        receipt = Receipt(
             transaction_id=transaction_id_to_text(transaction_id),
             n=1,
             level=Level.ORDERED,
             position=position,
             outcome="rejected" if rejected else "committed",
         )
+        told = self._journal.find_verdict(transaction_id) if rejected else None
+        if told is None:
+            return receipt
+        return decided_receipt(replace(receipt, prepared_at=position), *told)
 
-    @staticmethod
-    def _stored_receipt(stored: StoredEntry, index: int | None) -> Receipt:
+    def _stored_receipt(self, stored: StoredEntry, index: int | None) -> Receipt:
         entry = stored.entry
-        return make_receipt(
+        receipt = make_receipt(
             stored.ids, index, Level.ORDERED, entry.header, entry, stored.ordered_at
         )
+        fewer = self._receipts.fewer_copies(entry.position)
+        if fewer is not None:
+            receipt = replace(receipt, late=True, copies=fewer)
+        if receipt.outcome != PREPARED:
+            return receipt
+        at = 16 * (index or 0)
+        told = self._journal.find_verdict(stored.ids[at : at + 16])
+        return receipt if told is None else decided_receipt(receipt, *told)
 
     def _check_submit(self, level: Level, copies: int) -> None:
         check_copies(level, copies, len(self._master.view.members))
@@ -363,6 +474,8 @@ class Submits:
     ) -> Receipt:
         """Return the receipt of an ordered transaction once it has the level, or says `late`."""
         if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
+            return receipt
+        if receipt.outcome == PREPARED:
             return receipt
         end = receipt.position + receipt.n - 1
         reached = await self._receipts.wait_applied(end, copies, timeout)
@@ -467,12 +580,31 @@ class Submits:
             rejections=(ReceiptRejection(index=0, code=code, text=text),),
         )
 
+    async def find_decided(self, transaction_id: bytes, timeout: float) -> Receipt | None:
+        """Return as `find`; wait for the decision if the transaction is prepared (P35)."""
+        deadline = asyncio.get_running_loop().time() + min(timeout, MAX_WAIT_S)
+        while True:
+            seen = self._base.ordered.value
+            receipt = await self.find(transaction_id)
+            left = deadline - asyncio.get_running_loop().time()
+            if receipt is None or receipt.outcome != PREPARED or left <= 0:
+                return receipt
+            if self._base.ending.is_set():
+                return receipt
+            await self._base.ordered.reach(seen + 1, left)
+
     def _raised(self, receipt: Receipt) -> Receipt:
         """Return the receipt at level applied if the own replica has reached its position."""
         receipt, position = self._with_origins(receipt), receipt.position
         if position is None or position + receipt.n - 1 > self._replicas.applied(1):
             return receipt
+        if receipt.outcome == PREPARED:
+            return receipt  # nothing of it can be read
         return replace(receipt, level=Level.APPLIED)
+
+
+def _outcome_of(verdict: Verdict) -> str:
+    return "committed" if verdict.rejection is None else f"rejected ({verdict.rejection.code})"
 
 
 def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:

@@ -199,7 +199,9 @@ class Cycle:
             acceptance=acceptance,
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
             copies=copies,
-            alone=transaction.session is not None or any(o.files for o in operations),
+            alone=transaction.session is not None
+            or bool(transaction.participants)
+            or any(o.files for o in operations),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)

@@ -256,6 +256,7 @@ class Executor:
                     ordered_at=at,
                     tables=action.tables,
                     writes=action.writes,
+                    undecided=action.undecided,
                 )
             case PersistBallot():
                 return PutBallot(state=action.state)

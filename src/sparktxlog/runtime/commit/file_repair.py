@@ -110,12 +110,25 @@ class FileRepair:
         if header is None:
             return "", []
         payload = journal.read_payload(header.origin, header.incarnation, header.seq)
+        payload = payload or journal.read_prepared(transaction_id)
         if payload is not None:
             return header.origin, staged_files(read_manifest(payload))
-        # Published: its segment names the files.
+        # Published: its segment names the files; of a prepared one, that of its decision (P35).
+        if (told := journal.find_verdict(transaction_id)) is not None:
+            position = told[0] + told[1].index
         effects = [] if position is None else self._effects(position, position)
         staged = [effect for effect in effects if not effect.inline and effect.first == position]
         return header.origin, [file for effect in staged for file in effect.files]
+
+    async def fetch_prepared(self, payloads: Iterable[bytes]) -> None:
+        """Fetch the files of prepared transactions that a snapshot brings (P35).
+
+        What no node can supply is shown as damage; it is looked for again when it is needed.
+        """
+        for payload in payloads:
+            lost = await self._repair(staged_files(read_manifest(payload)))
+            for path, (why, asked) in lost.items():
+                self._damage.unreadable(path, why + _told(asked))
 
     # -- own runs without a stamp ------------------------------------------------------------------
 
@@ -248,7 +261,7 @@ class FileRepair:
             except TxLogError as error:
                 asked = await self._ask_all(file) if ask else {}
                 if asked is None:
-                    _log.warning("damaged file was fetched again", path=file.path)
+                    _log.warning("missing or damaged file was fetched", path=file.path)
                     if fetched is not None:
                         fetched.append(file.path)
                 else:

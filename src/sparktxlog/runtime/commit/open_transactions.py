@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sparktxlog.codec.mark_requests import check_prepared
 from sparktxlog.codec.requests import Preparation
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -32,6 +33,10 @@ class OpenTransaction:
     Args:
         transaction_id: Its id in the log.
         lease_s: Seconds after which it ends, if its client says nothing.
+        participants: With these its commit prepares it (P35).
+
+    Raises:
+        InvalidRequestError: It could not be prepared (definite).
     """
 
     def __init__(
@@ -44,7 +49,10 @@ class OpenTransaction:
         valid_until: int | None,
         condition: Condition | None,
         is_sync: bool = False,
+        participants: tuple[str, ...] = (),
     ) -> None:
+        if participants:
+            check_prepared((), valid_until, session)
         self.transaction_id = transaction_id
         self.lease_s = lease_s
         self.preparation = Preparation(transaction_id, limits)
@@ -60,9 +68,17 @@ class OpenTransaction:
         self.timer: asyncio.TimerHandle | None = None
         self._session, self._valid_until = session, valid_until
         self._condition, self._is_sync = condition, is_sync
+        self._participants = participants
 
     def prepared(self) -> PreparedTransaction:
-        """Return it as it is committed."""
+        """Return it as it is committed.
+
+        Raises:
+            InvalidRequestError: It has participants, and an operation that cannot wait for them
+                (definite); it stays open.
+        """
+        if self._participants:
+            check_prepared(self.preparation.operations, self._valid_until, self._session)
         return PreparedTransaction(
             transaction_id=self.transaction_id,
             operations=self.preparation.operations,
@@ -70,6 +86,7 @@ class OpenTransaction:
             valid_until=self._valid_until,
             condition=self._condition,
             is_sync=self._is_sync,
+            participants=self._participants,
         )
 
 

@@ -22,10 +22,14 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, Verdict
 
+#: Outcome of a transaction that takes effect later, if ever (P35).
+PREPARED = "prepared"
 #: Seconds that an acquired run usually needs to be ordered; after that a member is missing.
 ORDERING_S = 1.0
+#: Ordered runs with fewer copies than they need that are remembered; then the oldest is forgotten.
+_MOST_FEWER = 4_096
 
 
 @dataclass(slots=True, eq=False)
@@ -81,19 +85,12 @@ def make_receipt(
     rejections = () if entry is None else entry.rejections
     if single is not None:
         rejections = tuple(r for r in rejections if r.index == single)
-    told = tuple(
-        ReceiptRejection(
-            index=0 if single is not None else r.index,
-            code=r.code,
-            text=r.text,
-            table=r.table,
-            winner=r.winner,
-        )
-        for r in rejections
-    )
-    outcome = None
+    told = tuple(_rejection(r, 0 if single is not None else r.index) for r in rejections)
+    outcome, prepared_at = None, None
     if single is not None and entry is not None:
         outcome = "rejected" if told else "committed"
+        if told and told[0].code == PREPARED:
+            outcome, prepared_at, told = PREPARED, entry.position + single, ()
     at = 16 * (single or 0)
     return Receipt(
         transaction_id=transaction_id_to_text(ids[at : at + 16]) if single is not None else None,
@@ -104,8 +101,31 @@ def make_receipt(
         else RunId(origin=header.origin, incarnation=header.incarnation, seq=header.seq),
         position=None if entry is None else entry.position + (single or 0),
         outcome=outcome,
+        prepared_at=prepared_at,
         rejections=told,
         ordered_at=ordered_at,
+    )
+
+
+def decided_receipt(receipt: Receipt, run: int, verdict: Verdict) -> Receipt:
+    """Return the receipt of a prepared transaction once it is decided (P35).
+
+    Args:
+        run: Where the run starts that decides it.
+    """
+    reason = verdict.rejection
+    told = () if reason is None else (_rejection(reason, 0),)
+    return replace(
+        receipt,
+        position=run + verdict.index,
+        outcome="rejected" if told else "committed",
+        rejections=told,
+    )
+
+
+def _rejection(told: Rejection, index: int) -> ReceiptRejection:
+    return ReceiptRejection(
+        index=index, code=told.code, text=told.text, table=told.table, winner=told.winner
     )
 
 
@@ -149,6 +169,8 @@ class Receipts:
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
         #: Per number of copies, least position first.
         self._replicas: dict[int, list[_ReplicaWait]] = {}
+        #: Position of a run that was ordered with fewer copies than it needs → how many (P34).
+        self._fewer: dict[int, int] = {}
         self._tiebreak = itertools.count()
         self._expired = 0
 
@@ -181,6 +203,13 @@ class Receipts:
     def pending(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return submission and index of a transaction that is not ordered yet."""
         return self._by_id.get(transaction_id)
+
+    def fewer_copies(self, position: int) -> int | None:
+        """Return how many members held the run at a position at least, None = as many as it needs.
+
+        Known of own runs that were ordered since this start.
+        """
+        return self._fewer.get(position)
 
     def __len__(self) -> int:
         return len(self._by_ticket) + len(self._by_run)
@@ -279,7 +308,10 @@ class Receipts:
             return
         self._arrived(submission)
         submission.header, submission.entry = entry.header, entry
-        submission.fewer = copies if copies < submission.copies else None
+        if copies < submission.copies:
+            submission.fewer = self._fewer[entry.position] = copies
+            if len(self._fewer) > _MOST_FEWER:
+                del self._fewer[next(iter(self._fewer))]
         submission.ordered_at, submission.reached = at, Level.ORDERED
         self._settle(submission)
         self._drop_ids(submission)

@@ -17,7 +17,7 @@ from sparktxlog.codec.arrow import ddl_type, file_schema
 from sparktxlog.codec.requests import without_rows
 from sparktxlog.codec.rows import check_columns
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import required_columns, row_schema
+from sparktxlog.codec.validation import check_made_for, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -44,6 +44,7 @@ def verify_staged(
         PayloadStoreError: A file is missing: node and executors see different stores (definite).
         ManifestMismatchError: Size, digest or rows differ from the manifest, or a page cannot be
             decoded (definite).
+        StaleSchemaError: A table changed since the operation was prepared (definite).
         SchemaMismatchError: Columns of a file are not the table's (definite).
         InvalidRowsError: NULL in a key or NOT NULL column (definite).
     """
@@ -52,6 +53,8 @@ def verify_staged(
 
         def verified(operation: PreparedOperation) -> PreparedOperation | None:
             definition = created.get(operation.table) or tables[operation.table]
+            # The node may have learned of a change since the operation was checked.
+            check_made_for(definition, operation.schema_version)
             kind = operation.kind
             check = partial(_verified, kind, definition, payloads)
             found = replace(operation, files=tuple(threads.map(check, operation.files)))

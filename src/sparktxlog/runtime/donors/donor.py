@@ -144,9 +144,9 @@ class Donor:
             self._pins.pin, lease_id, list(report.tables)
         )
         try:
-            tables: tuple[OfferedTable, ...] = await self._run(
-                _offers, report, pinned, dict(self._base.master.catalog)
-            )
+            # The replica may stand before a change that this node's catalog has already.
+            catalog = await self._run(self._base.journal.read_definitions, report.position)
+            tables: tuple[OfferedTable, ...] = await self._run(_offers, report, pinned, catalog)
         except (NotFoundError, StorageError):
             await self._run(self._pins.release, lease_id)
             raise
@@ -314,7 +314,8 @@ def _offer(
     state = report.tables[table]
     if definition is None or definition.fingerprint() != state.schema:
         raise NotFoundError(
-            f"table {table!r} of the replica differs from that of the catalog",
+            f"table {table!r} of the replica differs from that of the log at position "
+            f"{report.position}",
             table=table,
             schema=state.schema,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sparktxlog.catchup.comparison import Comparison
@@ -22,6 +23,7 @@ from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.fleet.transfers import RunningCopy, Transfers, check_transfer
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
+from sparktxlog.storage.dropped_tables import dropped_path
 
 _MAX_WAIT_S = 300.0
 
@@ -273,6 +275,7 @@ class Fleet:
                 position=position,
                 applied=applied,
             )
+        places = await self._base.run_blocking(self._places_of, report, applied)
         return {
             "position": report.position,
             "chain_hash": report.chain_hash,
@@ -281,12 +284,23 @@ class Fleet:
                     "version": table.version,
                     "signature": table.signature.to_text(),
                     "schema": table.schema,
-                    "uri": str(self._base.config.lake_dir / name),
+                    "uri": str(places[name]),
                     "diverged": table.diverged,
                 }
                 for name, table in sorted(report.tables.items())
             },
         }
+
+    def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path]:
+        """Return where the tables of a report are now: some may be dropped since (P33)."""
+        lake = self._base.config.lake_dir
+        places = {name: lake / name for name in report.tables}
+        for name, position in self._base.journal.read_drops(report.position).items():
+            aside = dropped_path(lake, name, position)
+            # A worker moves it before it reports that.
+            if name in places and (position <= applied or aside.exists()):
+                places[name] = aside
+        return places
 
     # -- status ------------------------------------------------------------------------------------
 

@@ -185,6 +185,8 @@ class Export:
         header = run.stored.entry.header
         if header.seq:
             payload = self._journal.read_payload(header.origin, header.incarnation, header.seq)
+            if payload is None and header.n == 1:
+                payload = self._journal.read_prepared(run.stored.ids)
         else:
             payload = self._journal.read_announced(header.digest)
         return replace(run, stored=replace(run.stored, payload=payload))

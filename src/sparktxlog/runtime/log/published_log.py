@@ -206,6 +206,15 @@ class PublishedLog(LogOwner):
                     {"index": r.index, "code": r.code, "text": r.text}
                     for r in item.entry.rejections
                 ],
+                "decided": [
+                    {
+                        "index": one.index,
+                        "transaction_id": transaction_id_to_text(one.transaction_id),
+                        "prepared_at": one.position,
+                        "code": one.rejection.code if one.rejection else None,
+                    }
+                    for one in item.entry.verdicts
+                ],
                 "first_id": transaction_id_to_text(item.ids[:16]),
                 "ordered_at": item.ordered_at,
             }

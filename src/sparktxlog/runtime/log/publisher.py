@@ -245,6 +245,7 @@ class Publisher:
                 queue=queue,
                 creations=self._journal.read_created,
                 older=self._journal.read_definition,
+                prepared=self._journal.read_prepared,
             )
             self._log.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version

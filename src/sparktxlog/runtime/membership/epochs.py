@@ -32,6 +32,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
+from sparktxlog.protocol.words.versions import SYNCHRONOUS
 from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
@@ -390,6 +391,14 @@ def differences(config: NodeConfig, view: View) -> list[str]:
             f"acquisition-quorum is {config.quorum_rule} in the configuration, {view.quorum_rule} "
             f"is in force: run `sparktxlog peer set-quorum {config.quorum_rule}`, or change the "
             "configuration."
+        )
+    wanted = config.synchro_quorum or DEFAULT_EXPRESSION
+    in_force = view.synchro_rule or DEFAULT_EXPRESSION
+    # Below that version no rule can be in force, and none can be set.
+    if view.version >= SYNCHRONOUS and wanted.replace(" ", "") != in_force.replace(" ", ""):
+        found.append(
+            f"synchro-quorum is {wanted} in the configuration, {in_force} is in force: run "
+            f"`sparktxlog peer set-synchro-quorum '{wanted}'`, or change the configuration."
         )
     for place in config.places:
         seat = view.seat(place.id)

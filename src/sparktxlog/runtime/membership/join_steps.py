@@ -4,7 +4,8 @@ The first peer that a fresh node greets (a new node, or one that lost its disk) 
 which lineage to join, under which incarnation.  The node
 
 1. keeps the order and starts again, as a member of nothing;
-2. takes over a snapshot of a peer's queue and starts again from it;
+2. takes over a snapshot of a peer's queue, with the files of what is prepared and undecided there
+   (P35), and starts again from it;
 3. asks to be admitted.
 
 Each step is durable, so a crash between them costs nothing.  Until the snapshot is here the core
@@ -20,7 +21,7 @@ snapshot drops, and its status says so (`unverified_history`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -68,6 +69,9 @@ _WAITS_S = 1.5
 
 class Joining:
     """Carries out the steps before a fresh node can ask to be admitted."""
+
+    #: Fetches the staged files that payload containers name, as far as peers have them.
+    fetch_files: Callable[[Sequence[bytes]], Awaitable[None]]
 
     def __init__(self, base: Foundation, core: CoreLoop) -> None:
         self._base = base
@@ -221,12 +225,16 @@ class Joining:
         self._misses = 0
 
     def note_link(self, link: PeerLink) -> None:
-        """As a joiner, take over the queue of the first peer that is linked."""
-        if self._base.remains is not None:
-            # That peer has no log to join: both would found another one.
-            self._base.fail(self._base.remains)
-            return
+        """As a joiner, take over the queue of the first peer that is linked.
+
+        A node that lost its journal ends once every peer accepted it as it is: none of them has a
+        log to join, and together they would found another one.
+        """
         self._taken.add(link.node_id)
+        if self._base.remains is not None:
+            if not self.awaited():
+                self._base.fail(self._base.remains)
+            return
         if self._order is not None and not self.settled.is_set() and self._task is None:
             order = self._order
             self._task = self._start(
@@ -259,6 +267,7 @@ class Joining:
             self._task = None
             self.settled.set()
             return
+        await self.fetch_files([item.payload for item in snapshot.prepared])
         await self._executor.write(
             [
                 ResetJournal(

@@ -144,6 +144,10 @@ class Membership(GreetingNode):
         """Return whether this node has nothing of the log yet."""
         return self._base.is_fresh()
 
+    def is_joining(self) -> bool:
+        """Return whether this node has the log, and waits to be admitted."""
+        return self._base.master.phase is Phase.JOINING
+
     def is_linked(self, node_id: str) -> bool:
         """Return whether a node's known instance is linked; test a link that is up again."""
         link = self._base.links.get(node_id)

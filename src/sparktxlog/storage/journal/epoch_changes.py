@@ -15,17 +15,20 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import (
+    KeptPrepared,
     PutBallot,
     PutRestamp,
     PutView,
     QueueSnapshot,
     ResetJournal,
 )
+from sparktxlog.storage.journal.prepared_rows import put_kept
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     HEADER_COLUMNS,
@@ -169,6 +172,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
     )
     put_writes(db, list(snapshot.writes.items()), position)
+    put_kept(db, snapshot.prepared, position)
     put_meta(
         db,
         published=position,
@@ -193,7 +197,7 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
     last = snapshot.last
     if last is None:
         known = (snapshot.watermarks, snapshot.tables, snapshot.recent_ids, snapshot.writes)
-        whole = not any(known)
+        whole = not any(known) and not snapshot.prepared
         wanted = 0
     else:
         header = last.entry.header
@@ -203,6 +207,7 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
             and sum(snapshot.watermarks.values()) == snapshot.position
             and all(1 <= at <= snapshot.position for at, _ in snapshot.tables)
             and all(_fits(writes, snapshot.position) for writes in snapshot.writes.values())
+            and all(_is_whole(item, snapshot.position) for item in snapshot.prepared)
         )
         wanted = last.entry.position - 1
     if not whole or not _follow(snapshot.recent_ids, wanted):
@@ -214,6 +219,12 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
 
 def _fits(writes: TableWrites, position: int) -> bool:
     return 1 <= writes.position <= position and 0 <= writes.version <= position
+
+
+def _is_whole(item: KeptPrepared, position: int) -> bool:
+    one, manifest = item.undecided, read_manifest(item.payload)
+    said = (one.transaction_id, one.participants) == (manifest.ids, manifest.participants)
+    return said and 1 <= one.position <= position and bool(one.missing)
 
 
 def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:

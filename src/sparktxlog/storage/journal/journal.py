@@ -24,7 +24,7 @@ import structlog
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import InvariantViolation, StorageError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
+from sparktxlog.protocol.words.messages import QueueEntry, RunHeader, Verdict
 from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -47,6 +47,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal import epoch_changes, log_expiry
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.journal_reader import JournalReader
+from sparktxlog.storage.journal.prepared_rows import forget_decided, put_undecided, put_verdicts
 from sparktxlog.storage.journal.queue_ids import read_unfiled
 from sparktxlog.storage.journal.row_pruning import Ends, forget, held_bytes_of, read_held_bytes
 from sparktxlog.storage.journal.sqlite_schema import (
@@ -290,7 +291,7 @@ class Journal(JournalReader):
                     " content",
                     digests=[held.digest, header.digest],
                 )
-            if header.epoch > held.epoch:
+            if header != held and header.epoch >= held.epoch:
                 epoch_changes.restamp(self._db, header)
                 changes.append((True, header, manifest.ids))
             return None
@@ -328,6 +329,13 @@ class Journal(JournalReader):
             [(at, table.name, encode(table)) for at, table in write.tables],
         )
         put_writes(self._db, write.writes, self._ends.published)
+        put_undecided(self._db, write.undecided)
+        until = write.ordered_at - self._id_window_us
+        put_verdicts(self._db, write.entries, write.ordered_at, until, self._is_id_known)
+
+    def _is_id_known(self, verdict: Verdict) -> bool:
+        filed = self._id_files.first_of(verdict.transaction_id)
+        return verdict.position > self._ends.pruned or bool(filed)
 
     def _check_next(self, entry: QueueEntry) -> None:
         ends = self._ends
@@ -366,6 +374,7 @@ class Journal(JournalReader):
             "INSERT OR REPLACE INTO segments VALUES(?, ?, ?)",
             (write.segment.last, write.segment.first, encode(write.segment)),
         )
+        forget_decided(self._db, write.position)
         self._ends = replace(ends, published=write.position)
 
     def find_transaction(self, transaction_id: bytes) -> tuple[RunHeader, int] | None:

@@ -16,7 +16,7 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.messages import MergeBase, Verdict
 from sparktxlog.protocol.words.recovery import (
     RecoveredAnnouncement,
     RecoveredRun,
@@ -34,6 +34,13 @@ from sparktxlog.storage.interfaces import (
     StoredEntry,
 )
 from sparktxlog.storage.journal.id_files import IdFiles
+from sparktxlog.storage.journal.prepared_rows import (
+    read_container,
+    read_kept,
+    read_undecided,
+    read_verdict,
+    with_verdicts,
+)
 from sparktxlog.storage.journal.queue_ids import read_recent_ids, read_repeats
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
@@ -58,6 +65,7 @@ _PIECE_IDS = 1 << 16
 #: Containers of runs that may name staged files and are not published.
 _WAITING = (
     "SELECT payload FROM announcements",
+    "SELECT payload FROM prepared WHERE staged_bytes > 0",
     (
         "SELECT p.payload FROM incoming JOIN payloads p USING (origin, incarnation, seq)"
         " WHERE staged_bytes > 0"
@@ -155,6 +163,7 @@ class JournalReader:
                 repeats=read_repeats(db, base.position - id_window),
                 older_ids=self,
                 writes=read_writes(db),
+                undecided=read_undecided(db),
                 uncounted_to=meta.get("uncounted_to", 0),
             )
             return JournalState(
@@ -194,7 +203,7 @@ class JournalReader:
                 " WHERE q.position > ? ORDER BY q.position LIMIT ?",
                 (after, limit_runs),
             ).fetchall()
-        return [stored_entry(row, row[15]) for row in rows]
+            return with_verdicts(db, [stored_entry(row, row[15]) for row in rows])
 
     def read_entry_at(self, position: int) -> StoredEntry | None:
         """Return the entry that holds `position`, without payload."""
@@ -231,11 +240,25 @@ class JournalReader:
             position=position,
         )
 
-    def read_created(self, first: int, last: int) -> set[tuple[int, str]]:
-        """Return position and name of the tables created or changed from `first` to `last`."""
-        statement = "SELECT position, name FROM catalog WHERE position BETWEEN ? AND ?"
+    def read_created(self, first: int, last: int) -> dict[tuple[int, str], TableDefinition]:
+        """Return tables as they were created or changed from `first` to `last`.
+
+        By position and name.
+        """
+        statement = "SELECT position, name, definition FROM catalog WHERE position BETWEEN ? AND ?"
         with self._reading() as db:
-            return set(db.execute(statement, (first, last)))
+            rows = db.execute(statement, (first, last)).fetchall()
+        return {(position, name): definition_of(body) for position, name, body in rows}
+
+    def read_drops(self, after: int) -> dict[str, int]:
+        """Return the tables that were dropped after a position, and where each was first."""
+        statement = "SELECT position, name, definition FROM catalog WHERE position > ? ORDER BY 1"
+        found: dict[str, int] = {}
+        with self._reading() as db:
+            for position, name, body in db.execute(statement, (after,)):
+                if definition_of(body).is_dropped:
+                    found.setdefault(name, position)
+        return found
 
     def read_definition(self, table: str, schema_version: int) -> TableDefinition | None:
         """Return a table as it is or was at a schema version, None if it never had that."""
@@ -245,6 +268,24 @@ class JournalReader:
                 if (found := definition_of(body)).schema_version == schema_version:
                     return found
         return None
+
+    def read_definitions(self, position: int) -> dict[str, TableDefinition]:
+        """Return the tables by name as they are, or were, at a position."""
+        statement = "SELECT definition FROM catalog WHERE position <= ? ORDER BY position"
+        with self._reading() as db:
+            found = [definition_of(body) for (body,) in db.execute(statement, (position,))]
+        last = {table.name: table for table in found}
+        return {name: table for name, table in last.items() if not table.is_dropped}
+
+    def read_prepared(self, transaction_id: bytes) -> bytes | None:
+        """Return the container of a prepared transaction, None if its decision is published."""
+        with self._reading() as db:
+            return read_container(db, transaction_id)
+
+    def find_verdict(self, transaction_id: bytes) -> tuple[int, Verdict] | None:
+        """Return where the run starts that decides a prepared transaction, and how (P35)."""
+        with self._reading() as db:
+            return read_verdict(db, transaction_id)
 
     def find_withdrawn(self, transaction_id: bytes) -> tuple[str, str] | None:
         """Return code and text of the rejection of a transaction that never got a stamp."""
@@ -332,7 +373,7 @@ class JournalReader:
         )
 
     def read_waiting_payloads(self) -> list[bytes]:
-        """Return the payload containers of unpublished runs that may name staged files."""
+        """Return the containers of unpublished and undecided runs that may name staged files."""
         with self._reading() as db:
             return [payload for statement in _WAITING for (payload,) in db.execute(statement)]
 
@@ -421,6 +462,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         recent_ids=tuple(read_recent_ids(db, position - id_window, last.entry.position)),
         view=view,
         writes=read_writes(db, position),
+        prepared=read_kept(db, position),
     )
 
 

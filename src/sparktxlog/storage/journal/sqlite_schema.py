@@ -19,7 +19,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
-from sparktxlog.model.operation import Acceptance, RunFacts, Touch
+from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
@@ -78,6 +78,17 @@ CREATE TABLE table_writes(name TEXT, position INTEGER, version INTEGER, PRIMARY 
     WITHOUT ROWID
 """
 
+#: The same.  What is prepared and undecided after a run that changed it, NULL = it is decided; the
+#: containers of these; what became of them, by the first position of the run that decides.
+_PREPARED = """
+CREATE TABLE IF NOT EXISTS undecided(id BLOB, position INTEGER, body BLOB,
+    PRIMARY KEY(id, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS prepared(id BLOB PRIMARY KEY, staged_bytes INTEGER, payload BLOB);
+CREATE TABLE IF NOT EXISTS verdicts(run INTEGER, number INTEGER, id BLOB, body BLOB, at INTEGER,
+    PRIMARY KEY(run, number)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS verdicts_by_id ON verdicts(id);
+"""
+
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
@@ -108,8 +119,12 @@ class _Facts(msgspec.Struct, array_like=True):
     conditions: tuple[tuple[int, Condition], ...] = ()
     changes: tuple[tuple[int, str, TableChange], ...] = ()
     copies: int = 0
+    participants: tuple[str, ...] = ()
+    marks: tuple[tuple[int, Mark], ...] = ()
 
 
+#: The first so many fields are always written, others only up to the last one that says anything.
+_LEAST_FACTS = 4
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
 
@@ -151,6 +166,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         _check_version(connection, path)
         _fold_log(connection, path)
         connection.execute(_WITHDRAWN)
+        connection.executescript(f"BEGIN; {_PREPARED} COMMIT;")
         _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()
@@ -266,13 +282,9 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
 
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which have their own column."""
-    kept: tuple[Any, ...] = (facts.touches, facts.creates, facts.acceptance, facts.valid_until)
-    if facts.voided or facts.conditions or facts.changes or facts.copies:
-        kept = (*kept, facts.voided, facts.conditions)
-    if facts.changes or facts.copies:
-        kept = (*kept, facts.changes)
-    if facts.copies:
-        kept = (*kept, facts.copies)
+    kept = [getattr(facts, name) for name in _Facts.__struct_fields__]
+    while len(kept) > _LEAST_FACTS and not kept[-1]:
+        kept.pop()
     return encode(kept)
 
 

@@ -14,7 +14,7 @@ position that it wrote, so an act that was killed continues there and writes not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     SchemaMismatchError,
 )
+from sparktxlog.model.operation import Block
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import (
     link_or_copy,
@@ -201,7 +202,7 @@ class Quarantine:
         """
         notes = _Notes()
         pieces: list[pa.Table] = []
-        for held, group in groupby(runs, lambda run: run.stored.payload is not None):
+        for held, group in groupby(runs, lambda run: self._is_held(run.stored)):
             entries = [run.stored for run in group]
             pieces.append((self._built if held else self._found)(entries, notes))
         self._files.sync()
@@ -227,27 +228,68 @@ class Quarantine:
         found = self._journal.read_definition(table, schema_version)
         return None if found is None else _unpartitioned(found)
 
+    def _is_held(self, stored: StoredEntry) -> bool:
+        """Return whether the payloads of a run, and of what takes effect in it, are here (P35)."""
+        decided = (one for one in stored.entry.verdicts if one.rejection is None)
+        prepared = (self._journal.read_prepared(one.transaction_id) for one in decided)
+        return stored.payload is not None and all(prepared)
+
+    def _is_undecided(self, stored: StoredEntry) -> bool:
+        prepared = any(one.code == "prepared" for one in stored.entry.rejections)
+        return prepared and self._journal.find_verdict(stored.ids) is None
+
     def _built(self, entries: Sequence[StoredEntry], notes: _Notes) -> pa.Table:
-        """Make rows and files of payloads; a damaged payload loses only its own rows."""
+        """Make rows and files of payloads; a damaged payload loses only its own rows.
+
+        What is prepared and undecided keeps its rows too: nobody else may have them.
+        """
+        undecided = [item.entry.position for item in entries if self._is_undecided(item)]
+        shown = [
+            replace(item, entry=replace(item.entry, rejections=()))
+            if item.entry.position in undecided
+            else item
+            for item in entries
+        ]
         try:
-            _, rows = build_segment(entries, self._tables, self._files, older=self._older)
+            _, rows = build_segment(
+                shown,
+                self._tables,
+                self._files,
+                older=self._older,
+                prepared=self._journal.read_prepared,
+            )
         except _DAMAGED as error:
             if len(entries) > 1:
                 return pa.concat_tables([self._built([entry], notes) for entry in entries])
             notes.remark(entries[0], f"its payload cannot be read: {error.message}")
             return restored_rows(entries)
+        if undecided:
+            is_undecided = pc.is_in(rows["position"], pa.array(undecided, pa.int64()))
+            outcome = pc.if_else(is_undecided, "prepared", rows["outcome"])
+            at = rows.schema.get_field_index("outcome")
+            rows = rows.set_column(at, rows.schema.field(at), outcome)
         for entry in entries:
-            assert entry.payload is not None
-            for block in read_manifest(entry.payload).blocks:
-                if block.inline is not None or block.txs is None:
-                    continue
-                position = entry.entry.position + block.txs[0]
+            for block, position in self._blocks(entry):
                 if block.definition is not None:
                     notes.creates.setdefault(position, []).append(block.definition)
                 notes.gone(position, [f.path for f in block.files if not self._files.keep(f.path)])
                 for file in block.files:
                     notes.partition(position, file.path, file.partition)
         return rows
+
+    def _blocks(self, stored: StoredEntry) -> Iterator[tuple[Block, int]]:
+        """Yield the blocks without inline rows, and the positions where they take effect."""
+        assert stored.payload is not None
+        entry = stored.entry
+        parts = [(stored.payload, entry.position)]
+        for one in entry.verdicts:
+            payload = self._journal.read_prepared(one.transaction_id)
+            if one.rejection is None and payload is not None:
+                parts.append((payload, entry.position + one.index))
+        for payload, start in parts:
+            for block in read_manifest(payload).blocks:
+                if block.inline is None and block.txs is not None:
+                    yield block, start + block.txs[0]
 
     # -- from what was published -------------------------------------------------------------------
 

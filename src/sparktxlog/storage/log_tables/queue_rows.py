@@ -204,14 +204,19 @@ def _outcomes(
     """Return outcome and reason of each transaction; only rejected ones need Python objects."""
     places: list[int] = []
     texts: list[str] = []
+    prepared: list[int] = []
     for start, item in zip(starts, entries, strict=True):
         for rejection in item.entry.rejections:
             places.append(int(start) + rejection.index)
+            if rejection.code == "prepared":
+                prepared.append(places[-1])
             texts.append(f"{rejection.code}: {rejection.text}")
     number = np.full(count, -1, np.int64)
     number[places] = np.arange(len(places))
     committed = number < 0
-    names = pa.array(["rejected", "committed"], pa.string())
-    outcome = names.take(pa.array(committed.astype(np.int8)))
+    kinds = committed.astype(np.int8)
+    kinds[prepared] = 2
+    names = pa.array(["rejected", "committed", "prepared"], pa.string())
+    outcome = names.take(pa.array(kinds))
     reason = pa.array(texts, pa.string()).take(pa.array(number, mask=committed))
     return outcome, pc.cast(reason, pa.string())

@@ -150,14 +150,23 @@ class InlineGroup:
             return None
         keys = self.definition.keys if self.kind is OperationKind.DELETE_KEYS else None
         schema = arrow_schema(self.definition, keys)
+        # What was rejected may be rows of another table, which lost to the creation of this one.
+        given = [
+            (rows, positions, ops)
+            for rows, positions, ops in zip(self._parts, self._positions, self._ops, strict=True)
+            if not np.isin(positions, rejected).all()
+        ]
+        if not given:
+            return None
         try:
-            table = pa.concat_tables([_conform(part, schema) for part in self._parts])
+            table = pa.concat_tables([_conform(rows, schema) for rows, _, _ in given])
             table = table.rename_columns(list(self.definition.in_files(schema.names)))
         except (pa.ArrowException, KeyError) as error:
             raise CorruptLogError(
                 f"inline rows do not have the columns of table {self.table!r}: {error}"
             ) from error
-        positions, ops = np.concatenate(self._positions), np.concatenate(self._ops)
+        positions = np.concatenate([at for _, at, _ in given])
+        ops = np.concatenate([at for _, _, at in given])
         table = table.append_column(POSITION_COLUMN, pa.array(positions))
         table = table.append_column(OP_COLUMN, pa.array(ops))
         if len(rejected):

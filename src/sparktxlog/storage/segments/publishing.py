@@ -7,14 +7,15 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from sparktxlog.codec.payload import read_manifest, split_payload
 from sparktxlog.errors import CorruptLogError, InvariantViolation
-from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
 from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
@@ -26,10 +27,12 @@ from sparktxlog.storage.segments.inline_files import InlineFile, InlineGroup, In
 INLINE_DIRECTORY = "inline"
 #: Table, kind and schema version.
 _GroupKey = tuple[str, OperationKind, int]
-#: Returns the tables created at positions from … to: (position, name).
-Creations = Callable[[int, int], Collection[tuple[int, str]]]
+#: Returns the tables created or changed at positions from … to, by position and name.
+Creations = Callable[[int, int], Mapping[tuple[int, str], TableDefinition]]
 #: Returns a table as it was at an older schema version, None if it never had that.
 Definitions = Callable[[str, int], TableDefinition | None]
+#: Returns the container of a prepared transaction by its id.
+Prepared = Callable[[bytes], bytes | None]
 
 
 def plan_segments(
@@ -59,6 +62,7 @@ def build_segment(
     payloads: FileSink,
     creations: Creations | None = None,
     older: Definitions | None = None,
+    prepared: Prepared | None = None,
 ) -> tuple[Segment, pa.Table]:
     """Write the inline files of one segment and return it with its rows for the queue table.
 
@@ -69,6 +73,7 @@ def build_segment(
         creations: Distinguishes a creation from its repeat, which has no effect (P25b); called
             only if there is one.  None = every creation counts.
         older: Knows tables as they were before a change (P33); None = there was none.
+        prepared: Knows what takes effect in the place of a mark (P35); None = nothing does.
 
     Raises:
         CorruptLogError: A payload is damaged or missing.
@@ -79,17 +84,10 @@ def build_segment(
     groups: dict[_GroupKey, InlineGroup] = {}
     operations = OperationColumns()
     effects: list[TableEffect] = []
-    created: Collection[tuple[int, str]] | None = None
+    created: Mapping[tuple[int, str], TableDefinition] | None = None
     submitted_at: list[int | None] = []
-    for item in entries:
-        if item.payload is None:
-            raise CorruptLogError(
-                f"the payload of position {item.entry.position} is missing and not published yet",
-                position=item.entry.position,
-            )
-        manifest = read_manifest(item.payload)
-        submitted_at.append(manifest.submitted_at)
-        sections = split_payload(item.payload)[1]
+    for manifest, payload, start in _manifests(entries, prepared, submitted_at):
+        sections = split_payload(payload)[1]
         for block in manifest.blocks:
             if block.inline is not None:
                 key = (block.table, block.kind, block.schema_version)
@@ -97,14 +95,16 @@ def build_segment(
                 if group is None:
                     definition = _definition(block, tables, older)
                     groups[key] = group = InlineGroup(block.table, block.kind, definition)
-                group.add(block, sections[block.inline.index], item.entry.position)
+                group.add(block, sections[block.inline.index], start)
                 continue
-            position = item.entry.position + _only_transaction(block)
+            position = start + _only_transaction(block)
             operations.add_block(block, position)
             if block.kind is OperationKind.CREATE_TABLE and creations is not None:
                 created = creations(first, last) if created is None else created
-                if (position, block.table) not in created:
+                definition = created.get((position, block.table))
+                if definition is None:
                     continue
+                block = _effective(block, definition)
             if not _contains(rejected, position):
                 effects.append(_block_effect(block, position))
     files = _write_groups(groups, payloads, first, last, rejected, operations, effects)
@@ -123,6 +123,40 @@ def build_segment(
     return segment, queue_rows(entries, submitted_at, operations, files)
 
 
+def _manifests(
+    entries: Sequence[StoredEntry], prepared: Prepared | None, submitted_at: list[int | None]
+) -> Iterator[tuple[RunManifest, bytes, int]]:
+    """Yield each run: its manifest, its container, and the position of its first transaction.
+
+    A prepared transaction that is committed follows the run that decides it, in the place of the
+    mark that does (P35).
+
+    Args:
+        submitted_at: Gets the wall clock of each entry.
+    """
+    for item in entries:
+        entry = item.entry
+        if item.payload is None:
+            raise CorruptLogError(
+                f"the payload of position {entry.position} is missing and not published yet",
+                position=entry.position,
+            )
+        manifest = read_manifest(item.payload)
+        submitted_at.append(manifest.submitted_at)
+        yield manifest, item.payload, entry.position
+        for one in entry.verdicts:
+            if one.rejection is not None:
+                continue
+            payload = None if prepared is None else prepared(one.transaction_id)
+            if payload is None:
+                raise CorruptLogError(
+                    f"what was prepared at position {one.position} is missing, and takes effect "
+                    f"at {entry.position + one.index}, which is not published yet",
+                    position=one.position,
+                )
+            yield read_manifest(payload), payload, entry.position + one.index
+
+
 def publish(
     entries: Sequence[StoredEntry],
     *,
@@ -132,6 +166,7 @@ def publish(
     queue: QueueTable,
     creations: Creations | None = None,
     older: Definitions | None = None,
+    prepared: Prepared | None = None,
 ) -> list[MarkPublished]:
     """Publish ordered entries: files, rows, fsync; return the writes for the journal.
 
@@ -152,7 +187,7 @@ def publish(
         *plan_segments(known, signature_interval),
         *plan_segments(entries[len(known) :], signature_interval),
     ):
-        segment, piece_rows = build_segment(piece, tables, payloads, creations, older)
+        segment, piece_rows = build_segment(piece, tables, payloads, creations, older, prepared)
         segments.append(segment)
         rows.append(piece_rows)
     payloads.sync(
@@ -232,6 +267,11 @@ def _only_transaction(block: Block) -> int:
             f" {'all' if block.txs is None else len(block.txs)} transactions, not to one"
         )
     return block.txs[0]
+
+
+def _effective(block: Block, definition: TableDefinition) -> Block:
+    """Return a create with the table as it came into being: schema versions go on (P33)."""
+    return replace(block, definition=definition, schema_version=definition.schema_version)
 
 
 def _block_effect(block: Block, position: int) -> TableEffect:

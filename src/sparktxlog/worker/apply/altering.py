@@ -17,10 +17,11 @@ from deltalake import DeltaTable, Schema
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.deltalog import STORED_NAME
 from sparktxlog.worker.apply.tables import WIDENING, OwnCommit, commit_by_hand, lowest_protocol
 
 _MODE, _MOST = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
-_ID, _STORED = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+_ID = "delta.columnMapping.id"
 _WIDE, _STEPS = "delta.enableTypeWidening", "delta.typeChanges"
 
 #: A field of a schema as Delta's JSON has it.
@@ -92,7 +93,7 @@ def _changed(
         if after.is_mapped:
             _map(added, configuration)
             for field, stored in zip(added, after.in_files(names), strict=True):
-                field["metadata"][_STORED] = stored
+                field["metadata"][STORED_NAME] = stored
         fields += added
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
 
@@ -101,7 +102,7 @@ def _map(fields: list[Field], configuration: dict[str, str]) -> None:
     """Give fields and those in them an id, and in files the names that they have."""
     for field in fields:
         configuration[_MOST] = str(int(configuration[_MOST]) + 1)
-        field["metadata"] |= {_ID: int(configuration[_MOST]), _STORED: field["name"]}
+        field["metadata"] |= {_ID: int(configuration[_MOST]), STORED_NAME: field["name"]}
         _map(_inner(field["type"]), configuration)
 
 

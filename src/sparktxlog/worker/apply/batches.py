@@ -33,6 +33,9 @@ _STEPS_PER_STAGE = 4
 _CLEARING = (OperationKind.DELETE_WHERE, OperationKind.OVERWRITE)
 _APPENDING = (OperationKind.APPEND, OperationKind.OVERWRITE)
 _KEYED = (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
+#: Kinds that are about the table itself.
+_ENDS_OF_LIFE = (OperationKind.CREATE_TABLE, OperationKind.DROP_TABLE)
+_ABOUT_TABLES = (*_ENDS_OF_LIFE, OperationKind.ALTER_TABLE)
 
 
 class LogPlace(NamedTuple):
@@ -128,6 +131,10 @@ class TablePlan:
     table: str
     create: TableDefinition | None = None
     stages: tuple[TableStage, ...] = ()
+    #: Position at which the table is dropped after its stages, None = it stays.
+    dropped: int | None = None
+    #: What is done to the table that is created after that under the same name.
+    successor: TablePlan | None = None
 
     def steps(self) -> list[Step]:
         """Return the commits in order; a step may have nothing to commit."""
@@ -273,9 +280,12 @@ def plan_batch(
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
-            repeated = effect.kind == OperationKind.CREATE_TABLE and effect.table in known
-            if effect.last >= begin.position and not repeated:
+            if effect.last >= begin.position:
                 effects.setdefault(effect.table, []).append(effect)
+    plans = [
+        _plan_table(name, effects[name], extent, (begin, end), known=name in known)
+        for name in sorted(effects)
+    ]
     return Batch(
         first=segments[0].first + done,
         last=segments[-1].last,
@@ -284,21 +294,61 @@ def plan_batch(
         epoch=segments[-1].epoch,
         transactions=sum(segment.transactions for segment in segments) - done,
         rejected=sum(segment.rejected for segment in segments),
-        tables={
-            name: _plan_table(name, effects[name], extent, begin, end) for name in sorted(effects)
-        },
+        tables={plan.table: plan for plan in plans if plan is not None},
     )
 
 
 def _plan_table(
-    table: str, effects: Sequence[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
+    table: str,
+    effects: Sequence[TableEffect],
+    extent: Extent,
+    bounds: tuple[LogPlace, LogPlace],
+    *,
+    known: bool,
+) -> TablePlan | None:
+    """Plan the tables of one name: the one that is there, and the one that is there at the end.
+
+    A table that is created and dropped within the batch is left out.  Schema versions go on from a
+    dropped table to the one that is created after it, so they tell whose an effect is (P33).
+
+    Args:
+        known: The replica has a table of that name.
+
+    Returns:
+        None if nothing is to be done.
+    """
+    drops = {e.schema_version: e.first for e in effects if e.change and e.change.is_dropped}
+    if not drops:
+        # The replica's table: to create it again has no effect.
+        kept = [e for e in effects if not known or e.kind != OperationKind.CREATE_TABLE]
+        return _plan_life(table, kept, extent, bounds) if kept else None
+    successor = None
+    if after := [effect for effect in effects if effect.schema_version > max(drops)]:
+        successor = _plan_life(table, after, extent, bounds)
+    if not known:
+        return successor
+    last = min(drops)
+    before = [
+        effect
+        for effect in effects
+        if effect.schema_version <= last and effect.kind not in _ENDS_OF_LIFE
+    ]
+    plan = _plan_life(table, before, extent, bounds)
+    return replace(plan, dropped=drops[last], successor=successor)
+
+
+def _plan_life(
+    table: str,
+    effects: Sequence[TableEffect],
+    extent: Extent,
+    bounds: tuple[LogPlace, LogPlace],
 ) -> TablePlan:
     """Plan one table: what was made for a schema version comes before the change to the next."""
     create = next((effect.definition for effect in effects if effect.definition is not None), None)
     stages: list[TableStage] = []
     for version in sorted({effect.schema_version for effect in effects}):
         made_for = [effect for effect in effects if effect.schema_version == version]
-        stages += _stages_of_schema(made_for, extent, begin, end)
+        stages += _stages_of_schema(made_for, extent, *bounds)
         stages += [TableStage(index=0, change=e.change) for e in made_for if e.change is not None]
     numbered = (replace(stage, index=index) for index, stage in enumerate(stages))
     return TablePlan(table=table, create=create, stages=tuple(numbered))
@@ -311,7 +361,7 @@ def _stages_of_schema(
     rows: list[TableEffect] = []
     for effect in effects:
         kind = OperationKind(effect.kind)
-        if kind in (OperationKind.CREATE_TABLE, OperationKind.ALTER_TABLE):
+        if kind in _ABOUT_TABLES:
             continue
         if kind is OperationKind.DELETE_WHERE:
             wheres.append((LogPlace(effect.first, effect.op), effect.predicate or "false"))

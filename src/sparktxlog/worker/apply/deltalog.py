@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Action = dict[str, Any]
+#: Where a schema has the name in files of a column with two names.
+STORED_NAME = "delta.columnMapping.physicalName"
 #: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
 
@@ -52,6 +54,15 @@ class LogVersion:
     def configuration(self) -> dict[str, str]:
         """Table properties."""
         return dict(self.metadata.get("configuration") or {})
+
+    @property
+    def names_in_files(self) -> dict[str, str]:
+        """Name in files → name of each column."""
+        fields: list[Action] = json.loads(self.metadata["schemaString"])["fields"]
+        return {
+            field.get("metadata", {}).get(STORED_NAME, field["name"]): field["name"]
+            for field in fields
+        }
 
 
 def read_log(

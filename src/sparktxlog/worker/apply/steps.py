@@ -7,6 +7,7 @@ last commit in the table's log says with which step and signature to continue.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +25,11 @@ from pyspark.sql import functions as F
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.predicate import evaluable
-from sparktxlog.errors import ApplyError, DiskFullError, first_lines
+from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_lines
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.dropped_tables import put_aside
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
@@ -43,10 +45,14 @@ from sparktxlog.worker.apply.tables import (
     create_table,
     newest_version,
     own_progress,
+    read_actions,
+    read_commit,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
 
 #: System errors of a full disk, and of a full quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -116,6 +122,38 @@ class TableSteps:
         if own is not None:
             progress.done = own.step
             progress.signature = TableSignature.from_text(own.signature)
+
+    def drop(
+        self, batch: Batch, plan: TablePlan, progress: TableProgress, *, resumed: bool, sound: bool
+    ) -> None:
+        """Do what a batch does to a table that it drops, and move its directory aside, durably.
+
+        A table that stands still is moved as it is: nobody asks for its rows any more.
+
+        Args:
+            resumed: The batch was begun before; perhaps the table is dropped already.
+            sound: It holds what the log says up to the batch.
+
+        Raises:
+            ApplyError: A step failed; the next call goes on there.
+        """
+        name, table = plan.table, self._lake / plan.table
+        assert plan.dropped is not None
+        if not os.path.lexists(table) or (resumed and not _is_former(table, batch, self._lineage)):
+            return
+        if sound:
+            try:
+                self.find_progress(progress, batch if resumed else None)
+                counted = self.count_unclaimed(
+                    replace(batch, tables={name: plan}), {name: progress}
+                )
+                self.apply(batch, plan, progress, counted)
+            except DivergedError as error:
+                _logger.warning("%s; it is dropped as it is", error)
+        with failures_named(name):
+            path = put_aside(self._lake, name, plan.dropped)
+            forget_log(self._session, table)
+        _logger.info("table %s is dropped at %d; its files: %s", name, plan.dropped, path)
 
     def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
         """Count appended rows for which no submitter gave a claim; at most one Spark job."""
@@ -248,6 +286,18 @@ class TableSteps:
             *[F.lit(None).alias(column.name) for column in change.add],
         )
         return signature_of(rows, after)
+
+
+def _is_former(table: Path, batch: Batch, lineage: str) -> bool:
+    """Return whether a directory is not that of a table which the batch itself created."""
+    log = table / "_delta_log"
+    actions = read_actions(commit_path(table, 0)) if commit_path(table, 0).exists() else None
+    if actions is None:
+        # Delta removes old commits; of a table that is about to be created there is none.
+        return log.is_dir() and any(path.name[:20].isdigit() for path in log.iterdir())
+    # Its name may be written in another case, where the file system ignores that.
+    own = read_commit(table, 0).own
+    return own is None or (own.lineage, own.last_position) != (lineage, batch.last)
 
 
 def _identity(table: Path, version: int) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import time_ns
 
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
+from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.worker.backup.image_store import (
     Image,
     ImageFile,
@@ -84,9 +85,11 @@ def back_up_replica(
         store.check_free(name)
         tried: list[ReplicaState] = []
         while True:
+            drops = _drops_in(lake)
             state = _whole_batch(lake)
             try:
-                return _Backup(lake, store, state, tell).run(name, site, repeated=len(tried))
+                backup = _Backup(lake, store, state, tell, drops)
+                return backup.run(name, site, repeated=len(tried))
             except (VersionGoneError, FileNotFoundError) as error:
                 if len(tried) + 1 >= _ATTEMPTS or not _is_newer(read_state(lake), state):
                     raise StorageError(
@@ -136,6 +139,10 @@ def _is_newer(now: ReplicaState | None, before: ReplicaState) -> bool:
     )
 
 
+def _drops_in(lake: Path) -> set[tuple[str, int]]:
+    return {(table.table, table.position) for table in dropped_tables(lake)}
+
+
 class _Backup:
     """One attempt at one batch."""
 
@@ -145,8 +152,10 @@ class _Backup:
         store: ImageStore,
         state: ReplicaState,
         tell: Callable[[ImageProgress], None],
+        drops: set[tuple[str, int]],
     ) -> None:
         self._lake = lake
+        self._drops = drops
         self._store = store
         self._state = state
         self._tell = tell
@@ -177,6 +186,9 @@ class _Backup:
                     ImageProgress(table=table, files=files_done, size_bytes=done, total_bytes=total)
                 )
             tables[table] = _image_table(state.tables[table], stored)
+        if gone := sorted(_drops_in(self._lake) - self._drops):
+            # Its files may be those of the next table of that name.
+            raise VersionGoneError(f"table {gone[0][0]!r} was dropped meanwhile")
         image = Image(
             name=name,
             created_at=time_ns() // 1000,

@@ -2,12 +2,13 @@
 
     <store>/images, files            images from which no log can be replayed; files of no image
     lake/_sparktxlog/quarantine/     rows and tables that copies replaced (`table_quarantine`)
+    lake/_sparktxlog/dropped/        tables that were dropped (`dropped_tables`)
     <backup-dir>/<copy id>/          files that copies replaced (`old_files`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
-because the log begins after its position, and the site has newer ones.  Quarantine and old files
-are removed only if they are older than an operator's number of days.  Each removal may be repeated:
-the next run removes what a crash left of a directory.
+because the log begins after its position, and the site has newer ones.  Quarantine, dropped tables
+and old files are removed only if they are older than an operator's number of days.  Each removal
+may be repeated: the next run removes what a crash left of a directory.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
-from sparktxlog.storage.durability import append_line, sync_directory, whole_lines
+from sparktxlog.storage.dropped_tables import dropped_tables
+from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, read_state
 
 #: Newest images of a site that are always kept.
 KEEP_IMAGES = 3
 _DAY_US = 86_400_000_000
+#: In the name of a dropped table whose removal was begun.
+_BEGUN = ".removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,8 @@ class Unwanted:
     keep_images: int = KEEP_IMAGES
     #: Remove quarantine older than these days, ≥ 1; None = none.
     quarantine_days: int | None = None
+    #: Remove tables that were dropped here more days ago, ≥ 1; None = none.
+    dropped_days: int | None = None
     #: Remove files that copies replaced more days ago, ≥ 1; None = none.
     backup_days: int | None = None
     dry_run: bool = False
@@ -48,7 +54,8 @@ class Unwanted:
     @property
     def anything(self) -> bool:
         """Whether there is anything to remove."""
-        return (self.images, self.quarantine_days, self.backup_days) != (None, None, None)
+        days = (self.quarantine_days, self.dropped_days, self.backup_days)
+        return self.images is not None or any(age is not None for age in days)
 
     def check(self, *, old_files: bool) -> None:
         """Refuse impossible values.
@@ -62,6 +69,7 @@ class Unwanted:
         for name, value in (
             ("keep-images", self.keep_images),
             ("drop-quarantine-older-than", self.quarantine_days),
+            ("remove-dropped-older-than", self.dropped_days),
             ("drop-backups-older-than", self.backup_days),
         ):
             if value is not None and value < 1:
@@ -109,7 +117,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `quarantine` or `backups`.
+    #: `images`, `quarantine`, `dropped` or `backups`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]
@@ -160,6 +168,11 @@ def remove_expired(
                 "quarantine",
                 lambda: _remove_quarantine(lake, before_us, now_us, unwanted.dry_run),
             )
+        )
+    if unwanted.dropped_days is not None:
+        dropped_us = now_us - unwanted.dropped_days * _DAY_US
+        done.append(
+            _attempt("dropped", lambda: _remove_dropped(lake, dropped_us, unwanted.dry_run))
         )
     if unwanted.backup_days is not None and site.backup_dir is not None:
         root, limit_us = site.backup_dir, now_us - unwanted.backup_days * _DAY_US
@@ -259,6 +272,23 @@ def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
     """Record the removal after it, in a new line; lines are never removed."""
     note = {"table": line.table, "copy_id": line.copy_id, "at": now_us, "removed": line.path}
     append_line(journal, json.dumps(note).encode())
+
+
+# --- dropped tables ---------------------------------------------------------------------------
+
+
+def _remove_dropped(lake: Path, before_us: int, dry_run: bool) -> Removal:
+    done = Removal(kind="dropped", removed=[])
+    for table in dropped_tables(lake):
+        path, begun = table.path, _BEGUN in table.path.name
+        if table.dropped_at >= before_us and not begun:
+            done.kept += 1
+            continue
+        if not begun and not dry_run:
+            # What a crash leaves of it would look younger.
+            path = path.rename(free_name(path.with_name(path.name + _BEGUN)))
+        _remove_tree(path, done, str(table.path.relative_to(lake)), dry_run)
+    return done
 
 
 # --- old files of copies ----------------------------------------------------------------------

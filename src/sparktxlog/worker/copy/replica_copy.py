@@ -254,6 +254,7 @@ class ReplicaCopy:
                     staged.offered.version,
                     examined,
                     reason,
+                    None if known is None else known.definition,
                 )
             self._quarantined[name] = -1 if saved.rows is None else saved.rows
             _logger.warning("table %s: %s; see %s", name, reason, saved.path)

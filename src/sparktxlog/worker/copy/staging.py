@@ -117,7 +117,8 @@ class CopyStager:
                 if standing is not None:
                     self.standing[name] = standing
                     continue
-                olds[name] = None if self._options.history else self._readable_log(name)
+                whole = self._options.history or self._is_another(offered)
+                olds[name] = None if whole else self._readable_log(name)
                 logs[name] = self._select_log(offered, whole=olds[name] is None)
         self._fetcher.require_space([*logs.values()])
         planned = {}
@@ -128,6 +129,12 @@ class CopyStager:
                     planned[name] = self._plan(offered, logs[name], olds[name])
         self._fetcher.require_space([table.data for table in planned.values()])
         return planned
+
+    def _is_another(self, offered: OfferedTable) -> bool:
+        """Return whether the replica's table of that name was dropped before the offered one."""
+        known = self._state.tables.get(offered.definition.name)
+        first = offered.definition.first_version
+        return known is not None and known.definition.first_version != first
 
     def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
         return self._fetcher.select(offered.definition.name, log_files(offered, whole=whole))

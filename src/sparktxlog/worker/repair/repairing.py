@@ -45,6 +45,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
@@ -383,7 +384,9 @@ class TableRepair:
     def _export(self, table: ReplicaTable, examined: Examined, reason: str) -> None:
         quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         own = self.lake / table.definition.name
-        saved = quarantine.save_rows(table.definition, own, table.version, examined, reason)
+        saved = quarantine.save_rows(
+            table.definition, own, table.version, examined, reason, table.definition
+        )
         self._quarantined, self._quarantine_path = saved.rows, saved.path
 
     def _commit(self, table: ReplicaTable, examined: Examined) -> int:
@@ -439,7 +442,7 @@ class TableRepair:
             )
         batch = plan_batch(
             [
-                replace(segment, effects=tuple(e for e in segment.effects if e.table == name))
+                replace(segment, effects=tuple(e for e in segment.effects if _concerns(e, table)))
                 for segment in found
             ],
             inline_extent(Path(self.info.payload_root), found[-1].last),
@@ -447,8 +450,10 @@ class TableRepair:
             known=() if table.version < 0 else (name,),
         )
         plan = batch.tables.get(name)
+        anew = None if plan is None or table.version >= 0 else plan.create
         progress = TableProgress(
-            definition=table.definition,
+            # Built anew it begins as it was created; changes of it follow in the log (P33).
+            definition=anew or table.definition,
             recorded=table.version,
             version=table.version,
             signature=table.signature,
@@ -459,7 +464,11 @@ class TableRepair:
             steps.apply(batch, plan, progress, counted)
         self._save(
             replace(
-                table, version=progress.version, signature=progress.signature, position=batch.last
+                table,
+                definition=progress.definition,
+                version=progress.version,
+                signature=progress.signature,
+                position=batch.last,
             )
         )
 
@@ -473,6 +482,12 @@ class TableRepair:
         except TxLogError as error:
             # The worker reports anyway, and any later recount has the same result.
             _logger.warning("the node did not take the recount: %s", error)
+
+
+def _concerns(effect: TableEffect, table: ReplicaTable) -> bool:
+    """Return whether an effect is on a table, and not on a dropped one of that name (P33)."""
+    definition = table.definition
+    return effect.table == definition.name and effect.schema_version >= definition.first_version
 
 
 def _repair_id(table: ReplicaTable) -> str:

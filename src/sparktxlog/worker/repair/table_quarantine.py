@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -29,9 +29,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sparktxlog.codec.alterations import widens
+from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
-from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.apply.deltalog import forget_log, read_log
 from sparktxlog.worker.apply.merging import read_version, tagged
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.backup.old_files import link_tree
@@ -41,7 +44,7 @@ from sparktxlog.worker.replica.state import STATE_DIRECTORY
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.table import Column, TableDefinition
 
 #: Most foreign commits named in a line; the table's own history has all of them.
 _NAMED = 100
@@ -98,6 +101,7 @@ class TableQuarantine:
         donor_version: int,
         examined: Examined,
         reason: str,
+        known: TableDefinition | None,
     ) -> Quarantined:
         """Save the rows of the old table that the donor's version lacks, duplicates counted.
 
@@ -105,8 +109,10 @@ class TableQuarantine:
         and the line says so.
 
         Args:
+            definition: Of the donor's version.
             donor: The staged table.
             examined: The version that is saved.
+            known: The old table as the log had made it; None = the replica does not know it.
 
         Raises:
             OSError: The files cannot be kept; the table must not be replaced.
@@ -119,7 +125,7 @@ class TableQuarantine:
         target = self._target(name, examined, exports)
         note, rows, path = "", None, str(target.relative_to(self._lake))
         try:
-            rows = self._export(definition, examined.version, donor, donor_version, target)
+            rows = self._export(definition, examined.version, donor, donor_version, target, known)
         except (PySparkException, Py4JError) as error:
             note = f"the table cannot be read, its files are kept: {str(error).split(chr(10))[0]}"
             kept = free_name(target.with_name(f"{target.name}.files"))
@@ -148,6 +154,7 @@ class TableQuarantine:
         donor: Path,
         donor_version: int,
         target: Path,
+        known: TableDefinition | None,
     ) -> int:
         """Write the rows of a version that the donor's lacks; return their number."""
         name, old = definition.name, self._lake / definition.name
@@ -155,7 +162,8 @@ class TableQuarantine:
         with tagged(self._session, "quarantine", name):
             held = read_version(self._session, str(old), version)
             staged = read_version(self._session, str(donor), donor_version)
-            lost = lacking(held, staged, definition)
+            names = read_log(self._session, old, version, files=False).names_in_files
+            lost = lacking(held, staged, definition, names, known)
             lost.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
                 str(target)
             )
@@ -224,16 +232,40 @@ class TableQuarantine:
         return line
 
 
-def lacking(held: DataFrame, donor: DataFrame, definition: TableDefinition) -> DataFrame:
+def lacking(
+    held: DataFrame,
+    donor: DataFrame,
+    definition: TableDefinition,
+    names: Mapping[str, str],
+    known: TableDefinition | None,
+) -> DataFrame:
     """Return the rows of `held` that `donor` lacks; equal rows count as often as they occur.
 
-    Spark's `exceptAll` does not take maps, so rows are compared by the two hashes of their
-    signature.  Columns that only `held` has are kept.
+    Spark's `exceptAll` does not take maps, so rows are compared by two hashes, as signatures have
+    them.  The table may have changed between both (P33): columns are compared by their names in
+    files, and as the wider one of their types.  Those that the log added later are left out.  Any
+    other that `held` does not have counts as NULL there.  Columns that only `held` has are kept.
 
     **Shape:** columns of `held`, no order.
+
+    Args:
+        definition: Of `donor`.
+        names: Names in files → names of columns of `held`.
+        known: `held` as the log had made it, None = unknown.
     """
-    left = _numbered(held, definition).alias("held")
-    right = _numbered(donor, definition).alias("donor")
+    before = {column.in_files for column in (known or definition).columns}
+    of_held: list[Column] = []
+    of_donor: list[Column] = []
+    for column in definition.columns:
+        name = names.get(column.in_files)
+        if name is not None:
+            shown = held.schema[name].dataType.simpleString()
+            column = replace(column, type=_wider(column.type, shown))
+            of_held.append(replace(column, name=name, stored=column.in_files))
+        if name is not None or column.in_files in before:
+            of_donor.append(column)
+    left = _numbered(held, of_held).alias("held")
+    right = _numbered(donor, of_donor).alias("donor")
     keys = list(_KEYS)
     return left.join(right.select(*keys), keys, "left_anti").select(
         *[quoted_name(name) for name in held.columns]
@@ -243,8 +275,16 @@ def lacking(held: DataFrame, donor: DataFrame, definition: TableDefinition) -> D
 _KEYS = ("__txlog_lane0", "__txlog_lane1", "__txlog_twin")
 
 
-def _numbered(frame: DataFrame, definition: TableDefinition) -> DataFrame:
-    hashed = frame.withColumns({_KEYS[lane]: row_hash(definition.columns, lane) for lane in (0, 1)})
+def _wider(kind: str, other: str) -> str:
+    """Return the type that both types widen to; the first one if neither widens to the other."""
+    try:
+        return other if widens(arrow_type(kind), arrow_type(other)) else kind
+    except SchemaMismatchError:  # a type that somebody else gave the column
+        return kind
+
+
+def _numbered(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    hashed = frame.withColumns({_KEYS[lane]: row_hash(columns, lane) for lane in (0, 1)})
     equal = Window.partitionBy(*_KEYS[:2]).orderBy(F.lit(0))
     return hashed.withColumn(_KEYS[2], F.row_number().over(equal))
 

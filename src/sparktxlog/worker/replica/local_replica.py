@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,8 +149,9 @@ class Replica:
         return batch
 
     def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
-        steps = self._table_steps(lineage)
         tables = dict(self.state.tables)
+        batch = self._drop_tables(batch, tables, lineage, resumed=resumed)
+        steps = self._table_steps(lineage)
         working: dict[str, TableProgress] = {}
         for name in sorted({*tables, *batch.tables}):
             known = tables.get(name)
@@ -171,11 +173,33 @@ class Replica:
                     steps.apply(batch, plan, progress, counted)
                 except DivergedError as error:
                     _logger.error("%s", error)
-                    known = self.state.tables.get(name)
-                    tables[name] = self._stands_still(_progress_of(name, known, plan), error)
+                    tables[name] = self._stands_still(
+                        _progress_of(name, tables.get(name), plan), error
+                    )
                     continue
             tables[name] = _recorded(progress)
         return tables
+
+    def _drop_tables(self, batch: Batch, tables: Tables, lineage: str, *, resumed: bool) -> Batch:
+        """Drop the tables of which a batch says so; return the batch without that."""
+        plans = dict(batch.tables)
+        for name, plan in batch.tables.items():
+            if plan.dropped is None:
+                continue
+            known = tables.pop(name)
+            self._table_steps(lineage).drop(
+                batch,
+                plan,
+                _progress_of(name, known, plan),
+                resumed=resumed,
+                sound=not known.diverged,
+            )
+            # What keeps tables open must not take the next one of that name for this one.
+            self._steps = None
+            del plans[name]
+            if plan.successor is not None:
+                plans[name] = plan.successor
+        return replace(batch, tables=plans)
 
     def _stands_still(self, progress: TableProgress, error: DivergedError) -> ReplicaTable:
         """Return a table as it was before the batch, marked as diverged."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import live_files, newest_version
+from sparktxlog.worker.apply.tables import live_files, newest_version, read_commit
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
-from sparktxlog.worker.replica.state import ReplicaDirectory, applied_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, applied_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,11 +197,16 @@ class _Keeper:
             if state.pending is not None or state.copying is not None:
                 found.skipped = "a batch or copy was interrupted; a worker has to finish it first"
                 return
+            if found.table not in state.tables:
+                found.skipped = "it was dropped meanwhile"
+                return
             if due:
                 before = newest_version(directory, state.tables[found.table].version)
                 self._sql(f"OPTIMIZE {_quoted(directory)}")
                 # Spark fsyncs nothing, and a later VACUUM removes the old files.
-                settle(directory, before + 1, newest_version(directory, before))
+                newest = newest_version(directory, before)
+                settle(directory, before + 1, newest)
+                _record(replica, state, found.table, newest)
                 found.optimized = True
             if self._wanted.vacuum:
                 self._sql(f"VACUUM {_quoted(directory)}")
@@ -229,6 +234,20 @@ class _Keeper:
 
     def _sql(self, statement: str) -> None:
         self._session.sql(statement).collect()
+
+
+def _record(replica: ReplicaDirectory, state: ReplicaState, name: str, newest: int) -> None:
+    """Let the replica's state name a table's newest version, if it has the rows of the known one.
+
+    If nothing more is ordered, nobody else does, and VACUUM removes the files of the known version.
+    """
+    table, directory = state.tables[name], replica.lake / name
+    versions = range(table.version + 1, newest + 1)
+    if any(read_commit(directory, version).changes for version in versions):
+        return  # of somebody else: the worker finds it, and the table stands still
+    tables = {**state.tables, name: replace(table, version=newest)}
+    replica.record_snapshot(state.position, tables)
+    replica.save(replace(state, tables=tables))
 
 
 def _live(directory: Path) -> tuple[int, int, int]:

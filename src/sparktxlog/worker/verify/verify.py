@@ -32,6 +32,7 @@ from sparktxlog.errors import first_lines
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
@@ -135,8 +136,9 @@ def verify_replica(
         reported = {
             node: shown[name]["signature"] for node, shown in others.items() if name in shown
         }
-        found, files, failure = _count_table(session, lake / name, table)
-        findings.append(search.explain(found, table, files, failure, reported))
+        if (counted := _count_table(session, lake / name, table)) is not None:
+            found, files, failure = counted
+            findings.append(search.explain(found, table, files, failure, reported))
     answer = source.take_recount(_recount_of(state, info.node_id, findings))
     return Verification(
         node_id=info.node_id,
@@ -177,7 +179,10 @@ def recount(
     """
     findings = []
     for name in sorted({*tables} & state.tables.keys()):
-        found, _, failure = _count_table(session, lake / name, state.tables[name])
+        result = _count_table(session, lake / name, state.tables[name])
+        if result is None:
+            continue
+        found, _, failure = result
         findings.append(found)
         if not found.proves:
             _logger.warning("table %s is not recounted: %s", name, failure)
@@ -235,13 +240,14 @@ def count_rows(session: SparkSession, path: Path, table: ReplicaTable) -> TableS
 
 def _count_table(
     session: SparkSession, path: Path, table: ReplicaTable
-) -> tuple[TableFinding, dict[str, int], str]:
+) -> tuple[TableFinding, dict[str, int], str] | None:
     """Count a table's recorded version, and name its damaged files.
 
     Returns:
         The finding, the version's data files with their sizes, and why the scan failed, which alone
-        proves nothing.
+        proves nothing.  None: a worker dropped the table meanwhile, so this may be another one.
     """
+    drops = _drops_of(path)
     counted, failure, damages, files = "", "", list[str](), dict[str, int]()
     try:
         files = live_files(path, table.version)
@@ -250,6 +256,9 @@ def _count_table(
     except (DeltaError, PySparkException, Py4JError) as error:
         damages = damages or unreadable_files(path, files)
         failure = first_lines(error, 1)
+    if _drops_of(path) - drops:
+        _logger.info("table %s was dropped while it was recounted", path.name)
+        return None
     finding = TableFinding(
         table=table.definition.name,
         version=table.version,
@@ -259,6 +268,10 @@ def _count_table(
         damaged=bool(damages),
     )
     return finding, files, failure
+
+
+def _drops_of(path: Path) -> set[int]:
+    return {one.position for one in dropped_tables(path.parent) if one.table == path.name}
 
 
 def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
@@ -352,7 +365,7 @@ class _Search:
     def wrong_claims(self, definition: TableDefinition) -> list[str]:
         """Name transactions whose claimed signature is not that of their rows."""
         found: list[str] = []
-        since = self._hashed_since(definition.name)
+        since = max(definition.first_version, self._hashed_since(definition.name))
         for effects in self._ranges(definition.name):
             claimed = [
                 effect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.support.segments import effect, segment
 
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.table_changes import TableChanges, changes_schema, partition_value
-from sparktxlog.errors import InvalidRequestError, PayloadStoreError
+from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnknownTableError
+from sparktxlog.model.alteration import DROPPED
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
@@ -215,6 +217,46 @@ def test_rows_that_are_removed_unnamed_stop_the_stream_after_what_came_before(
         with pytest.raises(InvalidRequestError, match=f"position {position} "):
             changes.plan(log, after, 4)
     assert changes.cut(log, 3, 4, None) == 4
+
+
+def _dropping(root: Path) -> Log:
+    """One row, a drop, and a table that is created again with one row."""
+    old, new = (_file(root, f"{name}.parquet", _rows([1])) for name in ("a", "b"))
+    return Log(
+        root,
+        [
+            segment(
+                1,
+                4,
+                effect("append", 1, files=(old,)),
+                effect("drop_table", 2, change=DROPPED),
+                effect("append", 4, files=(new,), schema_version=3),
+            )
+        ],
+    )
+
+
+def test_a_drop_ends_a_stream_after_what_came_before(tmp_path: Path) -> None:
+    """Whatever the options say about rows that are removed."""
+    log: Any = _dropping(tmp_path)
+    for options in (_options(), _options(deletemarkers="true"), _options(skipchangecommits="true")):
+        changes = TableChanges(options, changes_schema(TABLE, options))
+        assert changes.cut(log, 0, 4, None) == 1
+        with pytest.raises(UnknownTableError, match="dropped at position 2") as caught:
+            changes.cut(log, 1, 4, None)
+        assert caught.value.fields["position"] == 2 and caught.value.definite
+        with pytest.raises(UnknownTableError, match="dropped at position 2"):
+            changes.plan(log, 0, 4)
+
+
+def test_a_stream_of_a_table_created_again_has_nothing_of_the_dropped_one(tmp_path: Path) -> None:
+    """Its schema says which one it is of; the drop lies before it."""
+    log: Any = _dropping(tmp_path)
+    again = replace(TABLE, schema_version=3, first_version=3)
+    changes = TableChanges(_options(), changes_schema(again, _options()))
+    assert changes.cut(log, 0, 4, None) == 4
+    (part,) = changes.plan(log, 0, 4)
+    assert [piece.place for piece in part.pieces] == [(4, 0)]
 
 
 def test_markers_show_the_predicate_before_the_rows_of_an_overwrite(tmp_path: Path) -> None:

@@ -29,6 +29,19 @@ def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
     peers = [Peer(NodeId("b")), Peer(NodeId("c"))]
     peers[0].record_acquired({"a": 2})
     assert synchronous_status(staging, stream.runs, peers, 1) == SynchronousStatus(
-        waiting=5, size_bytes=20, oldest_since=20, unconfirmed=1, unconfirmed_since=300
+        waiting_runs=2,
+        waiting=5,
+        size_bytes=20,
+        oldest_since=20,
+        needs=3,
+        unconfirmed_runs=1,
+        unconfirmed=1,
+        unconfirmed_since=300,
+        unconfirmed_by=(NodeId("b"), NodeId("c")),
     )
+    run = stream.register(header(4, 4, origin="a"), 400)
+    stream.acquire(run, RunFacts(n=1, ids=bytes(16), copies=3))
+    peers[0].record_acquired({"a": 4})
+    slow = synchronous_status(staging, stream.runs, peers, 1)
+    assert (slow.unconfirmed, slow.unconfirmed_by) == (1, (NodeId("c"),))
     assert synchronous_status(Staging(1, 1), (), peers, 1) == SynchronousStatus()

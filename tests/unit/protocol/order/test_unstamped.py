@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging
@@ -11,14 +13,17 @@ from sparktxlog.protocol.words.messages import Announcement
 FACTS = RunFacts(n=1, ids=bytes(16))
 
 
-def submitted(ticket: int, staged: int = 0, session: str | None = None) -> RunSubmitted:
+def submitted(
+    ticket: int, staged: int = 0, session: str | None = None, copies: int = 0
+) -> RunSubmitted:
     return RunSubmitted(
         ticket=ticket,
         digest=ticket.to_bytes(32, "big"),
         size_bytes=10,
         staged_bytes=staged,
-        facts=FACTS,
+        facts=replace(FACTS, copies=copies),
         session=session,
+        submitted_at=0,
     )
 
 
@@ -50,6 +55,23 @@ class TestStaging:
         assert staging.next_deadline() == 307
         assert staging.found_whole(digest)
         assert [s.ticket for s in staging.take_ready(1)] == [1]
+
+    def test_what_waits_for_members_is_counted_with_what_it_holds_up(self) -> None:
+        staging = Staging(100, 50)
+        staging.add(submitted(1, session="s"), 0, 0, late=False)
+        staging.add(submitted(2, session="s", copies=3), 0, 0, late=False)
+        staging.add(submitted(3, 9, session="s"), 0, 0, late=True)
+        staging.add(submitted(4, copies=3), 0, 0, late=False)
+        staging.add(submitted(5, session="t"), 0, 0, late=False)
+        assert (staging.held_up_runs, staging.held_up_bytes) == (3, 30)
+        assert [s.ticket for s in staging.take_ready(2)] == [1, 5]
+        assert staging.held_up_runs == 3
+        assert [s.ticket for s in staging.give_up(50)] == [2, 4]
+        assert (staging.held_up_runs, staging.held_up_bytes) == (1, 10), "until it is stamped"
+        assert not staging.is_held_up(submitted(6, session="s")), "nothing waits for members there"
+        staging.runs[3].ready = True
+        assert [s.ticket for s in staging.take_ready(2)] == [3]
+        assert (staging.held_up_runs, staging.held_up_bytes) == (0, 0)
 
     def test_announcements_are_repeated_ever_more_seldom(self) -> None:
         staging = Staging(10_000, 50)

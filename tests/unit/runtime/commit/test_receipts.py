@@ -21,6 +21,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.runtime.commit import receipts as receipts_module
 from sparktxlog.runtime.commit.receipts import Receipts, check_copies, rejection_error
 
 IDS = b"".join(bytes([i]) * 16 for i in range(3))
@@ -120,6 +121,25 @@ def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
             assert (told.level, told.late, told.position) == (Level.ORDERED, True, position)
         told = await receipts.wait(submission, 1, Level.ORDERED, 1, 0.001)
         assert not told.late
+
+    run(main())
+
+
+def test_runs_with_fewer_copies_than_they_need_are_remembered_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receipts_module, "_MOST_FEWER", 2)
+
+    async def main() -> None:
+        receipts = Receipts(lambda copies: 0)
+        for seq, (needed, held) in enumerate(((3, 2), (2, 2), (0, 1), (3, 1), (2, 1)), start=1):
+            receipts.open(seq, IDS, singles=False, copies=needed)
+            receipts.accepted(seq, header(seq))
+            receipts.ordered(replace(entry(10 * seq), header=header(seq)), 5, held)
+            if seq == 1:
+                assert receipts.fewer_copies(10) == 2
+        found = [receipts.fewer_copies(10 * seq) for seq in range(1, 6)]
+        assert found == [None, None, None, 1, 1]
 
     run(main())
 

@@ -22,6 +22,7 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     PayloadStoreError,
     SchemaMismatchError,
+    StaleSchemaError,
     StorageError,
     TxLogError,
 )
@@ -98,6 +99,20 @@ def test_the_table_may_be_one_the_transaction_creates(store: LocalPayloadStore) 
         ),
     )
     assert verify_staged(transaction, {}, store).operations[1].files[0].stats
+
+
+def test_a_table_that_changed_since_the_files_were_checked(store: LocalPayloadStore) -> None:
+    operation = PreparedOperation(
+        table="bulk", kind=OperationKind.APPEND, files=(stage(store, rows()),)
+    )
+    transaction = PreparedTransaction(transaction_id=ID.bytes, operations=(operation,))
+    added = Column(name="note", type="string")
+    changed = replace(TABLE, columns=(*TABLE.columns, added), schema_version=2)
+    with pytest.raises(StaleSchemaError, match="version 2 here, the transaction was made for 1"):
+        verify_staged(transaction, {"bulk": changed}, store)
+    again = replace(transaction, operations=(replace(operation, schema_version=2),))
+    with pytest.raises(SchemaMismatchError, match="note"):
+        verify_staged(again, {"bulk": changed}, store)
 
 
 @pytest.mark.parametrize("kind", [OperationKind.APPEND, OperationKind.OVERWRITE])

@@ -37,6 +37,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
+from sparktxlog.model.alteration import AddedColumn, TableChange
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
@@ -74,11 +75,21 @@ class World:
                 lineage=self.config.lineage,
             )
         )
+        #: A change of the table, which the catalog has from this position on.
+        self.changed: tuple[int, TableDefinition] | None = None
         base: Any = SimpleNamespace(
-            config=self.config, metrics=self.metrics, master=SimpleNamespace(catalog=self.tables)
+            config=self.config,
+            metrics=self.metrics,
+            journal=SimpleNamespace(read_definitions=self.definitions),
         )
         self.donor = Donor(base, self.replicas, CopyThrottle(0.1), clock=lambda: self.now)
         self.version = append_rows(self.lake / "t", 10_000, seed=1)
+
+    def definitions(self, position: int) -> dict[str, TableDefinition]:
+        """Return the tables of the log at a position."""
+        if self.changed is None or position < self.changed[0]:
+            return self.tables
+        return {"t": self.changed[1]}
 
     def report(self, position: int = 10, worker: str = "w", version: int | None = None) -> None:
         """Take in a report of the own replica."""
@@ -152,6 +163,24 @@ def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_replica_that_stands_before_a_change_is_lent_as_it_is(tmp_path: Path) -> None:
+    """The log is further; the new definition may even look alike, and its files are others."""
+
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            again = TableChange(drop=("v",), add=(AddedColumn(name="v", type="string"),))
+            here.changed = (20, again.applied_to(DEFINITION))
+            assert here.changed[1].fingerprint() == DEFINITION.fingerprint()
+            here.report(10)
+            (table,) = (await here.donor.grant("w of B")).tables
+            assert table.definition == DEFINITION
+            here.report(20)
+            (table,) = (await here.donor.grant("w of B")).tables
+            assert table.definition.in_files(["v"]) == ("__txlog_2_v",)
+
+    asyncio.run(main())
+
+
 def _diverged(here: World) -> None:
     here.report(10)
     table = replace(here.report_at(10).tables["t"], diverged="foreign commit")
@@ -192,7 +221,7 @@ def _state_torn(here: World) -> None:
         (lambda here: here.report(101), NotFoundError, "AHEAD"),
         (_behind_its_report, NotFoundError, "is at position 9"),
         (_made_anew, NotFoundError, "no applied replica"),
-        (_other_table, NotFoundError, "differs from that of the catalog"),
+        (_other_table, NotFoundError, "differs from that of the log at position 10"),
         (_version_gone, StorageError, "the log of version 7"),
         (_state_torn, CorruptLogError, "cannot be read"),
     ],

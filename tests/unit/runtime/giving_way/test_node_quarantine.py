@@ -15,6 +15,7 @@ import pytest
 from tests.support.parted_queues import LOG, Node, OtherNode, append_run, rows_of
 from tests.support.storage_samples import (
     ORDERS,
+    entries_of,
     ids_in,
     inline_block,
     parquet_bytes,
@@ -22,16 +23,19 @@ from tests.support.storage_samples import (
     staged_of,
 )
 
+from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import (
     LocalProtocolError,
 )
-from sparktxlog.model.operation import Block, OperationKind
-from sparktxlog.protocol.words.messages import Rejection
+from sparktxlog.model.marks import Undecided
+from sparktxlog.model.operation import Block, Mark, OperationKind
+from sparktxlog.protocol.words.messages import Rejection, Verdict
 from sparktxlog.runtime.giving_way import giving_up
 from sparktxlog.runtime.giving_way import node_quarantine as acting
 from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.storage.interfaces import (
+    AppendQueue,
     ExpireLog,
     ForgetPayloads,
     PutAnnouncement,
@@ -252,6 +256,58 @@ def test_a_damaged_payload_costs_only_its_own_rows(node: Node, other: OtherNode)
     assert done.incomplete == 1
     assert [row["remark"] is None for row in rows] == [True, False, True]
     assert [rows_of(row) for row in rows] == [[4], [], [6]]
+
+
+@pytest.mark.parametrize("published", [0, 1, 2])
+def test_what_was_prepared_is_kept(node: Node, other: OtherNode, published: int) -> None:
+    """P35: where it was decided, or where it stands if it is undecided.
+
+    Args:
+        published: 1 = the decision is; 2 = and the containers are forgotten.
+    """
+    names, held = (b"x" * 16, b"y" * 16), []
+    for number, name in enumerate(names, start=4):
+        rows = pa.table({"id": pa.array([number], pa.int64())})
+        for column in ("city", "amount"):
+            field = arrow_schema(ORDERS).field(column)
+            rows = rows.append_column(field, pa.nulls(1, field.type))
+        block, section = inline_block("orders", OperationKind.APPEND, rows, 0, tx=[0])
+        said = {"participants": ("p",), "valid_until": ((0, 9),), "ids": name}
+        held.append(run_of(seq=number, origin="B", blocks=[block], sections=[section], **said))
+    mark = Mark(transaction_id=names[0], participant="p", yes=True)
+    runs = [*held, run_of(seq=6, origin="B", marks=((0, mark),))]
+    waits = (Rejection(index=0, code="prepared", text="it takes effect later"),)
+    last = node.entries[-1]
+    entries = list(
+        entries_of(runs, after=last.end, previous=last.chain_hash, rejections={0: waits, 1: waits})
+    )
+    verdict = Verdict(transaction_id=names[0], position=entries[0].position, index=0)
+    entries[2] = replace(entries[2], verdicts=(verdict,))
+    changes = [
+        Undecided(transaction_id=name, position=at, participants=("p",), valid_until=9)
+        for at, name in enumerate(names, start=entries[0].position)
+    ]
+    node.write(
+        *runs,
+        AppendQueue(
+            entries=tuple(entries),
+            ordered_at=1,
+            undecided=(
+                *((one.position, one.transaction_id, one) for one in changes),
+                (entries[2].position, names[0], None),
+            ),
+        ),
+    )
+    node.entries.extend(entries)
+    if published:
+        node.publish()
+    if published == 2:
+        node.write(ForgetPayloads(position=entries[-1].end))
+    done = quarantine_node(node.config, other)
+    kept = node.kept()
+    assert [row["outcome"] for row in kept] == ["prepared", "prepared", "committed"]
+    assert [rows_of(row) for row in kept] == [[], [5], [4]]
+    assert done.incomplete == 0
 
 
 # -- kills -----------------------------------------------------------------------------------------

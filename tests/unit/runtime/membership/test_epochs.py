@@ -22,9 +22,10 @@ from sparktxlog.protocol.words.actions import TellPhase
 from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.words.versions import SYNCHRONOUS
 from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.epochs import Epochs, differences
 
 SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
 
@@ -164,3 +165,36 @@ def test_a_position_of_another_log_or_beyond_a_fork_is_refused() -> None:
     # Before `force` reached this node, the forced log is another one.
     with pytest.raises(ForeignLogError, match="'forced'"):
         epochs_of(view_of(3, "AB")).check_position("forced", 1)
+
+
+@pytest.mark.parametrize(
+    ("configured", "decided", "differs"),
+    [
+        ("", "", False),
+        ("N/2+1", "", False),
+        ("", "N/2+1", False),
+        ("N / 2 + 1", "N/2+1", False),
+        ("N", "", True),
+        ("", "N-1", True),
+        ("2", "N", True),
+    ],
+)
+def test_a_synchro_quorum_that_is_not_in_force_is_shown(
+    configured: str, decided: str, *, differs: bool
+) -> None:
+    settings = {"node-id": "A", "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}
+    given = {"synchro-quorum": configured} if configured else {}
+    config = load_config(None, settings | given, {})
+    view = replace(
+        view_of(1, "A"),
+        quorum_rule=config.quorum_rule,
+        synchro_rule=decided,
+        version=SYNCHRONOUS,
+    )
+    wanted, in_force = configured or "N/2+1", decided or "N/2+1"
+    text = (
+        f"synchro-quorum is {wanted} in the configuration, {in_force} is in force: run "
+        f"`sparktxlog peer set-synchro-quorum '{wanted}'`, or change the configuration."
+    )
+    assert differences(config, view) == ([text] if differs else [])
+    assert differences(config, replace(view, version=SYNCHRONOUS - 1)) == [], "nobody could set it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.marks import Undecided
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.runtime.giving_way.unverified_history import Uncompared
@@ -22,7 +24,14 @@ from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
 from sparktxlog.runtime.membership.join_steps import Joining, QuietMoment
-from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, StoredEntry, Write
+from sparktxlog.storage.interfaces import (
+    KeptPrepared,
+    PutValue,
+    QueueSnapshot,
+    ResetJournal,
+    StoredEntry,
+    Write,
+)
 from sparktxlog.supervision import Supervisor
 
 HELLO = Hello(
@@ -82,6 +91,12 @@ class Bench:
         )
         self.joining = Joining(base, core)
         self.joining.taker = surroundings
+        self.joining.fetch_files = self.fetch_files
+        #: Containers whose files were fetched, and how many writes there were before.
+        self.fetched: list[tuple[bytes, int]] = []
+
+    async def fetch_files(self, payloads: Sequence[bytes]) -> None:
+        self.fetched += [(payload, len(self.writes)) for payload in payloads]
 
     def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
         self.kept.append((incarnation, peer))
@@ -215,6 +230,22 @@ def test_the_core_waits_for_a_snapshot() -> None:
         assert (reset.snapshot.position, reset.incarnation) == (5, 3)
         assert len(bench.started) == 1
         assert not bench.joining.settled.is_set()
+
+    asyncio.run(main())
+
+
+def test_files_of_what_is_undecided_come_before_the_snapshot_counts() -> None:
+    """P35: whoever orders a decision holds what takes effect."""
+
+    async def main() -> None:
+        bench = Bench(JoinOrder(lineage="l", incarnation=3))
+        one = Undecided(transaction_id=bytes(16), position=1, participants=("p",), valid_until=9)
+        kept = KeptPrepared(undecided=one, payload=b"container")
+        bench.snapshot = replace(snapshot_at(5), prepared=(kept,))
+        bench.link_up()
+        await settle()
+        assert bench.fetched == [(b"container", 0)]
+        assert isinstance(bench.writes[0], ResetJournal)
 
     asyncio.run(main())
 

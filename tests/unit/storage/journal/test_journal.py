@@ -29,7 +29,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.balloting import BallotState, Vote
 from sparktxlog.protocol.words.recovery import MasterConfig
@@ -497,6 +497,10 @@ def test_conditions_of_waiting_runs_come_back(tmp_path: Path) -> None:
     condition = Condition(read_position=3, reads=("t",), versions=(("u", 2),))
     facts = RunFacts(n=1, ids=bytes(16), conditions=((0, condition),))
     assert facts_of(1, bytes(16), encode_facts(facts)) == facts
+    mark = Mark(transaction_id=b"x" * 16, participant="a", yes=True)
+    for more in ({"participants": ("a", "b")}, {"marks": ((0, mark),)}, {"voided": True}):
+        facts = RunFacts(n=1, ids=bytes(16), **more)  # type: ignore[arg-type]
+        assert facts_of(1, bytes(16), encode_facts(facts)) == facts
     plain = RunFacts(n=1, ids=bytes(16))
     assert encode_facts(plain) == msgspec.msgpack.encode(((), (), None, ()))
 

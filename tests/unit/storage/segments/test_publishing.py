@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -32,11 +33,12 @@ from sparktxlog.model.operation import (
     OP_COLUMN,
     POSITION_COLUMN,
     Block,
+    Mark,
     OperationKind,
 )
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.messages import Rejection
+from sparktxlog.protocol.words.messages import Rejection, Verdict
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
@@ -215,6 +217,20 @@ def test_a_segment_of_rejected_transactions_has_no_effect() -> None:
     assert rows.num_rows == 2
     with pytest.raises(CorruptLogError, match="catalog"):
         build_segment(stored_of([append_run(1, 2)]), {}, store)
+
+
+def test_rejected_rows_need_not_fit_the_table() -> None:
+    """Two sites create a table of one name, with rows: those of the one that is later lose."""
+    other = pa.table({"number": pa.array([7], pa.int64())})
+    block, section = inline_block("orders", OperationKind.APPEND, other, 0, tx=[0])
+    lost = run_of(origin="b", seq=1, blocks=[block], sections=[section])
+    refused = (Rejection(index=0, code="schema-mismatch", text="y"),)
+    for runs, at in (([append_run(1, 2), lost], 1), ([lost], 0)):
+        segment, rows = build_segment(
+            stored_of(runs, rejections={at: refused}), TABLES, TemporaryStore()
+        )
+        assert [effect.last for effect in segment.effects] == [2][:at]
+        assert rows.column("outcome").to_pylist()[-1] == "rejected"
 
 
 def test_blocks_become_effects_in_queue_order() -> None:
@@ -454,6 +470,81 @@ def test_to_create_a_table_again_is_no_effect_of_a_segment(tmp_path: Path) -> No
     journal.close()
     assert [len(segment.effects) for segment, _ in found] == [1, 0]
     assert found[0][0].effects[0].first == 1
+    # The table came into being there with another schema version: one of its name was dropped.
+    again = replace(ORDERS, schema_version=3, first_version=3)
+    for tables, count in (((1, again),), 1), ((), 0):
+        told = {(at, made.name): made for at, made in tables}
+        segment, _ = build_segment(
+            entries[:1], {"orders": again}, store, lambda first, last, told=told: told
+        )
+        assert len(segment.effects) == count
+        for one in segment.effects:
+            assert (one.definition, one.schema_version) == (again, 3)
     # The queue tells what was committed, with effect or without.
     operations = [rows.column("operations").to_pylist() for _, rows in found]
     assert all(len(one) == 1 for listed in operations for one in listed)
+
+
+def prepared(seq: int, *ids: int) -> PutRun:
+    """A prepared transaction that appends inline rows, and deletes others."""
+    inline, section = inline_block(
+        "orders", OperationKind.APPEND, orders(*ids), 0, tx=[0] * len(ids), op=[1] * len(ids)
+    )
+    delete = Block(table="orders", kind=OperationKind.DELETE_WHERE, txs=(0,), predicate="id < 0")
+    return run_of(
+        seq=seq,
+        ids=b"x" * 16,
+        blocks=[delete, inline],
+        sections=[section],
+        participants=("p",),
+        valid_until=((0, 9),),
+    )
+
+
+def marked(verdict: Rejection | None) -> tuple[list[StoredEntry], PutRun]:
+    """A prepared transaction at 1, rows of others at 2 … 4, and marks at 5 … 7; 6 decides."""
+    held = prepared(1, 70, 71)
+    yes = Mark(transaction_id=b"x" * 16, participant="p", yes=True)
+    runs = [held, append_run(2, 3), run_of(seq=5, n=3, marks=((1, yes),))]
+    waits = Rejection(index=0, code="prepared", text="it takes effect where 'p' says YES")
+    first, second, third = stored_of(runs, rejections={0: (waits,)})
+    decided = Verdict(transaction_id=b"x" * 16, position=1, index=1, rejection=verdict)
+    third = replace(third, entry=replace(third.entry, verdicts=(decided,)))
+    return [first, second, third], held
+
+
+def test_what_was_prepared_takes_effect_in_the_place_of_the_mark_that_decides() -> None:
+    entries, held = marked(None)
+    for pieces in ([entries], [entries[:1], entries[1:]], [entries[:2], entries[2:]]):
+        store, effects, rows = TemporaryStore(), [], []
+        for piece in pieces:
+            segment, table = build_segment(
+                piece, TABLES, store, prepared={b"x" * 16: held.payload}.get
+            )
+            effects += segment.effects
+            rows += table.to_pylist()
+        assert [row["outcome"] for row in rows] == ["prepared", *["committed"] * 6]
+        assert [op["kind"] for op in rows[5]["operations"]] == ["delete_where", "append"]
+        (delete,) = [effect for effect in effects if effect.kind == "delete_where"]
+        assert (delete.first, delete.predicate) == (6, "id < 0")
+        found = [
+            (row[POSITION_COLUMN], row["id"])
+            for effect in effects
+            if effect.inline
+            for row in read(store, effect.files[0].path).to_pylist()
+        ]
+        assert found == [(2, 2), (3, 3), (4, 4), (6, 70), (6, 71)]
+
+
+def test_what_is_rejected_in_the_end_leaves_no_rows() -> None:
+    entries, held = marked(Rejection(index=1, code="conflict", text="no"))
+    segment, rows = build_segment(entries, TABLES, TemporaryStore(), prepared={}.get)
+    assert [(effect.first, effect.last) for effect in segment.effects] == [(2, 4)]
+    assert rows.column("outcome").to_pylist()[0] == "prepared"
+    assert held.payload
+
+
+def test_a_decision_without_its_container_is_damage() -> None:
+    entries, _ = marked(None)
+    with pytest.raises(CorruptLogError, match="prepared at position 1 is missing"):
+        build_segment(entries, TABLES, TemporaryStore(), prepared={}.get)

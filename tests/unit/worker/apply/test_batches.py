@@ -9,6 +9,7 @@ import pytest
 from tests.support.segments import effect, segment
 
 from sparktxlog.errors import DivergedError
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
@@ -124,6 +125,66 @@ def test_to_create_a_table_again_does_nothing() -> None:
     # Another table, and a replica that does not have it yet.
     other = plan_batch([segment(1, 5, repeat)], never, known={"u"})
     assert [step.kind for step in other.tables["t"].steps()] == [StepKind.CREATE]
+
+
+MADE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+AGAIN = replace(MADE, schema_version=3, first_version=3)
+
+
+def dropping(position: int, version: int = 1) -> TableEffect:
+    return effect("drop_table", position, schema_version=version, change=DROPPED)
+
+
+def creating(position: int, definition: TableDefinition = AGAIN) -> TableEffect:
+    version = definition.schema_version
+    return effect("create_table", position, definition=definition, schema_version=version)
+
+
+def test_a_dropped_table_gets_its_rows_before_and_its_successor_those_after() -> None:
+    """Schema versions tell whose an effect is, wherever the effects of inline rows end."""
+    note = effect("alter_table", 2, change=TableChange(add=(AddedColumn(name="n", type="int"),)))
+    effects = [
+        effect("append", 1, 9, inline=True),
+        note,
+        effect("append", 3, schema_version=2),
+        dropping(4, version=2),
+        creating(5, replace(AGAIN, schema_version=4, first_version=4)),
+        effect("append", 6, schema_version=4),
+    ]
+    batch = plan_batch([segment(1, 9, *effects)], never, known={"t"})
+    found = batch.tables["t"]
+    assert (found.dropped, found.create) == (4, None)
+    assert [step.kind for step in found.steps()] == [
+        StepKind.PLACE,
+        StepKind.ALTER,
+        StepKind.PLACE,
+    ]
+    assert found.successor is not None and found.successor.dropped is None
+    assert [step.kind for step in found.successor.steps()] == [StepKind.CREATE, StepKind.PLACE]
+    assert found.successor.create is not None and found.successor.create.first_version == 4
+
+
+def test_a_table_that_lives_within_a_batch_only_is_never_made() -> None:
+    made = creating(1, MADE)
+    within = [made, effect("append", 2), dropping(3)]
+    assert plan_batch([segment(1, 3, *within)], never).tables == {}
+    twice = [*within, creating(4), effect("append", 5, schema_version=3), dropping(6, version=3)]
+    assert plan_batch([segment(1, 6, *twice)], never).tables == {}
+    last = creating(7, replace(AGAIN, schema_version=5, first_version=5))
+    found = plan_batch([segment(1, 7, *twice, last)], never).tables["t"]
+    assert (found.create, found.dropped, found.stages) == (last.definition, None, ())
+    # A replica that has the first one drops that, and makes the last one only.
+    found = plan_batch([segment(2, 7, *twice[1:], last)], never, known={"t"}).tables["t"]
+    assert found.dropped == 3 and len(found.stages) == 1
+    assert found.successor is not None and found.successor.create == last.definition
+
+
+def test_a_drop_before_the_position_is_done() -> None:
+    effects = [dropping(2), creating(3), effect("append", 6, schema_version=3)]
+    found = plan_batch(
+        [segment(1, 8, *effects)], never, position=4, chain_hash="h4", known={"t"}
+    ).tables["t"]
+    assert found.dropped is None and [step.kind for step in found.steps()] == [StepKind.PLACE]
 
 
 def test_nothing_known_takes_any_start() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,9 +14,11 @@ from tests.support.worker_log import LogBuilder, table
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.worker.apply import steps
-from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, plan_batch
+from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, TableStage, plan_batch
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
+from sparktxlog.worker.apply.tables import OwnCommit, create_table
 
 TABLE = table("t", "id bigint", keys=["id"])
 CLAIM = TableSignature(rows=2, lane0=7, lane1=9)
@@ -165,3 +168,40 @@ def test_a_damaged_file_of_a_merge_stops_the_table_before_its_stage(
     with pytest.raises(ApplyError, match="is missing"):
         made.apply(batch, plan, TableProgress(definition=TABLE), {})
     assert made.made == [(StepKind.CREATE, 0, False)]
+
+
+def made_by(batch: Batch, lake: Path) -> Path:
+    """Return the directory of a table that a batch has created, and not filled yet."""
+    step = Step(number=0, kind=StepKind.CREATE, stage=TableStage(index=-1), last=False)
+    own = OwnCommit.of(batch, "test", "t", step, EMPTY_SIGNATURE)
+    create_table(lake / "t", TABLE, own.to_text(), {"appId": own.app_id, "version": 0})
+    return lake / "t"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_dropped_table_is_moved_once_and_its_successor_never(
+    log: LogBuilder, tmp_path: Path, *, resumed: bool
+) -> None:
+    """A worker that was killed may find either of them, or a directory without a commit."""
+    lake, (earlier, plan) = tmp_path / "lake", planned(log)
+    batch = replace(earlier, last=9)
+    plan = replace(plan, create=None, stages=(), dropped=5)
+
+    def drop() -> bool:
+        """Return whether the directory is moved."""
+        progress = TableProgress(definition=TABLE, recorded=0, version=0)
+        Recorder(log, lake).drop(batch, plan, progress, resumed=resumed, sound=False)
+        return not (lake / "t").exists()
+
+    former = made_by(earlier, lake)
+    assert drop() and [one.path.name for one in dropped_tables(lake)] == ["t-5"]
+    # Nothing is there, or the table that the same batch has created.
+    assert drop() and len(list(dropped_tables(lake))) == 1
+    if resumed:
+        (former / "_delta_log").mkdir(parents=True)
+        assert not drop()
+        made_by(batch, lake)
+        assert not drop() and len(list(dropped_tables(lake))) == 1
+        # Delta has removed the first commits of a long log.
+        (former / "_delta_log" / f"{0:020}.json").rename(former / "_delta_log" / f"{7:020}.json")
+        assert drop()

@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
+from sparktxlog.storage.dropped_tables import dropped_path
 from sparktxlog.worker.backup import imaging, restoring
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica, image_name
@@ -328,6 +329,19 @@ def test_a_vacuum_meanwhile_makes_it_take_a_newer_batch(
     assert done.repeated == 1 and done.image.position == 4
     restore_replica(store, done.image, tmp_path / "new")
     assert rows(tmp_path / "new") == rows(lake.path)
+
+
+def test_a_drop_meanwhile_makes_it_take_a_newer_batch(lake: Lake, store: ImageStore) -> None:
+    """The next table of that name may have a version of the same number, with other files."""
+    dropped_path(lake.path, "t", 1).mkdir(parents=True)
+    position = lake.append((4, "x")).position
+
+    def drop() -> None:
+        lake.append((5, "y"))
+        dropped_path(lake.path, "t", position + 1).mkdir()
+
+    done = back_up_replica(lake.path, store, name="x", tell=vacuum_at(1, drop))
+    assert (done.repeated, done.image.position) == (1, position + 1)
 
 
 def test_a_file_that_is_gone_for_good_is_an_error(lake: Lake, store: ImageStore) -> None:

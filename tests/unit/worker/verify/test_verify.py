@@ -17,6 +17,7 @@ from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.storage.dropped_tables import dropped_path, put_aside
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.verify import verify
 from sparktxlog.worker.verify.verify import recount, verify_replica
@@ -48,6 +49,28 @@ def counted(lake: Path) -> Any:
 
 def test_a_scan_that_failed_over_whole_files_proves_nothing(lake: Path) -> None:
     assert counted(lake) is None
+
+
+def test_a_table_that_is_dropped_meanwhile_is_left_out(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are gone from where they were: that is no damage."""
+    # That another one of its name was dropped before says nothing.
+    dropped_path(lake, "t", 3).mkdir(parents=True)
+    real = verify.live_files
+
+    def dropping(*arguments: Any) -> Any:
+        found = real(*arguments)
+        put_aside(lake, "t", 7)
+        return found
+
+    monkeypatch.setattr(verify, "live_files", dropping)
+    assert counted(lake) is None
+    monkeypatch.setattr(verify, "live_files", real)
+    dropped_path(lake, "t", 7).rename(lake / "t")
+    for file in (lake / "t").glob("*.parquet"):
+        file.unlink()
+    assert "is missing" in counted(lake).cause
 
 
 def test_a_file_that_cannot_be_decoded_is_damage_and_named(

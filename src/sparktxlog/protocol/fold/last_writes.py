@@ -106,7 +106,9 @@ class LastWrites:
         """
         tables = {touch.table for touch in touches}
         for table in created:
-            self._put(table, 0, position)
+            # Of one that was dropped the version goes on: what rests on it never holds again.
+            former = self._by_table.get(table)
+            self._put(table, 0 if former is None else former.version + 1, position)
         for table in tables:
             self._put(table, self.of(table).version + 1, position)
         return tables.union(created)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sparktxlog.protocol.order.idwindow import IdWindow
+from sparktxlog.protocol.fold.idwindow import IdWindow
 
 
 def _id(number: int) -> bytes:

@@ -10,9 +10,9 @@ from tests.verification.reference import ReferenceCatalog
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.order.catalog import Catalog
-from sparktxlog.protocol.order.idwindow import IdWindow
-from sparktxlog.protocol.order.last_writes import LastWrites
+from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.idwindow import IdWindow
+from sparktxlog.protocol.fold.last_writes import LastWrites
 
 _WINDOW = 60
 _NAMES = ("t", "u", "v")

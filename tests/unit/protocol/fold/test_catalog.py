@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.order.catalog import Catalog
-from sparktxlog.protocol.order.idwindow import IdWindow
-from sparktxlog.protocol.order.last_writes import LastWrites
+from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.idwindow import IdWindow
+from sparktxlog.protocol.fold.last_writes import LastWrites
 
 
 class Unscanned(dict[str, TableDefinition]):
@@ -137,7 +137,7 @@ def test_a_creation_looks_at_no_other_table() -> None:
     w, stale = replace(U, name="w"), (_touch("w", (0,)), _touch("t", (0,), version=2))
     rejections, created = catalog.fold(4, _facts(1, stale, ((0, w),)))
     assert (_codes(rejections), created) == ([(0, "stale-schema")], ())
-    assert (tables["u"], tables.alike("U"), tables.get("U"), len(tables)) == (U, U, None, 2)
+    assert (tables["u"], tables.alike("U"), tables.get("U")) == (U, U, None)
     assert "w" not in tables
 
 
@@ -302,3 +302,88 @@ def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
     rejections, changed = _catalog(T).fold(1, _facts(1, (_touch("t"),), changes=((0, "t", twice),)))
     assert _codes(rejections) == [(0, "schema-mismatch")]
     assert changed == ()
+
+
+DROP = ((0, "t", DROPPED),)
+
+
+def test_a_drop_counts_for_later_transactions_only() -> None:
+    """Those before it take effect; those after it find no table, whichever schema they know."""
+    catalog = _catalog(T)
+    touches = (_touch("t", (0, 1, 2)), _touch("t", (3,), version=2))
+    rejections, changed = catalog.fold(1, _facts(4, touches, changes=((1, "t", DROPPED),)))
+    assert _codes(rejections) == [(2, "unknown-table"), (3, "unknown-table")]
+    assert changed == ((2, T.dropped()),)
+    assert dict(catalog.tables) == {} and len(catalog.tables) == 0
+    assert "t" not in catalog.tables and catalog.tables.alike("T") is None
+    rejections, changed = catalog.fold(5, _facts(1, (_touch("t", version=2),)))
+    assert (_codes(rejections), changed) == ([(0, "unknown-table")], ())
+
+
+def test_a_table_that_is_created_again_is_another_one() -> None:
+    """What was made for the first one does not fit it, however often it changed."""
+    catalog = _catalog(T)
+    catalog.fold(1, _facts(1, (_touch("t"),), changes=DROP))
+    stale = (_touch("t", (1,)), _touch("t", (2,), version=2), _touch("t", (3,), version=3))
+    rejections, changed = catalog.fold(2, _facts(4, stale, ((0, T_TEXT),)))
+    assert _codes(rejections) == [(1, "stale-schema"), (2, "stale-schema")]
+    again = replace(T_TEXT, schema_version=3, first_version=3)
+    assert changed == ((2, again),) and catalog.tables["t"] == again
+    # Who creates it with rows, and did not know of the drop, made the rows for the first one.
+    catalog.fold(6, _facts(1, (_touch("t", version=3),), changes=DROP))
+    rejections, changed = catalog.fold(7, _facts(1, (_touch("t", version=3),), ((0, T_TEXT),)))
+    assert (_codes(rejections), changed) == ([(0, "stale-schema")], ())
+    assert "t" not in catalog.tables
+
+
+def test_a_start_remembers_what_was_dropped() -> None:
+    """Also in another case: Spark and many file systems ignore it."""
+    upper = replace(T, name="T")
+    catalog = _catalog(T, U, T.dropped())
+    assert set(catalog.tables) == {"u"}
+    made = replace(upper, schema_version=3, first_version=3)
+    assert catalog.fold(1, _facts(1, (), ((0, upper),))) == ((), ((1, made),))
+
+
+def test_a_created_table_is_the_same_at_the_accepting_node_and_at_others() -> None:
+    """That node has the definition as it knew the table: with names in files, and its versions."""
+    renamed = TableChange(rename=(("c", "d"),)).applied_to(T)
+    told = replace(renamed, columns=(Column(name="d", type="bigint"),), first_version=1)
+    for gone in ((), (renamed, renamed.dropped())):
+        outcomes = [_catalog(*gone).fold(1, _facts(1, (), ((0, d),))) for d in (renamed, told)]
+        assert outcomes[0] == outcomes[1]
+        assert outcomes[0][1][0][1].columns == told.columns
+
+
+def test_conditions_on_a_dropped_table_never_hold_again() -> None:
+    writes = LastWrites({}, 1_000)
+    writes.after = 0
+    catalog = Catalog([], IdWindow(100, max_run=50), writes=writes)
+    catalog.fold(1, _facts(2, (_touch("t", (1,)),), ((0, T),)))
+    read = Condition(read_position=2, reads=("t",))
+    expected = [Condition(versions=(("t", version),)) for version in (0, 1, 2, 3)]
+    conditions = tuple(enumerate([read, *expected]))
+    catalog.fold(3, _facts(1, (_touch("t"),), changes=DROP))
+    rejections, _ = catalog.fold(4, replace(_facts(5), conditions=conditions))
+    assert {r.code for r in rejections} == {"unknown-table"}
+    catalog.fold(9, _facts(1, (), ((0, T),)))
+    rejections, _ = catalog.fold(10, replace(_facts(5), conditions=conditions))
+    # Version 3 is that of the new table: write, drop, creation.
+    assert _codes(rejections) == [(index, "conflict") for index in range(4)]
+    assert {r.winner for r in rejections} == {9}
+    assert writes.of("t").version == 3
+
+
+def test_who_drops_a_table_may_rest_on_what_it_read_of_it() -> None:
+    """So a table is copied to another name and dropped, and no row of others is lost."""
+    writes = LastWrites({}, 1_000)
+    writes.after = 0
+    catalog = Catalog([], IdWindow(100, max_run=50), writes=writes)
+    catalog.fold(1, _facts(1, (_touch("t"),), ((0, T),)))
+    copy = _facts(1, (_touch("t"), _touch("u")), ((0, U),), changes=DROP)
+    for read, codes in ((0, [(0, "conflict")]), (1, [])):
+        copy = replace(copy, conditions=((0, Condition(read_position=read, reads=("t",))),))
+        copy = replace(copy, ids=(7_000_000 + read).to_bytes(16, "big"))
+        rejections, _ = catalog.fold(2 + read, copy)
+        assert _codes(rejections) == codes
+    assert set(catalog.tables) == {"u"}

@@ -1,15 +1,17 @@
-"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P33).
+"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P35).
 
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
-with another definition, if it touches a table that does not exist or has another schema version
-(P33), if its run is void (P32), or if its condition does not hold (P27).  To create an identical
-table again is a commit without effect.  A create counts for its own transaction and later ones, a
-change of a table for later ones.
+with another definition, if it touches a table that does not exist (any more) or has another schema
+version (P33), if its run is void (P32), or if its condition does not hold (P27).  To create an
+identical table again is a commit without effect.  A create counts for its own transaction and later
+ones, a change of a table, also its drop, for later ones.  A table that is created after a drop of
+its name is another one: schema versions and writes of the name go on.  A prepared transaction is
+judged twice: where it is ordered, and where its last participant says YES (P35).
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
-only in a run that creates or changes tables, or does not fit.
+only in a run that creates or changes tables, has marks, or does not fit.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from types import MappingProxyType
 from sparktxlog.errors import CommitRejectedError, SchemaMismatchError, StaleSchemaError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.marks import Undecided
+from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
-from sparktxlog.protocol.order.idwindow import IdWindow
-from sparktxlog.protocol.order.last_writes import LastWrites
+from sparktxlog.protocol.fold.idwindow import IdWindow
+from sparktxlog.protocol.fold.last_writes import LastWrites
+from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.protocol.words.recovery import NoOlderIds, OlderIds
 
@@ -37,12 +41,14 @@ class Catalog:
     """Tables at the end of the synchronized queue, and the ids of its last positions.
 
     Args:
+        tables: As they came into being, changed and were dropped, in this order.
         older_ids: Looks up ids before those positions.
         window_us: Log time, microseconds, for which an id is known at least.
         writes: Who wrote to the tables last; None = nobody counts it.
+        marking: Knows what is prepared and undecided; None = nothing is.
     """
 
-    __slots__ = ("_older_ids", "_tables", "_window", "_window_us", "_writes", "tables")
+    __slots__ = ("_marking", "_older_ids", "_tables", "_window", "_window_us", "_writes", "tables")
 
     def __init__(
         self,
@@ -51,13 +57,16 @@ class Catalog:
         older_ids: OlderIds | None = None,
         window_us: int = 0,
         writes: LastWrites | None = None,
+        marking: Marking | None = None,
     ) -> None:
         self._older_ids = older_ids or NoOlderIds()
         self._window_us = window_us
         #: By lower-case name: Spark and many file systems ignore case.
+        #: Dropped ones are remembered, see `TableDefinition.dropped`.
         self._tables: dict[str, TableDefinition] = {t.name.lower(): t for t in tables}
         self._window = window
         self._writes = writes or LastWrites({}, 0)
+        self._marking = marking or Marking()
         #: The same by name, as it grows.
         self.tables = Tables(self._tables)
 
@@ -70,9 +79,18 @@ class Catalog:
         return self._window.locate_all(ids)
 
     def fold(
-        self, position: int, facts: RunFacts, ts: int = 0
+        self,
+        position: int,
+        facts: RunFacts,
+        ts: int = 0,
+        size_bytes: int = 0,
+        origin: str = "",
     ) -> tuple[tuple[Rejection, ...], Created]:
         """Process the run that starts at `position` with timestamp `ts`.
+
+        Args:
+            size_bytes: Of its payload container.
+            origin: Node that accepted it.
 
         Returns:
             Its rejections, and the tables that it created or changed.
@@ -81,8 +99,13 @@ class Catalog:
         rejected = self._reject_by_id(position, facts, ts)
         if facts.voided:
             rejected = {index: _voided(index) for index in range(facts.n)} | rejected
+        self._marking.pass_time(ts)
         created: list[tuple[int, TableDefinition]] = []
-        if facts.creates or facts.changes or not all(map(self._fits, facts.touches)):
+        if facts.participants:
+            self._prepare(position, facts, rejected, size_bytes, origin)
+        elif (
+            facts.creates or facts.changes or facts.marks or not all(map(self._fits, facts.touches))
+        ):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
             self._writes.fold(position, facts, rejected, self._broken)
@@ -126,6 +149,7 @@ class Catalog:
             table is not None
             and table.name == touch.table
             and table.schema_version == touch.schema_version
+            and not table.is_dropped
         )
 
     def _judge_each(
@@ -144,7 +168,7 @@ class Catalog:
         changes: dict[int, list[tuple[str, TableChange]]] = {}
         for index, table, change in facts.changes:
             changes.setdefault(index, []).append((table, change))
-        conditions = dict(facts.conditions)
+        conditions, marks = dict(facts.conditions), dict(facts.marks)
         touches_of = _touches_by_index(facts)
         counts = self._writes.count_at(position)
         for index in range(facts.n):
@@ -158,6 +182,8 @@ class Catalog:
             condition = conditions.get(index)
             if reason is None and condition is not None:
                 reason = self._broken(condition, position, index)
+            if reason is None and index in marks:
+                reason = self._mark(marks[index], position, index, written)
             if reason is not None:
                 rejected[index] = reason
                 continue
@@ -167,6 +193,55 @@ class Catalog:
                 written |= self._writes.note(position + index, names, touches)
         self._writes.keep(written)
         return created
+
+    def _prepare(
+        self,
+        position: int,
+        facts: RunFacts,
+        rejected: dict[int, Rejection],
+        size_bytes: int,
+        origin: str,
+    ) -> None:
+        """Judge a prepared transaction, alone in its run; if it fits, it is undecided (P35)."""
+        if rejected:
+            return
+        one = Undecided(
+            transaction_id=facts.ids,
+            position=position,
+            participants=facts.participants,
+            valid_until=facts.valid_until[0][1],
+            touches=facts.touches,
+            condition=facts.conditions[0][1] if facts.conditions else None,
+            copies=facts.copies,
+            size_bytes=size_bytes,
+            origin=origin,
+        )
+        rejected[0] = self._unfit(one, position, 0) or self._marking.admit(one, 0)
+
+    def _mark(self, mark: Mark, position: int, index: int, written: set[str]) -> Rejection | None:
+        """Take in a mark; the last YES lets its transaction take effect in this place (P35).
+
+        Args:
+            position: Where the run starts.
+            written: Tables that the run wrote to; those of the transaction are added.
+
+        Returns:
+            Why the mark does not count.
+        """
+        reason, complete = self._marking.take(mark, index)
+        if complete is not None:
+            unfit = self._unfit(complete, position, index)
+            self._marking.decide(complete, index, unfit)
+            if unfit is None and self._writes.count_at(position):
+                written |= self._writes.note(position + index, (), complete.touches)
+        return reason
+
+    def _unfit(self, one: Undecided, position: int, index: int) -> Rejection | None:
+        """Return why a prepared transaction would take no effect in a place."""
+        reason = self._misfit(index, (), one.touches, {})
+        if reason is None and one.condition is not None:
+            reason = self._broken(one.condition, position, index)
+        return reason
 
     def _misfit(
         self,
@@ -179,8 +254,8 @@ class Catalog:
         for definition in definitions:
             key = definition.name.lower()
             present = fresh.get(key) or self._tables.get(key)
-            if present is None:
-                fresh[key] = definition
+            if present is None or present.is_dropped:
+                fresh[key] = definition.created_after(present)
             elif not present.is_like(definition):
                 return Rejection(
                     index=index,
@@ -213,8 +288,7 @@ class Catalog:
     def _broken(self, condition: Condition, position: int, index: int) -> Rejection | None:
         """Return why a transaction's condition does not hold; its own creates do not count."""
         for name in condition.tables:
-            table = self._tables.get(name.lower())
-            if table is None or table.name != name:
+            if name not in self.tables:
                 return _unknown(name, index)
         return self._writes.conflict(condition, position + index, index)
 
@@ -223,7 +297,7 @@ class Catalog:
     ) -> Rejection:
         key = touch.table.lower()
         table = fresh.get(key) or self._tables.get(key)
-        if table is None or table.name != touch.table:
+        if table is None or table.name != touch.table or table.is_dropped:
             return _unknown(touch.table, index)
         return Rejection(
             index=index,

@@ -1,0 +1,77 @@
+"""What becomes of each transaction: each queue is judged by the reference, from its start.
+
+So all nodes decide alike, whatever they had seen, and wherever one of them was restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tests.verification.exploration.transactions import TABLE
+from tests.verification.model.disk import CoreDisk
+from tests.verification.model.invariants import violated
+from tests.verification.reference import ReferenceCatalog
+from tests.verification.simulation.marks import Marks
+from tests.verification.simulation.outcomes import Outcomes
+
+from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.marks import Undecided
+from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.words.recovery import MasterConfig
+
+#: What is known of a table that was there before the log began: all writes count.
+_NEVER = TableWrites(version=0, position=0)
+
+
+class Judge:
+    """Compares nodes with the reference.
+
+    Args:
+        facts: Facts of all payloads, by digest.
+        config: Of any node.
+    """
+
+    def __init__(self, facts: Mapping[bytes, RunFacts], config: MasterConfig) -> None:
+        self._facts = facts
+        self._config = config
+        #: Queue with outcomes → the catalog at its end.
+        self._judged: dict[tuple[QueueEntry, ...], ReferenceCatalog] = {}
+
+    def check(self, disk: CoreDisk, master: Master) -> None:
+        """Compare a node's queue, and what its disk and its memory have at the end of it.
+
+        Raises:
+            InvariantViolation: With the rule's code.
+        """
+        queue = tuple(disk.queue)
+        catalog = self._judged.get(queue)
+        if catalog is None:
+            catalog = self._judged[queue] = self._judge(queue)
+        end = queue[-1].end if queue else 0
+        memory = {table: master.writes(table) for table in master.catalog}
+        kept = {table: disk.writes.get(table, _NEVER) for table in disk.tables}
+        writes, undecided = catalog.writes_at(end), catalog.undecided_at(end)
+        expected = {table: writes.get(table, _NEVER) for table in catalog.at(end)}
+        for where, found in (("on disk", kept), ("in memory", memory)):
+            if found != expected:
+                violated(f"P27: {disk.owner} has {found} {where} at {end}: {expected}")
+        for where, ones in (("on disk", disk.undecided.values()), ("in memory", master.undecided)):
+            if _said(ones) != undecided:
+                violated(f"P35: {disk.owner} has {_said(ones)} {where} at {end}: {undecided}")
+
+    def _judge(self, queue: tuple[QueueEntry, ...]) -> ReferenceCatalog:
+        outcomes, log = Outcomes(self._facts, Marks(), self._config), list(queue)
+        outcomes.catalog.fold(0, RunFacts(n=1, ids=bytes(16), creates=((0, TABLE),)), ())
+        # Conditions and writes count from the first position on.
+        wrong = [outcomes.ordered(entry, 0) for entry in log]
+        wrong += [outcomes.check_once(log), outcomes.check_no_lost_update(log)]
+        for story in filter(None, wrong):
+            violated(story)
+        return outcomes.catalog
+
+
+def _said(undecided: Iterable[Undecided]) -> dict[bytes, tuple[str, ...]]:
+    """Return who said YES, sorted, to what."""
+    return {one.transaction_id: tuple(sorted(one.said)) for one in undecided}

@@ -1,0 +1,70 @@
+"""What the explored transactions do, in a word each, to the one table that there is.
+
+`a` submits a plain one: it touches nothing.  Further words say what it does:
+
+    a write             writes to the table
+    a update            writes to it if nobody did since the log began (P27)
+    a prepare p q       the same, once its participants `p` and `q` say YES (P35)
+    b yes p, b no q     what a participant says of the one that is prepared
+    … by 2              the same; without effect after that log time, microseconds
+
+Timestamps count runs here, rather than time: those of a cluster that nobody restarts begin with 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import LARGEST
+from sparktxlog.model.operation import Mark, RunFacts, Touch
+from sparktxlog.model.table import Column, TableDefinition
+
+#: It was created before the log began, and so was never written to.
+TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
+
+_WRITES = (Touch(table=TABLE.name, schema_version=TABLE.schema_version),)
+_UNREAD = ((0, Condition(read_position=0, reads=(TABLE.name,))),)
+
+
+def origin_of(submit: str) -> str:
+    """Return the node that takes a transaction."""
+    return submit.split(" ")[0]
+
+
+def facts_of(submits: Sequence[str]) -> list[RunFacts]:
+    """Return the run of each transaction, in submit order; at most one is prepared."""
+    prepared = [at for at, submit in enumerate(submits, start=1) if " prepare " in submit]
+    marked = _id(prepared[0] if prepared else 0)
+    return [_facts(submit, _id(at), marked) for at, submit in enumerate(submits, start=1)]
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def _facts(submit: str, own: bytes, marked: bytes) -> RunFacts:
+    what, _, until = submit.partition(" by ")
+    _, *words = what.split(" ")
+    facts = RunFacts(n=1, ids=own, valid_until=((0, int(until)),) if until else ())
+    match words:
+        case []:
+            return facts
+        case ["write"]:
+            return replace(facts, touches=_WRITES)
+        case ["update"]:
+            return replace(facts, touches=_WRITES, conditions=_UNREAD)
+        case ["prepare", *names]:
+            return replace(
+                facts,
+                touches=_WRITES,
+                conditions=_UNREAD,
+                participants=tuple(names),
+                valid_until=facts.valid_until or ((0, LARGEST),),
+            )
+        case ["yes" | "no" as said, name]:
+            mark = Mark(transaction_id=marked, participant=name, yes=said == "yes")
+            return replace(facts, marks=((0, mark),))
+        case _:
+            raise ValueError(f"{submit!r} says nothing that is explored")
