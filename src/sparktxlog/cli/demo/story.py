@@ -107,6 +107,8 @@ class Story:
         self.heading("All sites commit at level [bold]ordered[/bold]")
         first = self.cluster.sites[0]
         self._count({first: self.sites.ask(first, "create")})
+        # The other sites' nodes know the tables only once they have ordered their creation too.
+        self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
         self._count(self.sites.ask_all("bulk"))
         self._commit_part(0, dict.fromkeys(self.cluster.sites, "ordered"))
 
