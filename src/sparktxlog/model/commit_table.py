@@ -1,0 +1,141 @@
+"""Commit tables: Delta tables whose next version the log decides (protocol P36).
+
+One commit is one transaction; its id is the UUID in the name of the staged commit file.  A table is
+known by its own UUID, because another one may get its name once it is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from sparktxlog.errors import InvalidNameError, InvalidRequestError
+from sparktxlog.model.ids import LARGEST, check_table_name
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class CommitKind(str, Enum):
+    """What a transaction does to a commit table."""
+
+    CREATE = "create"
+    COMMIT = "commit"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCommit:
+    """What a transaction does to a commit table; it does nothing else."""
+
+    kind: CommitKind
+    #: Of the table, lower-case text with hyphens.
+    uuid: str
+    #: Of a table that is created: `schema.table`; else empty.
+    name: str = ""
+    #: Of a commit the version that it wants to be, of a created table its first one; else 0.
+    version: int = 0
+    #: In-commit timestamp of that version, milliseconds since 1970 UTC; of a drop 0.
+    timestamp: int = 0
+
+    @property
+    def problem(self) -> str:
+        """What no release writes about it, empty = nothing."""
+        if not _UUID.fullmatch(self.uuid):
+            return f"{self.uuid[:80]!r} is not the UUID of a table"
+        if self.kind is CommitKind.CREATE:
+            try:
+                check_commit_table_name(self.name)
+            except InvalidNameError as error:
+                return error.message
+        elif self.name:
+            return "only who creates a table names it"
+        if not (0 <= self.version <= LARGEST and 0 <= self.timestamp <= LARGEST):
+            return "a version and a timestamp are numbers from 0 on"
+        if self.kind is CommitKind.COMMIT and not self.version:
+            return "version 0 comes with the table"
+        if self.kind is CommitKind.DROP and (self.version or self.timestamp):
+            return "a drop has neither version nor timestamp"
+        return ""
+
+    def checked(self) -> TableCommit:
+        """Return it if it can be committed.
+
+        Raises:
+            InvalidRequestError: A field has a value that it cannot have (definite).
+        """
+        if problem := self.problem:
+            raise InvalidRequestError(problem, field=self.kind.value, value=self.uuid[:80])
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTable:
+    """A commit table at a position of the log."""
+
+    #: Lower-case text with hyphens; no other table ever has it.
+    uuid: str
+    #: `schema.table`, as it was created; two tables never differ in case only.
+    name: str
+    #: Its newest version, and the in-commit timestamp of that, milliseconds since 1970 UTC.
+    version: int
+    timestamp: int
+    #: Who committed that version, 16 bytes, and where; of a dropped table, who dropped it.
+    transaction_id: bytes
+    position: int
+    #: It is remembered, so that nobody commits to it or takes its UUID; its name is free.
+    is_dropped: bool = False
+
+
+class CommitTables(Mapping[str, CommitTable]):
+    """The commit tables that exist, by UUID, ascending by name.
+
+    A holder of this mapping sees what is created, committed and dropped later.  A look-up takes
+    constant time, and may be done in any thread.
+
+    Args:
+        by_uuid: Dropped tables among them are not shown.
+        uuids: UUID by lower-case name, of those that exist.
+    """
+
+    __slots__ = ("_by_uuid", "_uuids")
+
+    def __init__(self, by_uuid: Mapping[str, CommitTable], uuids: Mapping[str, str]) -> None:
+        self._by_uuid = by_uuid
+        self._uuids = uuids
+
+    def named(self, name: str) -> CommitTable | None:
+        """Return the table with a name, whose case is ignored."""
+        uuid = self._uuids.get(name.lower())
+        return None if uuid is None else self._by_uuid[uuid]
+
+    def __getitem__(self, uuid: str) -> CommitTable:
+        found = self._by_uuid[uuid]
+        if found.is_dropped:
+            raise KeyError(uuid)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        # In one step: another thread may add tables meanwhile.
+        return iter([uuid for _, uuid in sorted(self._uuids.items())])
+
+    def __len__(self) -> int:
+        return len(self._uuids)
+
+
+def check_commit_table_name(name: str) -> str:
+    """Return `name` if it may name a commit table, else raise InvalidNameError.
+
+    A name has two parts, each like that of a table: `schema.table`.
+    """
+    schema, dot, table = name.partition(".")
+    if not dot:
+        raise InvalidNameError(
+            f"{name[:140]!r} cannot name a commit table",
+            hint="Use 'schema.table'.",
+            value=name[:140],
+        )
+    check_table_name(schema)
+    check_table_name(table)
+    return name
