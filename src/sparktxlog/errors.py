@@ -202,6 +202,26 @@ class StaleSchemaError(ConflictError, code="stale-schema", retryable=True, http_
     )
 
 
+class VersionConflictError(ConflictError, code="version-conflict", retryable=True, http_status=409):
+    """A commit is not the next version of its commit table where it is ordered (P36).
+
+    Fields `table` (its name), `version` (its newest one there), `winner` (position of the commit
+    that has that version), `winner_id` (the id of that one), `origin` as of `ConflictError`,
+    `position` (where this one lost).
+    """
+
+    way_out = (
+        "Read the table's newest version, and commit the next one as a new transaction: this one "
+        "took no effect at any site."
+    )
+
+
+class StaleTimestampError(CommitRejectedError, code="stale-timestamp", http_status=409):
+    """A commit has the next version, and its in-commit timestamp is not later (P36)."""
+
+    way_out = "Stage the commit again, under a new UUID and with a later in-commit timestamp."
+
+
 class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", http_status=404):
     """A request names an open transaction that this node does not have (any more)."""
 

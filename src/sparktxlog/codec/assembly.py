@@ -113,6 +113,7 @@ def assemble_run(
         copies=copies,
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
+        commits=_given(transaction.commit for transaction in transactions),
     )
     return manifest, encode_payload(manifest, sections)
 

@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from sparktxlog.codec.validation import known_table
-from sparktxlog.errors import ConflictError, InvalidRequestError, StaleSchemaError
+from sparktxlog.errors import (
+    ConflictError,
+    InvalidRequestError,
+    StaleSchemaError,
+    VersionConflictError,
+)
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import RunManifest
@@ -21,7 +26,7 @@ from sparktxlog.model.table import TableDefinition
 #: Tables that one condition may name.
 _MOST_TABLES = 1_000
 #: Rejections of transactions that lost to another one.
-_CONFLICTS = {kind.code: kind for kind in (ConflictError, StaleSchemaError)}
+_CONFLICTS = {kind.code: kind for kind in (ConflictError, StaleSchemaError, VersionConflictError)}
 
 
 class ConditionsRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -117,6 +122,9 @@ def is_conflict(rejection: ReceiptRejection) -> bool:
 
 def conflict_of(receipt: Receipt, rejection: ReceiptRejection) -> ConflictError:
     """Return the error that tells a client that its transaction lost to another one."""
+    more: dict[str, Any] = {}
+    if rejection.code == VersionConflictError.code:
+        more = {"version": rejection.version, "winner_id": rejection.winner_id}
     return _CONFLICTS[rejection.code](
         f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
         f"{rejection.text}" + (f", by node {rejection.origin!r}" if rejection.origin else ""),
@@ -125,6 +133,7 @@ def conflict_of(receipt: Receipt, rejection: ReceiptRejection) -> ConflictError:
         table=rejection.table,
         winner=rejection.winner,
         origin=rejection.origin,
+        **more,
     )
 
 

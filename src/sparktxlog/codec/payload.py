@@ -33,7 +33,7 @@ _encode = msgspec.msgpack.Encoder().encode
 #: What a plain manifest, a block without a change of its table, and a change of columns say: the
 #: bytes are the same in every release.  A table that is created has no names of its own in files,
 #: and its place in the order says with which schema version it begins.
-_LATER_FIELDS = ("conditions", "copies", "participants", "marks")
+_LATER_FIELDS = ("conditions", "copies", "participants", "marks", "commits")
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _CHANGE = fields(TableChange)
@@ -113,6 +113,8 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
     if manifest.participants or manifest.marks:
         _check_prepared(manifest)
+    if manifest.commits:
+        _check_commits(manifest)
     return manifest
 
 
@@ -136,6 +138,24 @@ def _check_prepared(manifest: RunManifest) -> None:
     if not whole or not free or (names and not (alone and len(set(names)) == len(names))):
         raise ManifestMismatchError(
             "the manifest's participants or marks contradict its transactions", n=manifest.n
+        )
+
+
+def _check_commits(manifest: RunManifest) -> None:
+    """Check that transactions with a commit exist, are described, and do nothing else (P36).
+
+    Raises:
+        ManifestMismatchError: No release writes such a manifest (definite).
+    """
+    indices = {index for index, _ in manifest.commits}
+    whole = [index for index, _ in manifest.commits] == sorted(indices & set(range(manifest.n)))
+    others = {index for index, _ in manifest.marks}
+    busy = bool(manifest.participants or indices & others) or any(
+        block.txs is None or indices.intersection(block.txs) for block in manifest.blocks
+    )
+    if not whole or busy or any(commit.problem for _, commit in manifest.commits):
+        raise ManifestMismatchError(
+            "the manifest's commits contradict its transactions", n=manifest.n
         )
 
 

@@ -95,7 +95,9 @@ def validate_run(
             limit=limits.transactions,
         )
     blocks = len(manifest.blocks)
-    written_here = manifest.voided or manifest.copies or manifest.participants or manifest.marks
+    written_here = manifest.voided or any(
+        (manifest.copies, manifest.participants, manifest.marks, manifest.commits)
+    )
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:
         raise InvalidRequestError(
             f"expected a run of version 1 with 1 to {MAX_OPERATIONS} blocks",

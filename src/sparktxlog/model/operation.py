@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import TableCommit
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -160,6 +161,8 @@ class RunManifest:
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending; these transactions do nothing else (P35).
     marks: tuple[tuple[int, Mark], ...] = ()
+    #: (transaction index, what it does to a commit table), ascending; these do nothing else (P36).
+    commits: tuple[tuple[int, TableCommit], ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -203,6 +206,8 @@ class RunFacts:
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending by index.
     marks: tuple[tuple[int, Mark], ...] = ()
+    #: (transaction index, what it does to a commit table), ascending by index.
+    commits: tuple[tuple[int, TableCommit], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -235,4 +240,5 @@ class RunFacts:
             copies=manifest.copies,
             participants=manifest.participants,
             marks=manifest.marks,
+            commits=manifest.commits,
         )

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     InvariantViolation,
     OtherQueueError,
 )
+from sparktxlog.model.commit_table import CommitTables
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided
@@ -164,12 +165,7 @@ class Master:
             now=now,
         )
         self._following = Following(
-            self._current,
-            config,
-            self._outbox,
-            self._queue,
-            self._succession.patience_us,
-            now,
+            self._current, config, self._outbox, self._queue, self._succession.patience_us, now
         )
         #: A candidate to hold durably, and the decided view to adopt when it is held.
         self._flush: Flush | None = None
@@ -222,6 +218,11 @@ class Master:
     def undecided(self) -> tuple[Undecided, ...]:
         """Prepared transactions at this node's position that nobody decided yet (P35)."""
         return self._queue.marking.undecided
+
+    @property
+    def commit_tables(self) -> CommitTables:
+        """Commit tables at this node's position (P36)."""
+        return self._queue.commits.tables
 
     @property
     def base(self) -> MergeBase:

@@ -17,6 +17,7 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.events import SynchroTimeoutSet
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -218,6 +219,18 @@ class Node:
     def writes(self, table: str) -> TableWrites | None:
         """Return what was written to a table as of this node's position, None = nothing counts."""
         return self.base.master.writes(table)
+
+    def commit_tables(self) -> list[CommitTable]:
+        """Return the commit tables at this node's position, by name (P36)."""
+        return list(self.base.master.commit_tables.values())
+
+    def commit_table(self, uuid: str) -> CommitTable | None:
+        """Return the commit table with a UUID, None = there is none at this node's position."""
+        return self.base.master.commit_tables.get(uuid)
+
+    def commit_table_by_name(self, name: str) -> CommitTable | None:
+        """Return the commit table with a name, whose case is ignored; None = there is none."""
+        return self.base.master.commit_tables.named(name)
 
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.

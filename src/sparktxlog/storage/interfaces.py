@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided, UndecidedChange
@@ -122,6 +123,8 @@ class AppendQueue:
     writes: tuple[tuple[str, TableWrites], ...] = ()
     #: Prepared transactions that came, were marked or decided, ascending by entry (P35).
     undecided: tuple[UndecidedChange, ...] = ()
+    #: Commit tables as each entry left those that it changed, ascending by entry (P36).
+    commit_tables: tuple[CommitTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +348,8 @@ class QueueSnapshot:
     writes: dict[str, TableWrites] = field(default_factory=dict)
     #: What is prepared and undecided there, by position (P35).
     prepared: tuple[KeptPrepared, ...] = ()
+    #: Commit tables there, dropped ones too, by UUID (P36).
+    commit_tables: tuple[CommitTable, ...] = ()
     #: Newest view that its sender knows.
     view: View | None = None
 

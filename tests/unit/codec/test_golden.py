@@ -19,6 +19,7 @@ from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import encode_payload, read_manifest
 from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.model.commit_table import CommitKind, TableCommit
 from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry
@@ -131,8 +132,22 @@ _MARKS = RunManifest(
 )
 
 
-@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS])
-def test_prepared_transactions_and_marks_are_read_as_they_were_written(
+_UUID = "0a0b0c0d-0000-4000-8000-000000000001"
+_COMMITS = RunManifest(
+    n=4,
+    ids=bytes(64),
+    submitted_at=5,
+    blocks=(Block(table="t", kind=OperationKind.DELETE_WHERE, txs=(1,), predicate="id = 1"),),
+    commits=(
+        (0, TableCommit(kind=CommitKind.CREATE, uuid=_UUID, name="s.t", timestamp=3)),
+        (2, TableCommit(kind=CommitKind.COMMIT, uuid=_UUID, version=1, timestamp=4)),
+        (3, TableCommit(kind=CommitKind.DROP, uuid=_UUID)),
+    ),
+)
+
+
+@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS])
+def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
     manifest: RunManifest,
 ) -> None:
     assert read_manifest(encode_payload(manifest, [])) == manifest
@@ -151,6 +166,14 @@ def test_prepared_transactions_and_marks_are_read_as_they_were_written(
         (_MARKS, {"marks": ((0, replace(_MARKS.marks[0][1], transaction_id=b"x")),)}),
         (_MARKS, {"marks": ((1, _MARKS.marks[0][1]),)}),
         (_MARKS, {"blocks": (replace(_MARKS.blocks[0], txs=None),)}),
+        (_COMMITS, {"commits": _COMMITS.commits[::-1]}),
+        (_COMMITS, {"commits": (_COMMITS.commits[0],) * 2}),
+        (_COMMITS, {"commits": ((4, _COMMITS.commits[0][1]),)}),
+        (_COMMITS, {"commits": ((1, _COMMITS.commits[0][1]),)}),
+        (_COMMITS, {"commits": ((0, replace(_COMMITS.commits[0][1], name="t")),)}),
+        (_COMMITS, {"marks": _MARKS.marks[1:]}),
+        (_COMMITS, {"blocks": (replace(_MARKS.blocks[0], txs=None),)}),
+        (_PREPARED, {"commits": _COMMITS.commits[:1]}),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

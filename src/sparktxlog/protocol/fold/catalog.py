@@ -1,4 +1,4 @@
-"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P35).
+"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P36).
 
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
@@ -8,10 +8,11 @@ version (P33), if its run is void (P32), or if its condition does not hold (P27)
 identical table again is a commit without effect.  A create counts for its own transaction and later
 ones, a change of a table, also its drop, for later ones.  A table that is created after a drop of
 its name is another one: schema versions and writes of the name go on.  A prepared transaction is
-judged twice: where it is ordered, and where its last participant says YES (P35).
+judged twice: where it is ordered, and where its last participant says YES (P35).  Commit tables
+are beside all these: `commits` (P36).
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
-only in a run that creates or changes tables, has marks, or does not fit.
+only in a run that creates or changes tables, has marks or commits, or does not fit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.protocol.fold.commits import Commits
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
@@ -46,9 +48,13 @@ class Catalog:
         window_us: Log time, microseconds, for which an id is known at least.
         writes: Who wrote to the tables last; None = nobody counts it.
         marking: Knows what is prepared and undecided; None = nothing is.
+        commits: Knows the commit tables; None = there are none.
     """
 
-    __slots__ = ("_marking", "_older_ids", "_tables", "_window", "_window_us", "_writes", "tables")
+    __slots__ = (
+        "_commits", "_marking", "_older_ids", "_tables", "_window", "_window_us", "_writes",
+        "tables",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class Catalog:
         window_us: int = 0,
         writes: LastWrites | None = None,
         marking: Marking | None = None,
+        commits: Commits | None = None,
     ) -> None:
         self._older_ids = older_ids or NoOlderIds()
         self._window_us = window_us
@@ -67,6 +74,7 @@ class Catalog:
         self._window = window
         self._writes = writes or LastWrites({}, 0)
         self._marking = marking or Marking()
+        self._commits = commits or Commits()
         #: The same by name, as it grows.
         self.tables = Tables(self._tables)
 
@@ -104,7 +112,11 @@ class Catalog:
         if facts.participants:
             self._prepare(position, facts, rejected, size_bytes, origin)
         elif (
-            facts.creates or facts.changes or facts.marks or not all(map(self._fits, facts.touches))
+            facts.creates
+            or facts.changes
+            or facts.marks
+            or facts.commits
+            or not all(map(self._fits, facts.touches))
         ):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
@@ -169,6 +181,7 @@ class Catalog:
         for index, table, change in facts.changes:
             changes.setdefault(index, []).append((table, change))
         conditions, marks = dict(facts.conditions), dict(facts.marks)
+        commits, ids = dict(facts.commits), facts.ids
         touches_of = _touches_by_index(facts)
         counts = self._writes.count_at(position)
         for index in range(facts.n):
@@ -184,6 +197,9 @@ class Catalog:
                 reason = self._broken(condition, position, index)
             if reason is None and index in marks:
                 reason = self._mark(marks[index], position, index, written)
+            if reason is None and index in commits:
+                own = ids[16 * index : 16 * index + 16]
+                reason = self._commits.take(commits[index], position + index, own, index)
             if reason is not None:
                 rejected[index] = reason
                 continue
@@ -192,6 +208,7 @@ class Catalog:
             if counts:
                 written |= self._writes.note(position + index, names, touches)
         self._writes.keep(written)
+        self._commits.end_run()
         return created
 
     def _prepare(

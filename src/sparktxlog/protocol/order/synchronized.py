@@ -12,6 +12,7 @@ from collections import deque
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.commits import Commits
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
@@ -40,7 +41,7 @@ class SynchronizedQueue:
 
     __slots__ = (
         "_created", "_fresh", "_recent", "_uncounted_to", "base", "catalog",
-        "hash", "key", "marking", "position", "tail", "watermarks", "writes",
+        "commits", "hash", "key", "marking", "position", "tail", "watermarks", "writes",
     )  # fmt: skip
 
     def __init__(self, config: MasterConfig, state: RecoveredState) -> None:
@@ -66,8 +67,16 @@ class SynchronizedQueue:
         self.writes = LastWrites(state.writes, config.condition_window)
         #: Prepared transactions that are undecided (P35).
         self.marking = Marking(state.undecided)
+        #: Commit tables (P36).
+        self.commits = Commits(state.commit_tables)
         self.catalog = Catalog(
-            state.tables, window, state.older_ids, config.id_window_us, self.writes, self.marking
+            state.tables,
+            window,
+            state.older_ids,
+            config.id_window_us,
+            self.writes,
+            self.marking,
+            self.commits,
         )
         #: Runs of later epochs may be judged by other rules than those known here.
         self._uncounted_to = state.uncounted_to
@@ -181,6 +190,7 @@ class SynchronizedQueue:
             tables=tables,
             writes=self.writes.take(),
             undecided=self.marking.take_changes(),
+            commit_tables=self.commits.take_changes(),
         )
 
     def check_base(self, sender: str, base: MergeBase) -> None:

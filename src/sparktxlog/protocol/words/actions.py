@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import UndecidedChange
@@ -72,6 +73,8 @@ class PersistQueue:
     writes: tuple[tuple[str, TableWrites], ...] = ()
     #: Prepared transactions that came, were marked or decided, ascending by entry (P35).
     undecided: tuple[UndecidedChange, ...] = ()
+    #: Commit tables as each entry left those that it changed, ascending by entry (P36).
+    commit_tables: tuple[CommitTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,8 +152,9 @@ class Rejection:
     index: int
     #: Error code as in `errors`: `unknown-table`, `schema-mismatch`, `duplicate-transaction`,
     #: `expired-id`, `expired-transaction`, `voided`, `conflict`, `stale-schema`, `not-prepared`,
-    #: `not-a-participant`, `too-many-prepared`.  Of a transaction that takes effect later, if ever:
-    #: `prepared`.  Of a decided one also `rolled-back`.
+    #: `not-a-participant`, `too-many-prepared`, `version-conflict`, `stale-timestamp`,
+    #: `name-taken`.  Of a transaction that takes effect later, if ever: `prepared`.  Of a decided
+    #: one also `rolled-back`.
     code: str
     text: str
     #: Of a repeated id: its first position.
@@ -162,6 +163,9 @@ class Rejection:
     #: Of a stale schema: the table, and the position of the last write to it.
     table: str | None = None
     winner: int | None = None
+    #: Of a commit that lost (P36): the newest version of its table, and who committed that.
+    version: int | None = None
+    winner_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided
@@ -156,6 +157,8 @@ class RecoveredState:
     writes: Mapping[str, TableWrites] = field(default_factory=dict)
     #: Prepared transactions that are undecided as of the base (P35).
     undecided: Sequence[Undecided] = ()
+    #: Commit tables as of the base, dropped ones too (P36).
+    commit_tables: Sequence[CommitTable] = ()
     #: Up to this position, runs were appended by a release that does not count writes.
     uncounted_to: int = 0
     #: The greatest standing of each other node; a missing node was never heard (P30, P29).

@@ -36,6 +36,8 @@ SYNCHRONOUS = 6
 PREPARED = 6
 #: In force: tables may be dropped (P33).
 DROPS = 6
+#: In force: there may be commit tables (P36).
+COMMIT_TABLES = 6
 
 
 def deciders(view: View) -> set[NodeId]:

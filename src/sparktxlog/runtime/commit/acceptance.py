@@ -30,7 +30,14 @@ from sparktxlog.model.operation import Acceptance, Mark, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.table import Tables
 from sparktxlog.protocol.words.messages import Verdict
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CHANGES, CONDITIONS, DROPS, SYNCHRONOUS
+from sparktxlog.protocol.words.versions import (
+    ACCEPTANCE,
+    CHANGES,
+    COMMIT_TABLES,
+    CONDITIONS,
+    DROPS,
+    SYNCHRONOUS,
+)
 from sparktxlog.protocol.words.versions import PREPARED as PREPARED_VERSION
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -120,6 +127,8 @@ class Submits:
             self._check_may_prepare()
         if tx.mark is not None:
             copies_needed = max(copies_needed, self._check_mark(tx.mark))
+        if tx.commit is not None:
+            self._check_may_commit()
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -306,6 +315,20 @@ class Submits:
                 f"{MOST_UNDECIDED:,} of {MOST_UNDECIDED_BYTES:,} bytes may be",
                 undecided=len(undecided),
                 size_bytes=size_bytes,
+            )
+
+    def _check_may_commit(self) -> None:
+        """Refuse a commit to a commit table while a member would not understand it (P31, P36).
+
+        Raises:
+            InvalidRequestError: Nothing happened (definite).
+        """
+        in_force = self._master.view.version
+        if in_force < COMMIT_TABLES:
+            raise InvalidRequestError(
+                f"commit tables need wire version {COMMIT_TABLES}, the log uses {in_force}",
+                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
+                field="commit",
             )
 
     def _check_mark(self, mark: Mark) -> int:

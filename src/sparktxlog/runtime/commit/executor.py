@@ -257,6 +257,7 @@ class Executor:
                     tables=action.tables,
                     writes=action.writes,
                     undecided=action.undecided,
+                    commit_tables=action.commit_tables,
                 )
             case PersistBallot():
                 return PutBallot(state=action.state)

@@ -125,7 +125,13 @@ def decided_receipt(receipt: Receipt, run: int, verdict: Verdict) -> Receipt:
 
 def _rejection(told: Rejection, index: int) -> ReceiptRejection:
     return ReceiptRejection(
-        index=index, code=told.code, text=told.text, table=told.table, winner=told.winner
+        index=index,
+        code=told.code,
+        text=told.text,
+        table=told.table,
+        winner=told.winner,
+        version=told.version,
+        winner_id=None if told.winner_id is None else transaction_id_to_text(told.winner_id),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
@@ -28,6 +29,7 @@ from sparktxlog.storage.interfaces import (
     QueueSnapshot,
     ResetJournal,
 )
+from sparktxlog.storage.journal.commit_rows import put_commit_tables
 from sparktxlog.storage.journal.prepared_rows import put_kept
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
@@ -43,6 +45,10 @@ from sparktxlog.storage.journal.sqlite_schema import (
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
 
+#: What a snapshot replaces, beside what is prepared.
+_REPLACED = (
+    "queue", "segments", "catalog", "watermarks", "recent_ids", "table_writes", "commit_tables",
+)  # fmt: skip
 #: Header and ids of a run.
 _Run = tuple[RunHeader, bytes]
 
@@ -146,7 +152,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
         "DELETE FROM payloads WHERE (origin, incarnation, seq) NOT IN"
         " (SELECT origin, incarnation, seq FROM incoming)"
     )
-    for table in ("queue", "segments", "catalog", "watermarks", "recent_ids", "table_writes"):
+    for table in _REPLACED:
         db.execute(f"DELETE FROM {table}")
     ends = _put_snapshot(db, snapshot)
     if (view := newer_view(meta.get("view"), snapshot.view)) is not None:
@@ -173,6 +179,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     )
     put_writes(db, list(snapshot.writes.items()), position)
     put_kept(db, snapshot.prepared, position)
+    put_commit_tables(db, snapshot.commit_tables, position)
     put_meta(
         db,
         published=position,
@@ -197,7 +204,7 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
     last = snapshot.last
     if last is None:
         known = (snapshot.watermarks, snapshot.tables, snapshot.recent_ids, snapshot.writes)
-        whole = not any(known) and not snapshot.prepared
+        whole = not any((*known, snapshot.prepared, snapshot.commit_tables))
         wanted = 0
     else:
         header = last.entry.header
@@ -208,6 +215,8 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
             and all(1 <= at <= snapshot.position for at, _ in snapshot.tables)
             and all(_fits(writes, snapshot.position) for writes in snapshot.writes.values())
             and all(_is_whole(item, snapshot.position) for item in snapshot.prepared)
+            and all(1 <= one.position <= snapshot.position for one in snapshot.commit_tables)
+            and _are_distinct(snapshot.commit_tables)
         )
         wanted = last.entry.position - 1
     if not whole or not _follow(snapshot.recent_ids, wanted):
@@ -225,6 +234,14 @@ def _is_whole(item: KeptPrepared, position: int) -> bool:
     one, manifest = item.undecided, read_manifest(item.payload)
     said = (one.transaction_id, one.participants) == (manifest.ids, manifest.participants)
     return said and 1 <= one.position <= position and bool(one.missing)
+
+
+def _are_distinct(tables: Iterable[CommitTable]) -> bool:
+    """Return whether no two commit tables have one UUID, or exist under one name."""
+    known = list(tables)
+    names = [table.name.lower() for table in known if not table.is_dropped]
+    uuids = {table.uuid for table in known}
+    return len(uuids) == len(known) and len(set(names)) == len(names)
 
 
 def _follow(pieces: Iterable[tuple[int, bytes]], last: int) -> bool:

@@ -45,6 +45,7 @@ from sparktxlog.storage.interfaces import (
     Write,
 )
 from sparktxlog.storage.journal import epoch_changes, log_expiry
+from sparktxlog.storage.journal.commit_rows import put_commit_tables
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.journal_reader import JournalReader
 from sparktxlog.storage.journal.prepared_rows import forget_decided, put_undecided, put_verdicts
@@ -330,6 +331,7 @@ class Journal(JournalReader):
         )
         put_writes(self._db, write.writes, self._ends.published)
         put_undecided(self._db, write.undecided)
+        put_commit_tables(self._db, write.commit_tables, self._ends.published)
         until = write.ordered_at - self._id_window_us
         put_verdicts(self._db, write.entries, write.ordered_at, until, self._is_id_known)
 

@@ -33,6 +33,7 @@ from sparktxlog.storage.interfaces import (
     SegmentCut,
     StoredEntry,
 )
+from sparktxlog.storage.journal.commit_rows import read_commit_tables
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.prepared_rows import (
     read_container,
@@ -164,6 +165,7 @@ class JournalReader:
                 older_ids=self,
                 writes=read_writes(db),
                 undecided=read_undecided(db),
+                commit_tables=read_commit_tables(db),
                 uncounted_to=meta.get("uncounted_to", 0),
             )
             return JournalState(
@@ -463,6 +465,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         view=view,
         writes=read_writes(db, position),
         prepared=read_kept(db, position),
+        commit_tables=read_commit_tables(db, position),
     )
 
 

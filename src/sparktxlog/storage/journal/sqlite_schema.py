@@ -17,6 +17,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import TableCommit
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
@@ -89,6 +90,12 @@ CREATE TABLE IF NOT EXISTS verdicts(run INTEGER, number INTEGER, id BLOB, body B
 CREATE INDEX IF NOT EXISTS verdicts_by_id ON verdicts(id);
 """
 
+#: The same.  Each commit table after the runs that changed it; see `commit_rows`.
+_COMMIT_TABLES = """
+CREATE TABLE IF NOT EXISTS commit_tables(uuid TEXT, position INTEGER, body BLOB,
+    PRIMARY KEY(uuid, position)) WITHOUT ROWID
+"""
+
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
@@ -121,6 +128,7 @@ class _Facts(msgspec.Struct, array_like=True):
     copies: int = 0
     participants: tuple[str, ...] = ()
     marks: tuple[tuple[int, Mark], ...] = ()
+    commits: tuple[tuple[int, TableCommit], ...] = ()
 
 
 #: The first so many fields are always written, others only up to the last one that says anything.
@@ -167,6 +175,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         _fold_log(connection, path)
         connection.execute(_WITHDRAWN)
         connection.executescript(f"BEGIN; {_PREPARED} COMMIT;")
+        connection.execute(_COMMIT_TABLES)
         _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()

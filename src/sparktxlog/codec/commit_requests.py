@@ -1,0 +1,76 @@
+"""Transactions of commit tables: each creates one, commits a version of one, or drops one (P36).
+
+The id of a commit is the UUID in the name of its staged file, so to ask again is to repeat it
+(P25c).  Where it is ordered, every site decides alike whether it takes effect.
+"""
+
+from __future__ import annotations
+
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.ids import check_new_name
+
+
+def creating(
+    transaction_id: bytes, uuid: str, name: str, timestamp: int, version: int = 0
+) -> PreparedTransaction:
+    """Return the transaction that creates a commit table.
+
+    Args:
+        uuid: Of the table, in any usual form; no table ever had it.
+        name: `schema.table`; no table has it now, case ignored.
+        timestamp: In-commit timestamp of its first version, milliseconds since 1970 UTC.
+        version: Its first version.
+
+    Raises:
+        InvalidRequestError, InvalidNameError: A value cannot be (definite).
+    """
+    for part in name.split("."):
+        check_new_name(part)
+    commit = TableCommit(
+        kind=CommitKind.CREATE, uuid=as_uuid(uuid), name=name, version=version, timestamp=timestamp
+    )
+    return _transaction(transaction_id, commit)
+
+
+def committing(
+    transaction_id: bytes, uuid: str, version: int, timestamp: int
+) -> PreparedTransaction:
+    """Return the transaction that commits a version of a commit table.
+
+    Args:
+        transaction_id: The UUID in the name of the staged file, 16 bytes.
+        uuid: Of the table, in any usual form.
+        version: The one after that which its writer has read.
+        timestamp: Its in-commit timestamp, milliseconds since 1970 UTC.
+
+    Raises:
+        InvalidRequestError: A value cannot be (definite).
+    """
+    commit = TableCommit(
+        kind=CommitKind.COMMIT, uuid=as_uuid(uuid), version=version, timestamp=timestamp
+    )
+    return _transaction(transaction_id, commit)
+
+
+def dropping(transaction_id: bytes, uuid: str) -> PreparedTransaction:
+    """Return the transaction that drops a commit table, whatever its version is.
+
+    Raises:
+        InvalidRequestError: That is no UUID (definite).
+    """
+    return _transaction(transaction_id, TableCommit(kind=CommitKind.DROP, uuid=as_uuid(uuid)))
+
+
+def as_uuid(text: str) -> str:
+    """Return the UUID of a table as the log keeps it: lower case, with hyphens if it has none."""
+    lower = text.lower()
+    if len(lower) != 32:
+        return lower
+    return "-".join((lower[:8], lower[8:12], lower[12:16], lower[16:20], lower[20:]))
+
+
+def _transaction(transaction_id: bytes, commit: TableCommit) -> PreparedTransaction:
+    return PreparedTransaction(
+        transaction_id=transaction_id, operations=(), commit=commit.checked()
+    )

@@ -1,0 +1,149 @@
+"""Which commit becomes which version of which commit table (protocol P36).
+
+Part of the catalog's fold: what is known here follows from the queue alone, so every site decides
+the same.  A run without commits costs one comparison, a commit two look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sparktxlog.errors import (
+    NameTakenError,
+    StaleTimestampError,
+    UnknownTableError,
+    VersionConflictError,
+)
+from sparktxlog.model.commit_table import CommitKind, CommitTable, CommitTables, TableCommit
+from sparktxlog.protocol.words.messages import Rejection
+
+
+class Commits:
+    """The commit tables at the end of the queue.
+
+    Args:
+        tables: As of the end of the queue; dropped ones too.
+    """
+
+    __slots__ = ("_by_name", "_by_uuid", "_changed", "_fresh", "tables")
+
+    def __init__(self, tables: Iterable[CommitTable] = ()) -> None:
+        #: Dropped ones too: nobody may take their UUIDs.
+        self._by_uuid = {table.uuid: table for table in tables}
+        #: UUID by lower-case name, of those that exist.
+        self._by_name = {t.name.lower(): t.uuid for t in self._by_uuid.values() if not t.is_dropped}
+        #: UUIDs that the present run changed.
+        self._changed: dict[str, None] = {}
+        self._fresh: list[CommitTable] = []
+        #: Those that exist, as they change.
+        self.tables = CommitTables(self._by_uuid, self._by_name)
+
+    # -- within a run ------------------------------------------------------------------------------
+
+    def take(
+        self, commit: TableCommit, position: int, transaction_id: bytes, index: int
+    ) -> Rejection | None:
+        """Take in what a transaction does to a table; return why it takes no effect.
+
+        Args:
+            position: Of the transaction; all that takes effect before it was taken in.
+            index: Its index in the run.
+        """
+        if commit.kind is CommitKind.CREATE:
+            return self._create(commit, position, transaction_id, index)
+        table = self.tables.get(commit.uuid)
+        if table is None:
+            return _unknown(commit.uuid, self._by_uuid, index)
+        is_drop = commit.kind is CommitKind.DROP
+        if not is_drop and commit.version != table.version + 1:
+            return _conflict(commit, table, index)
+        if not is_drop and commit.timestamp <= table.timestamp:
+            return _stale(commit, table, index)
+        if is_drop:
+            del self._by_name[table.name.lower()]
+        self._put(
+            CommitTable(
+                uuid=table.uuid,
+                name=table.name,
+                version=table.version if is_drop else commit.version,
+                timestamp=table.timestamp if is_drop else commit.timestamp,
+                transaction_id=transaction_id,
+                position=position,
+                is_dropped=is_drop,
+            )
+        )
+        return None
+
+    def _create(
+        self, commit: TableCommit, position: int, transaction_id: bytes, index: int
+    ) -> Rejection | None:
+        taken = self._by_uuid.get(commit.uuid) or self.tables.named(commit.name)
+        if taken is not None:
+            return _taken(commit, taken, index)
+        self._by_name[commit.name.lower()] = commit.uuid
+        self._put(
+            CommitTable(
+                uuid=commit.uuid,
+                name=commit.name,
+                version=commit.version,
+                timestamp=commit.timestamp,
+                transaction_id=transaction_id,
+                position=position,
+            )
+        )
+        return None
+
+    def _put(self, table: CommitTable) -> None:
+        self._by_uuid[table.uuid] = table
+        self._changed[table.uuid] = None
+
+    # -- after a run -------------------------------------------------------------------------------
+
+    def end_run(self) -> None:
+        """Let `take_changes` return the tables that the run changed, as it left them."""
+        if self._changed:
+            self._fresh += [self._by_uuid[uuid] for uuid in self._changed]
+            self._changed = {}
+
+    def take_changes(self) -> tuple[CommitTable, ...]:
+        """Return what changed since the last call: one item for each run and table, in order."""
+        fresh, self._fresh = tuple(self._fresh), []
+        return fresh
+
+
+def _unknown(uuid: str, known: Mapping[str, CommitTable], index: int) -> Rejection:
+    gone = known.get(uuid)
+    text = f"there is no commit table {uuid} at this position"
+    if gone is not None:
+        text = f"commit table {gone.name!r} ({uuid}) was dropped at position {gone.position}"
+    return Rejection(index=index, code=UnknownTableError.code, text=text)
+
+
+def _taken(commit: TableCommit, taken: CommitTable, index: int) -> Rejection:
+    text = f"commit table {taken.name!r} has this name since it was created"
+    if taken.uuid == commit.uuid:
+        text = f"UUID {taken.uuid} is that of commit table {taken.name!r}, there now or before"
+    return Rejection(index=index, code=NameTakenError.code, text=text)
+
+
+def _conflict(commit: TableCommit, table: CommitTable, index: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code=VersionConflictError.code,
+        text=f"commit table {table.name!r} has version {table.version} since position "
+        f"{table.position}, so version {commit.version} is not its next one",
+        table=table.name,
+        winner=table.position,
+        version=table.version,
+        winner_id=table.transaction_id,
+    )
+
+
+def _stale(commit: TableCommit, table: CommitTable, index: int) -> Rejection:
+    return Rejection(
+        index=index,
+        code=StaleTimestampError.code,
+        text=f"timestamp {commit.timestamp} of version {commit.version} is not later than "
+        f"{table.timestamp}, that of version {table.version} of commit table {table.name!r}",
+        table=table.name,
+    )
