@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.model.table import Column, TableDefinition
@@ -166,6 +168,8 @@ class ReferenceCatalog:
         self._undecided: dict[bytes, tuple[int, RunFacts, set[str]]] = {}
         #: (where it is decided, where it is ordered, why it takes no effect), in this order.
         self.decided: list[tuple[int, int, str]] = []
+        #: Commit tables, by their histories (P36).
+        self.commits = ReferenceCommits()
         #: After each run that changed them: where it ends, id → who said YES.
         self._later: list[tuple[int, dict[bytes, tuple[str, ...]]]] = [(0, {})]
 
@@ -190,7 +194,7 @@ class ReferenceCatalog:
                 self.decided.append((position, at, "expired-transaction"))
         counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
-        marks, wrote = dict(facts.marks), set[str]()
+        marks, commits, wrote = dict(facts.marks), dict(facts.commits), set[str]()
         for index in codes:
             tables = dict(self._tables)
             codes[index] = self._try(position + index, index, facts, tables, after)
@@ -199,6 +203,9 @@ class ReferenceCatalog:
                 codes[index] = "prepared"
             elif not codes[index] and index in marks:
                 codes[index] = self._mark(marks[index], position + index, after, wrote)
+            elif not codes[index] and index in commits:
+                one = facts.ids[16 * index : 16 * index + 16]
+                codes[index] = self.commits.judge(commits[index], position + index, one)
             if codes[index]:
                 continue
             before, self._tables = self._tables, tables
@@ -219,6 +226,7 @@ class ReferenceCatalog:
                     self._writers.setdefault(table, []).append(position + index)
                 wrote |= touched | made
         self.written += [(table, self._last(table)) for table in wrote]
+        self.commits.end_run(position)
         left = {one: tuple(sorted(said)) for one, (_, _, said) in self._undecided.items()}
         if left != self._later[-1][1]:
             self._later.append((position + facts.n - 1, left))
@@ -351,6 +359,75 @@ class ReferenceCatalog:
                     return "schema-mismatch", None
                 tables[name.lower()] = after
         return "", None
+
+
+class CommitHistory(NamedTuple):
+    """One commit table for all time."""
+
+    name: str
+    #: (version, timestamp, transaction id, position) of each version, in the order of the log.
+    versions: tuple[tuple[int, int, bytes, int], ...]
+    #: Id and position of who dropped it; None = it exists.
+    dropped: tuple[bytes, int] | None = None
+
+
+class ReferenceCommits:
+    """Commit tables of a log, by their whole histories (P36)."""
+
+    def __init__(self) -> None:
+        self.histories: dict[str, CommitHistory] = {}
+        #: Position of a commit that lost → name, newest version, where and who committed that.
+        self.lost: dict[int, tuple[str, int, int, bytes]] = {}
+        #: Commit tables as each run left those that it changed.
+        self.left: list[CommitTable] = []
+
+    def judge(self, commit: TableCommit, position: int, one: bytes) -> str:
+        """Take in what a transaction does; return why it takes no effect, empty = it does."""
+        known = self.histories.get(commit.uuid)
+        version = (commit.version, commit.timestamp, one, position)
+        if commit.kind is CommitKind.CREATE:
+            names = {h.name.lower() for h in self.histories.values() if h.dropped is None}
+            if known is not None or commit.name.lower() in names:
+                return "name-taken"
+            self.histories[commit.uuid] = CommitHistory(commit.name, (version,))
+            return ""
+        if known is None or known.dropped is not None:
+            return "unknown-table"
+        if commit.kind is CommitKind.DROP:
+            self.histories[commit.uuid] = known._replace(dropped=(one, position))
+            return ""
+        newest, timestamp, winner, at = known.versions[-1]
+        if newest != commit.version - 1:
+            self.lost[position] = (known.name, newest, at, winner)
+            return "version-conflict"
+        if not timestamp < commit.timestamp:
+            return "stale-timestamp"
+        self.histories[commit.uuid] = known._replace(versions=(*known.versions, version))
+        return ""
+
+    def end_run(self, first: int) -> None:
+        """Note how a run that starts at a position leaves the tables that it changed."""
+        tables = [_as_known(uuid, history) for uuid, history in self.histories.items()]
+        self.left += [table for table in tables if table.position >= first]
+
+    def at(self, position: int) -> dict[str, CommitTable]:
+        """Return the tables, dropped ones too, at a run end."""
+        return {table.uuid: table for table in self.left if table.position <= position}
+
+
+def _as_known(uuid: str, history: CommitHistory) -> CommitTable:
+    version, timestamp, one, position = history.versions[-1]
+    if history.dropped is not None:
+        one, position = history.dropped
+    return CommitTable(
+        uuid=uuid,
+        name=history.name,
+        version=version,
+        timestamp=timestamp,
+        transaction_id=one,
+        position=position,
+        is_dropped=history.dropped is not None,
+    )
 
 
 def _is_gone(table: TableDefinition | None) -> bool:

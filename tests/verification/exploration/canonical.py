@@ -27,6 +27,7 @@ from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.fold.catalog import Catalog
+from sparktxlog.protocol.fold.commits import Commits
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.master import Master
@@ -236,18 +237,22 @@ _RULES: dict[type, dict[str, Rule]] = {
     SynchronizedQueue: {
         "_created": describe, "_fresh": describe, "_recent": _names,
         "_uncounted_to": _no, "base": describe, "catalog": describe, "hash": _no, "key": describe,
-        "marking": describe, "position": _no, "tail": describe, "watermarks": describe,
-        "writes": describe,
+        "commits": describe, "marking": describe, "position": _no, "tail": describe,
+        "watermarks": describe, "writes": describe,
     },
     Catalog: {
         # No id comes twice here, so nothing depends on the window.
-        "_marking": _no, "_older_ids": _no, "_tables": describe, "_window": _no, "_window_us": _no,
-        "_writes": _no, "tables": _no,
+        "_commits": _no, "_marking": _no, "_older_ids": _no, "_tables": describe,
+        "_window": _no, "_window_us": _no, "_writes": _no, "tables": _no,
     },
     LastWrites: {"_by_table": describe, "_fresh": describe, "_window": _no, "after": describe},
     Marking: {
         "_by_id": describe, "_changed": describe, "_earliest": describe, "_fresh": describe,
         "_size_bytes": describe, "_verdicts": describe,
+    },
+    Commits: {
+        "_by_name": describe, "_by_uuid": describe, "_changed": describe, "_fresh": describe,
+        "tables": _no,
     },
     # No run is synchronous or has staged files here, so none is checked or withdrawn.
     Staging: {
@@ -292,7 +297,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     CoreDisk: {
         "owner": _no, "incarnation": describe, "reserved": describe, "incoming": describe,
         "queue": describe, "ordered": _no, "tables": describe, "writes": describe,
-        "undecided": describe, "announcements": describe,
+        "undecided": describe, "commit_tables": describe, "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
         # Only the simulation greets, and counts starts.
         "instance": _no, "instances": _no, "starts": _no, "lineage": _no,

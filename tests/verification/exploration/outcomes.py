@@ -60,6 +60,10 @@ class Judge:
         for where, ones in (("on disk", disk.undecided.values()), ("in memory", master.undecided)):
             if _said(ones) != undecided:
                 violated(f"P35: {disk.owner} has {_said(ones)} {where} at {end}: {undecided}")
+        tables = catalog.commits.at(end)
+        there = {uuid: table for uuid, table in tables.items() if not table.is_dropped}
+        if (disk.commit_tables, dict(master.commit_tables)) != (tables, there):
+            violated(f"P36: {disk.owner} has other commit tables at {end}: {tables}")
 
     def _judge(self, queue: tuple[QueueEntry, ...]) -> ReferenceCatalog:
         outcomes, log = Outcomes(self._facts, Marks(), self._config), list(queue)
@@ -67,6 +71,7 @@ class Judge:
         # Conditions and writes count from the first position on.
         wrong = [outcomes.ordered(entry, 0) for entry in log]
         wrong += [outcomes.check_once(log), outcomes.check_no_lost_update(log)]
+        wrong += [outcomes.check_commit_histories(log)]
         for story in filter(None, wrong):
             violated(story)
         return outcomes.catalog

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import RunFacts
@@ -94,6 +95,8 @@ class CoreDisk:
         self.writes: dict[str, TableWrites] = {}
         #: Prepared transactions that are undecided, by id.
         self.undecided: dict[bytes, Undecided] = {}
+        #: Commit tables by UUID, dropped ones too.
+        self.commit_tables: dict[str, CommitTable] = {}
         self.announcements: dict[int, RunSubmitted] = {}
         self.view: View | None = None
         self.ballot: BallotState | None = None
@@ -238,6 +241,7 @@ class CoreDisk:
             self.queue.append(entry)
         self.tables.update((definition.name, definition) for _, definition in action.tables)
         self.writes.update(action.writes)
+        self.commit_tables.update((table.uuid, table) for table in action.commit_tables)
         for _, one, undecided in action.undecided:
             self.undecided.pop(one, None)
             if undecided is not None:
@@ -280,6 +284,7 @@ class CoreDisk:
             tables=list(self.tables.values()),
             writes=dict(self.writes),
             undecided=list(self.undecided.values()),
+            commit_tables=list(self.commit_tables.values()),
             view=self.view,
             ballot=self.ballot,
             standings=dict(self.standings),

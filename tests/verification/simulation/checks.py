@@ -210,8 +210,19 @@ class Checks:
         counted = [one for one in written if first <= one[1].position <= end]
         if sorted(action.writes, key=_by_place) != sorted(counted, key=_by_place):
             violated(f"P27: {node.name} writes {action.writes} in {first}-{end}: {counted}")
+        self._check_commit_tables(action, first, end)
         if end == node.disk.queue[-1].end:
             self._check_undecided(node, end)
+            commits = self._outcomes.catalog.commits.at(end)
+            if node.disk.commit_tables != commits:
+                violated(f"P36: {node.name} has {node.disk.commit_tables} at {end}: {commits}")
+
+    def _check_commit_tables(self, action: PersistQueue, first: int, end: int) -> None:
+        """P36: with the entries, commit tables are written as each run left them."""
+        left = [one for one in self._outcomes.catalog.commits.left if first <= one.position <= end]
+        written = sorted(action.commit_tables, key=lambda table: table.position)
+        if written != sorted(left, key=lambda table: table.position):
+            violated(f"P36: {written} are kept in {first}-{end}: {left}")
 
     def _check_undecided(self, node: SimulatedNode, position: int) -> None:
         """P35: what a disk has of prepared transactions is what the one queue has there."""
@@ -230,6 +241,10 @@ class Checks:
         for table, writes in self._outcomes.catalog.writes_at(position).items():
             if node.master.writes(table) not in (writes, None):
                 violated(f"P27: {node.name} knows {node.master.writes(table)} of {table}: {writes}")
+        commits = self._outcomes.catalog.commits.at(position)
+        there = {uuid: table for uuid, table in commits.items() if not table.is_dropped}
+        if dict(node.master.commit_tables) != there:
+            violated(f"P36: {node.name} knows {dict(node.master.commit_tables)}: {there}")
 
     def _check_view(self, node: SimulatedNode, view: View) -> None:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
@@ -379,6 +394,7 @@ class Checks:
                 violated(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))
         self._check_outcome(self._outcomes.check_no_lost_update(self.log))
+        self._check_outcome(self._outcomes.check_commit_histories(self.log))
         for entry in self.log:
             told = self._answers.told.get(key_of(entry.header), (entry.position, entry.rejections))
             if told != (entry.position, entry.rejections):

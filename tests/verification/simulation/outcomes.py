@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tests.verification.reference import ReferenceCatalog
+from tests.verification.simulation.commits import check_histories, mark_commits
 from tests.verification.simulation.marks import Marks
 
 from sparktxlog.model.conditions import Condition
@@ -22,6 +23,7 @@ _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
 _LATE = "expired-transaction"
 _STALE = "stale-schema"
 _CONFLICT = "conflict"
+_OUTRUN = "version-conflict"
 
 
 class Outcomes:
@@ -116,6 +118,7 @@ class Outcomes:
         for index, _, change in facts.changes:
             if index not in by_id and index not in by_table:
                 self._marks.hit("table dropped" if change.is_dropped else "table changed")
+        mark_commits(self._marks, facts, by_id, by_table)
         if wrong := self._decided(entry, self.catalog.decided[seen_before:]):
             return wrong
         told_of = [one.rejection for one in entry.verdicts if one.rejection is not None]
@@ -123,6 +126,10 @@ class Outcomes:
             lost = self.catalog.lost.get(entry.position + told.index, (None, None))
             if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
                 return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
+            if told.code == _OUTRUN:
+                named = (told.table, told.version, told.winner, told.winner_id)
+                if named != self.catalog.commits.lost[entry.position + told.index]:
+                    return f"P36: {told} at {entry.position} names another winner"
         for index, condition in facts.conditions:
             self._mark_condition(entry, index, condition, by_table.get(index, ""), by_id)
         found = [(one.index, one.code, one.first) for one in entry.rejections]
@@ -185,6 +192,10 @@ class Outcomes:
                     if touch.txs is None or of in touch.txs:
                         writers.setdefault(touch.table, []).append(position)
         return ""
+
+    def check_commit_histories(self, log: list[QueueEntry]) -> str:
+        """P36: return what is wrong with the history of a commit table, empty = nothing."""
+        return check_histories(log, self._facts)
 
     def _mark_repeat(
         self, header: RunHeader, earlier: RunHeader, distance: int, *, late: bool

@@ -84,8 +84,8 @@ class Participants:
 
 
 def without_marked(facts: RunFacts) -> RunFacts:
-    """Return facts of a run whose marks do nothing else."""
-    marked = {index for index, _ in facts.marks}
+    """Return facts of a run whose marks, and commits to commit tables, do nothing else."""
+    marked = {index for index, _ in (*facts.marks, *facts.commits)}
     if not marked:
         return facts
     touches = []

@@ -11,6 +11,7 @@ from typing import Any
 from tests.verification.model.invariants import violated
 from tests.verification.simulation.changes import Alterers
 from tests.verification.simulation.checks import Checks
+from tests.verification.simulation.commits import Committers
 from tests.verification.simulation.conditions import ReadersAndWriters
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
@@ -157,6 +158,7 @@ class World:
         self._readers = ReadersAndWriters(f"{layout.name}:{seed}")
         self._alterers = Alterers(f"{layout.name}:{seed}")
         self._participants = Participants(f"{layout.name}:{seed}")
+        self._committers = Committers(f"{layout.name}:{seed}")
         self.synchronous = Synchronous(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
@@ -263,12 +265,15 @@ class World:
         drawn = self._alterers.draw(node.master, transactions)
         plain = not (creates or drawn.changes)
         said = self._participants.draw(node, transactions, plain=plain)
+        busy = range(transactions) if said.participants else [at for at, _ in said.marks]
+        commits = self._committers.draw(node.master, transactions, busy)
         facts = RunFacts(
             n=transactions, ids=ids, acceptance=acceptance,
             touches=(*touches, *more, *drawn.touches),
             creates=creates, conditions=conditions or said.conditions, changes=drawn.changes,
             copies=self.synchronous.draw(node.master),
             participants=said.participants, valid_until=said.valid_until, marks=said.marks,
+            commits=commits,
         )  # fmt: skip
         self.facts[digest] = facts = without_marked(facts)
         event = RunSubmitted(
