@@ -51,7 +51,7 @@ class Mutant:
     """One rule, broken in one way."""
 
     name: str
-    #: P1 … P35, with the letter of a part: P1b.
+    #: P1 … P36, with the letter of a part: P1b.
     rule: str
     #: What the broken core does.
     says: str
@@ -169,6 +169,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         "changes",
         "synchronous",
         "prepared",
+        "commits",
     )
     for mutant in _read(_FOLDER / f"{name}.txt")
 )
@@ -183,6 +184,7 @@ RULES = (
     "P33",
     "P34",
     "P35",
+    "P36",
 )
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot

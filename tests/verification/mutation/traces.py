@@ -13,6 +13,7 @@ from inspect import isfunction
 from tests.verification.mutation import (
     change_traces,
     clock_traces,
+    commit_traces,
     condition_traces,
     deciding_traces,
     entering_traces,
@@ -43,6 +44,7 @@ _MODULES = (
     change_traces,
     synchronous_traces,
     prepared_traces,
+    commit_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

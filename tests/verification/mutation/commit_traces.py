@@ -1,0 +1,146 @@
+"""Directed traces of commit tables: which commit becomes which version (protocol P36)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.verification.mutation.lone import LINEAGE, Lone, entry_of, queued, tail_of
+
+from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.conditions import Condition
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import Action, Alarm
+from sparktxlog.protocol.words.messages import Rejection
+
+_T1, _T2, _T3 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
+#: In-commit timestamp of a version 0; each later one is one later.
+_START_MS = 1_000
+
+
+def _create(uuid: str = _T1, name: str = "s.t", version: int = 0) -> TableCommit:
+    return TableCommit(
+        kind=CommitKind.CREATE, uuid=uuid, name=name, version=version, timestamp=_START_MS
+    )
+
+
+def _commit(version: int, uuid: str = _T1, timestamp: int = 0) -> TableCommit:
+    timestamp = timestamp or _START_MS + version
+    return TableCommit(kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=timestamp)
+
+
+def _drop(uuid: str = _T1) -> TableCommit:
+    return TableCommit(kind=CommitKind.DROP, uuid=uuid)
+
+
+def _run(node: Lone, *commits: TableCommit, held: bool = True) -> list[str]:
+    """Let a node commit a run; return index and code of what is rejected.
+
+    Args:
+        held: False: the first one has a condition that does not hold.
+    """
+    conditions = () if held else ((0, Condition(versions=(("nothing", 1),))),)
+    facts = {"commits": tuple(enumerate(commits)), "conditions": conditions}
+    actions = node.submit(len(commits), **facts)
+    return [f"{one.index} {one.code}" for one in _rejections(actions)]
+
+
+def _rejections(actions: list[Action]) -> list[Rejection]:
+    return [one for appended in queued(actions) for e in appended.entries for one in e.rejections]
+
+
+def _versions(node: Lone) -> dict[str, int]:
+    """Return UUID → newest version of the tables that exist."""
+    tables = node.master.commit_tables
+    found = {uuid: tables.get(uuid) for uuid in tables}
+    return {uuid: -1 if table is None else table.version for uuid, table in found.items()}
+
+
+def _alone(core: type[Master]) -> Lone:
+    """Return a node that orders by itself, with a commit table from position 1 on."""
+    node = Lone(core, votes={"a": 1})
+    assert _run(node, _create()) == []
+    return node
+
+
+def each_version_follows_the_one_before(core: type[Master]) -> None:
+    """P36: a version is one commit, and none is left out."""
+    node = _alone(core)
+    assert _run(node, _commit(1)) == []
+    assert _run(node, _commit(1, timestamp=5_000)) == ["0 version-conflict"], "it is taken"
+    assert _run(node, _commit(3, timestamp=5_000)) == ["0 version-conflict"], "2 is missing"
+    assert _run(node, _commit(2)) == []
+    assert _versions(node) == {_T1: 2}
+
+
+def the_first_of_a_run_wins(core: type[Master]) -> None:
+    """P36: each commit sees those before it in its run; who lost is told who won."""
+    node = _alone(core)
+    commits = ((0, _commit(1)), (1, _commit(2)), (2, _commit(2)))
+    (lost,) = _rejections(node.submit(3, commits=commits))
+    winner = node.facts[(2).to_bytes(32, "big")].ids[16:32]
+    named = (lost.table, lost.version, lost.winner, lost.winner_id)
+    assert (lost.index, named) == (2, ("s.t", 2, 3, winner))
+
+
+def in_commit_timestamps_grow(core: type[Master]) -> None:
+    """P36: the next version with a timestamp that is not later takes no effect."""
+    node = _alone(core)
+    assert _run(node, _commit(1, timestamp=_START_MS - 1)) == ["0 stale-timestamp"]
+    assert _run(node, _commit(1, timestamp=_START_MS)) == ["0 stale-timestamp"]
+    assert _run(node, _commit(1, timestamp=_START_MS + 1)) == []
+    assert _run(node, _commit(2, timestamp=_START_MS + 1)) == ["0 stale-timestamp"], "once more"
+
+
+def a_name_belongs_to_one_table(core: type[Master]) -> None:
+    """P36: two tables never have one name, and its case is ignored."""
+    node = _alone(core)
+    assert _run(node, _create(_T2)) == ["0 name-taken"]
+    assert _run(node, _create(_T2, "S.T")) == ["0 name-taken"]
+    assert _versions(node) == {_T1: 0}
+
+
+def a_dropped_table_is_gone_for_ever(core: type[Master]) -> None:
+    """P36: its name is free, its UUID is not, and nobody commits to it any more."""
+    node = _alone(core)
+    assert _run(node, _drop()) == []
+    assert _run(node, _commit(1), _drop()) == ["0 unknown-table", "1 unknown-table"]
+    assert _run(node, _create(_T1, "s.other")) == ["0 name-taken"]
+    assert _run(node, _create(_T2)) == []
+    assert _versions(node) == {_T2: 0}
+
+
+def a_table_begins_with_the_version_it_has(core: type[Master]) -> None:
+    """P36: a table that had commits before it came to the log goes on from there."""
+    node = _alone(core)
+    assert _run(node, _create(_T2, "s.u", version=7)) == []
+    assert _run(node, _commit(8, _T2)) == []
+
+
+def what_is_rejected_commits_nothing(core: type[Master]) -> None:
+    """P27, P36: a commit under a condition that does not hold takes no version."""
+    node = _alone(core)
+    assert _run(node, _commit(1), held=False) == ["0 unknown-table"]
+    assert _run(node, _commit(1)) == []
+
+
+def commit_tables_survive_a_restart(core: type[Master]) -> None:
+    """P36: a node that starts knows each table's newest version, and which are dropped."""
+    node = _alone(core)
+    assert _run(node, _create(_T2, "s.u"), _commit(1), _commit(2)) == []
+    node.start()
+    assert _versions(node) == {_T1: 2, _T2: 0}
+    assert _run(node, _drop(_T2)) == []
+    node.start()
+    assert _versions(node) == {_T1: 2}
+    assert _run(node, _create(_T3, "s.u"), _create(_T2, "s.v")) == ["1 name-taken"]
+
+
+def a_tail_with_another_version_stops_the_node(core: type[Master]) -> None:
+    """I7, P36: a commit that wins here, and lost where the queue is longer."""
+    node = Lone(core, votes={"a": 1, "b": 1})
+    run = node.run_of("b", 1, node.now, commits=((0, _create()),))
+    lost = Rejection(index=0, code="version-conflict", text="", version=1)
+    entry = entry_of(run, 1, node.master.base.chain_hash)
+    node.feed(tail_of(LINEAGE, replace(entry, rejections=(lost,))))
+    actions = node.push(run)
+    assert any(isinstance(a, Alarm) and a.fatal for a in actions)
