@@ -19,11 +19,11 @@ from tests.verification.model.commit_tables import REPLACED, Commit, Design
 from tests.verification.reference import ReferenceCommits
 from tests.verification.simulation.commits import check_histories
 
-from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import Commits
+from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.words.messages import Rejection
 from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, PutRun, ResetJournal
@@ -44,7 +44,7 @@ class Node:
 
     def __init__(self, kept: dict[str, CommitTable], end: int, ids: bytes) -> None:
         self.kept = dict(kept)
-        self.commits = Commits(kept.values())
+        self.commits = CommitFold(kept.values())
         window = IdWindow(1_000, max_run=20)
         window.recover([(1, ids)] if ids else [])
         self.catalog = Catalog([], window, commits=self.commits)
@@ -71,12 +71,12 @@ def _runs(random: Random) -> Iterator[RunFacts]:
         )
 
 
-def _drawn(random: Random) -> TableCommit:
+def _drawn(random: Random) -> CommitOperation:
     kind = random.choices(list(CommitKind), (2, 8, 1))[0]
     uuid = random.choice(_UUIDS[: random.choice((2, 3, 8))])
     if kind is CommitKind.DROP:
-        return TableCommit(kind=kind, uuid=uuid)
-    return TableCommit(
+        return CommitOperation(kind=kind, uuid=uuid)
+    return CommitOperation(
         kind=kind,
         uuid=uuid,
         name=random.choice(_NAMES) if kind is CommitKind.CREATE else "",
@@ -161,9 +161,9 @@ def test_the_model_itself_has_whole_histories() -> None:
 
 
 def test_a_history_that_is_wrong_is_seen() -> None:
-    create = TableCommit(kind=CommitKind.CREATE, uuid=_UUIDS[0], name="s.t")
-    first = TableCommit(kind=CommitKind.COMMIT, uuid=_UUIDS[0], version=1, timestamp=1)
-    drop = TableCommit(kind=CommitKind.DROP, uuid=_UUIDS[0])
+    create = CommitOperation(kind=CommitKind.CREATE, uuid=_UUIDS[0], name="s.t")
+    first = CommitOperation(kind=CommitKind.COMMIT, uuid=_UUIDS[0], version=1, timestamp=1)
+    drop = CommitOperation(kind=CommitKind.DROP, uuid=_UUIDS[0])
     for wrong in (
         [create, create],
         [create, replace(create, uuid=_UUIDS[1], name="S.T")],
@@ -232,14 +232,14 @@ def test_the_fold_tells_in_all_short_logs_what_the_model_of_the_decision_tells(m
 def _told(log: Sequence[Commit]) -> dict[str, str]:
     """Return what the fold tells each commit; one that is repeated is told the same again."""
     node, told = Node({}, 0, b""), dict[str, str]()
-    node.fold(_facts(b"0", TableCommit(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")))
+    node.fold(_facts(b"0", CommitOperation(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")))
     for word in log:
         if word == REPLACED:
-            drop = TableCommit(kind=CommitKind.DROP, uuid=_T["t1"])
-            create = TableCommit(kind=CommitKind.CREATE, uuid=_T["t2"], name="s.t")
+            drop = CommitOperation(kind=CommitKind.DROP, uuid=_T["t1"])
+            create = CommitOperation(kind=CommitKind.CREATE, uuid=_T["t2"], name="s.t")
             assert node.fold(_facts(b"RS", drop, create))[0] == []
             continue
-        commit = TableCommit(
+        commit = CommitOperation(
             kind=CommitKind.COMMIT,
             uuid=_T[word.table],
             version=word.version,
@@ -252,6 +252,6 @@ def _told(log: Sequence[Commit]) -> dict[str, str]:
     return told
 
 
-def _facts(name: bytes, *commits: TableCommit) -> RunFacts:
+def _facts(name: bytes, *commits: CommitOperation) -> RunFacts:
     ids = [bytes([at]) + name.ljust(15, b"-") for at in range(len(commits))]
     return RunFacts(n=len(commits), ids=b"".join(ids), commits=tuple(enumerate(commits)))

@@ -73,9 +73,12 @@ def test_small_cluster_completely(configuration: Configuration, states: int, dep
             "expired-transaction not-prepared prepared",
             "committed expired-transaction",
         ),
+        ("commits-2", 3_127, "unknown-table version-conflict", ""),
+        ("commits-2-drop", 3_127, "unknown-table", ""),
+        ("commits-2-crash", 3_825, "unknown-table", ""),
     ],
 )
-def test_conditions_marks_and_expiry_completely(
+def test_conditions_marks_expiry_and_commits_completely(
     name: str, states: int, rejected: str, decided: str
 ) -> None:
     """Every node decides what the reference says, and each outcome that there can be is met."""
@@ -107,6 +110,9 @@ def test_conditions_marks_and_expiry_completely(
         ("late-yes-counts", CONFIGURATIONS["prepared-2-crash"], 7, "P35"),
         ("expires-by-own-clock", CONFIGURATIONS["prepared-2-no"], 7, "P35"),
         ("undecided-forgotten", CONFIGURATIONS["prepared-2-crash"], 4, "P35"),
+        ("all-commits-win", CONFIGURATIONS["commits-2"], 8, "P25b"),
+        ("dropped-lives-on", CONFIGURATIONS["commits-2-drop"], 8, "P25b"),
+        ("tables-forgotten", CONFIGURATIONS["commits-2-crash"], 4, "P36"),
     ],
 )
 def test_mutants_are_found(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.model.table import Column, TableDefinition
@@ -381,7 +381,7 @@ class ReferenceCommits:
         #: Commit tables as each run left those that it changed.
         self.left: list[CommitTable] = []
 
-    def judge(self, commit: TableCommit, position: int, one: bytes) -> str:
+    def judge(self, commit: CommitOperation, position: int, one: bytes) -> str:
         """Take in what a transaction does; return why it takes no effect, empty = it does."""
         known = self.histories.get(commit.uuid)
         version = (commit.version, commit.timestamp, one, position)

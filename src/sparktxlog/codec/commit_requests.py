@@ -7,7 +7,7 @@ The id of a commit is the UUID in the name of its staged file, so to ask again i
 from __future__ import annotations
 
 from sparktxlog.codec.transactions import PreparedTransaction
-from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.ids import check_new_name
 
 
@@ -27,7 +27,7 @@ def creating(
     """
     for part in name.split("."):
         check_new_name(part)
-    commit = TableCommit(
+    commit = CommitOperation(
         kind=CommitKind.CREATE, uuid=as_uuid(uuid), name=name, version=version, timestamp=timestamp
     )
     return _transaction(transaction_id, commit)
@@ -47,7 +47,7 @@ def committing(
     Raises:
         InvalidRequestError: A value cannot be (definite).
     """
-    commit = TableCommit(
+    commit = CommitOperation(
         kind=CommitKind.COMMIT, uuid=as_uuid(uuid), version=version, timestamp=timestamp
     )
     return _transaction(transaction_id, commit)
@@ -59,7 +59,7 @@ def dropping(transaction_id: bytes, uuid: str) -> PreparedTransaction:
     Raises:
         InvalidRequestError: That is no UUID (definite).
     """
-    return _transaction(transaction_id, TableCommit(kind=CommitKind.DROP, uuid=as_uuid(uuid)))
+    return _transaction(transaction_id, CommitOperation(kind=CommitKind.DROP, uuid=as_uuid(uuid)))
 
 
 def as_uuid(text: str) -> str:
@@ -70,7 +70,7 @@ def as_uuid(text: str) -> str:
     return "-".join((lower[:8], lower[8:12], lower[12:16], lower[16:20], lower[20:]))
 
 
-def _transaction(transaction_id: bytes, commit: TableCommit) -> PreparedTransaction:
+def _transaction(transaction_id: bytes, commit: CommitOperation) -> PreparedTransaction:
     return PreparedTransaction(
         transaction_id=transaction_id, operations=(), commit=commit.checked()
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import TableCommit
+from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import ROW_KINDS, Mark, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
@@ -63,7 +63,7 @@ class PreparedTransaction:
     #: It does nothing but this (P35).
     mark: Mark | None = None
     #: It does nothing but this (P36).
-    commit: TableCommit | None = None
+    commit: CommitOperation | None = None
 
     @property
     def carried(self) -> int:

@@ -26,7 +26,7 @@ class CommitKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableCommit:
+class CommitOperation:
     """What a transaction does to a commit table; it does nothing else."""
 
     kind: CommitKind
@@ -59,7 +59,7 @@ class TableCommit:
             return "a drop has neither version nor timestamp"
         return ""
 
-    def checked(self) -> TableCommit:
+    def checked(self) -> CommitOperation:
         """Return it if it can be committed.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import TableCommit
+from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -162,7 +162,7 @@ class RunManifest:
     #: (transaction index, mark), ascending; these transactions do nothing else (P35).
     marks: tuple[tuple[int, Mark], ...] = ()
     #: (transaction index, what it does to a commit table), ascending; these do nothing else (P36).
-    commits: tuple[tuple[int, TableCommit], ...] = ()
+    commits: tuple[tuple[int, CommitOperation], ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -207,7 +207,7 @@ class RunFacts:
     #: (transaction index, mark), ascending by index.
     marks: tuple[tuple[int, Mark], ...] = ()
     #: (transaction index, what it does to a commit table), ascending by index.
-    commits: tuple[tuple[int, TableCommit], ...] = ()
+    commits: tuple[tuple[int, CommitOperation], ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:

@@ -11,7 +11,7 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.runs import RunLimits, validate_run
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import InvalidNameError, InvalidRequestError, VersionConflictError
-from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.receipt import Level, Receipt, ReceiptRejection
 
 UUID = "0a0b0c0d-0000-4000-8000-000000000001"
@@ -27,12 +27,12 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
     assert [(one.transaction_id, one.commit) for one in made] == [
         (
             X,
-            TableCommit(
+            CommitOperation(
                 kind=CommitKind.CREATE, uuid=UUID, name="shop.Orders", version=2, timestamp=5
             ),
         ),
-        (Y, TableCommit(kind=CommitKind.COMMIT, uuid=UUID, version=3, timestamp=6)),
-        (Z, TableCommit(kind=CommitKind.DROP, uuid=UUID)),
+        (Y, CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=3, timestamp=6)),
+        (Z, CommitOperation(kind=CommitKind.DROP, uuid=UUID)),
     ]
     assert all(not one.operations for one in made)
     manifest, payload = assemble_run(

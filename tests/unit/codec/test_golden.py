@@ -19,7 +19,7 @@ from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import encode_payload, read_manifest
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import QueueEntry
@@ -139,9 +139,9 @@ _COMMITS = RunManifest(
     submitted_at=5,
     blocks=(Block(table="t", kind=OperationKind.DELETE_WHERE, txs=(1,), predicate="id = 1"),),
     commits=(
-        (0, TableCommit(kind=CommitKind.CREATE, uuid=_UUID, name="s.t", timestamp=3)),
-        (2, TableCommit(kind=CommitKind.COMMIT, uuid=_UUID, version=1, timestamp=4)),
-        (3, TableCommit(kind=CommitKind.DROP, uuid=_UUID)),
+        (0, CommitOperation(kind=CommitKind.CREATE, uuid=_UUID, name="s.t", timestamp=3)),
+        (2, CommitOperation(kind=CommitKind.COMMIT, uuid=_UUID, version=1, timestamp=4)),
+        (3, CommitOperation(kind=CommitKind.DROP, uuid=_UUID)),
     ),
 )
 

@@ -9,24 +9,24 @@ import pytest
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.commit_table import (
     CommitKind,
+    CommitOperation,
     CommitTable,
     CommitTables,
-    TableCommit,
     check_commit_table_name,
 )
 
 UUID = "0a0b0c0d-0000-4000-8000-000000000001"
 OTHER = "0a0b0c0d-0000-4000-8000-000000000002"
-CREATE = TableCommit(kind=CommitKind.CREATE, uuid=UUID, name="shop.orders", timestamp=5)
-COMMIT = TableCommit(kind=CommitKind.COMMIT, uuid=UUID, version=1, timestamp=6)
-DROP = TableCommit(kind=CommitKind.DROP, uuid=UUID)
+CREATE = CommitOperation(kind=CommitKind.CREATE, uuid=UUID, name="shop.orders", timestamp=5)
+COMMIT = CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=1, timestamp=6)
+DROP = CommitOperation(kind=CommitKind.DROP, uuid=UUID)
 TABLE = CommitTable(
     uuid=UUID, name="shop.Orders", version=3, timestamp=5, transaction_id=b"x" * 16, position=9
 )
 
 
 @pytest.mark.parametrize("commit", [CREATE, COMMIT, DROP, replace(CREATE, version=7)])
-def test_what_can_be_committed(commit: TableCommit) -> None:
+def test_what_can_be_committed(commit: CommitOperation) -> None:
     assert commit.checked() is commit
 
 
@@ -51,7 +51,7 @@ def test_what_can_be_committed(commit: TableCommit) -> None:
         (replace(DROP, timestamp=1), "a drop has neither"),
     ],
 )
-def test_what_cannot_be_committed(commit: TableCommit, problem: str) -> None:
+def test_what_cannot_be_committed(commit: CommitOperation, problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         commit.checked()
 

@@ -27,7 +27,7 @@ from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import Commits
+from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.master import Master
@@ -250,7 +250,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_by_id": describe, "_changed": describe, "_earliest": describe, "_fresh": describe,
         "_size_bytes": describe, "_verdicts": describe,
     },
-    Commits: {
+    CommitFold: {
         "_by_name": describe, "_by_uuid": describe, "_changed": describe, "_fresh": describe,
         "tables": _no,
     },

@@ -49,10 +49,10 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     name: BY_NAME[name].patches
     for name in (
         "skip-instead-of-stop", "counter-reused", "quorum-minus-one", "no-vote-majority",
-        # Only what conditions, marks and expiry decide shows these.
+        # Only what conditions, marks, expiry and commits decide shows these.
         "other-origins-ignored", "lost-ones-write", "writes-forgotten",
         "first-yes-decides", "yes-binds", "judged-where-ordered", "written-where-ordered",
         "late-yes-counts", "expires-a-moment-early", "undecided-forgotten",
-        "decisions-not-durable",
+        "decisions-not-durable", "all-commits-win", "dropped-lives-on", "tables-forgotten",
     )
 }  # fmt: skip

@@ -19,16 +19,17 @@ starts.
 
 In every state the invariants I1-I7 and I11 of [rules.md](rules.md) are checked, and that no core
 halts or raises an alarm. After every step of a node its queue is judged from its start by the
-reference that the simulation uses: which transactions take effect (P25b, P27), and what becomes of
-prepared ones (P35). That is what its clients must be told (I7), and what its disk and its memory
-must have as writes and as undecided. Some states are *healed*: every 2,000th one, and every 50th
-of those after which nothing more can happen. From there the cluster runs without faults, with the
-core's own timeouts, until all masters are members again with one queue (I8).
+reference that the simulation uses: which transactions take effect (P25b, P27), what becomes of
+prepared ones (P35), and which versions commit tables have (P36). That is what its clients must be
+told (I7), and what its disk and its memory must have. Some states are *healed*: every 2,000th one,
+and every 50th of those after which nothing more can happen. From there the cluster runs without
+faults, with the core's own timeouts, until all masters are members again with one queue (I8).
 
 - *Tx*: transactions. Plain ones touch nothing; for others the row says at which node they do what.
   `update` writes to a table if nobody did since the log began, `write` always. `prepare p q` is an
-  update that waits for the participants `p` and `q`, `yes p` and `no p` are marks. `by 3`: without
-  effect after that log time. Timestamps are 2, 3, … until a restart.
+  update that waits for the participants `p` and `q`, `yes p` and `no p` are marks. `create`,
+  `commit 1` and `drop` are of one commit table. `by 3`: without effect after that log time.
+  Timestamps are 2, 3, … until a restart.
 - *Ballots*: epoch changes that are started, by any master unless the row names one, at any
   moment. They wait for all nodes or only for the quorums.
 - *Ticks*: heartbeats of each node; every repetition is due with them.

@@ -6,6 +6,8 @@
     a update            writes to it if nobody did since the log began (P27)
     a prepare p q       the same, once its participants `p` and `q` say YES (P35)
     b yes p, b no q     what a participant says of the one that is prepared
+    a create, a drop    creates or drops the one commit table (P36)
+    a commit 1          commits its version 1
     … by 2              the same; without effect after that log time, microseconds
 
 Timestamps count runs here, rather than time: those of a cluster that nobody restarts begin with 2.
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Mark, RunFacts, Touch
@@ -24,6 +27,7 @@ from sparktxlog.model.table import Column, TableDefinition
 #: It was created before the log began, and so was never written to.
 TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 
+_UUID = "00000000-0000-4000-8000-000000000001"
 _WRITES = (Touch(table=TABLE.name, schema_version=TABLE.schema_version),)
 _UNREAD = ((0, Condition(read_position=0, reads=(TABLE.name,))),)
 
@@ -66,5 +70,17 @@ def _facts(submit: str, own: bytes, marked: bytes) -> RunFacts:
         case ["yes" | "no" as said, name]:
             mark = Mark(transaction_id=marked, participant=name, yes=said == "yes")
             return replace(facts, marks=((0, mark),))
+        case ["create"]:
+            commit = CommitOperation(kind=CommitKind.CREATE, uuid=_UUID, name="s.t")
+            return replace(facts, commits=((0, commit),))
+        case ["commit", version]:
+            number = int(version)
+            commit = CommitOperation(
+                kind=CommitKind.COMMIT, uuid=_UUID, version=number, timestamp=number
+            )
+            return replace(facts, commits=((0, commit),))
+        case ["drop"]:
+            commit = CommitOperation(kind=CommitKind.DROP, uuid=_UUID)
+            return replace(facts, commits=((0, commit),))
         case _:
             raise ValueError(f"{submit!r} says nothing that is explored")

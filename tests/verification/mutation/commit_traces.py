@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.verification.mutation.lone import LINEAGE, Lone, entry_of, queued, tail_of
 
-from sparktxlog.model.commit_table import CommitKind, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import Action, Alarm
@@ -17,30 +17,29 @@ _T1, _T2, _T3 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 _START_MS = 1_000
 
 
-def _create(uuid: str = _T1, name: str = "s.t", version: int = 0) -> TableCommit:
-    return TableCommit(
+def _create(uuid: str = _T1, name: str = "s.t", version: int = 0) -> CommitOperation:
+    return CommitOperation(
         kind=CommitKind.CREATE, uuid=uuid, name=name, version=version, timestamp=_START_MS
     )
 
 
-def _commit(version: int, uuid: str = _T1, timestamp: int = 0) -> TableCommit:
+def _commit(version: int, uuid: str = _T1, timestamp: int = 0) -> CommitOperation:
     timestamp = timestamp or _START_MS + version
-    return TableCommit(kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=timestamp)
+    return CommitOperation(kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=timestamp)
 
 
-def _drop(uuid: str = _T1) -> TableCommit:
-    return TableCommit(kind=CommitKind.DROP, uuid=uuid)
+def _drop(uuid: str = _T1) -> CommitOperation:
+    return CommitOperation(kind=CommitKind.DROP, uuid=uuid)
 
 
-def _run(node: Lone, *commits: TableCommit, held: bool = True) -> list[str]:
+def _run(node: Lone, *commits: CommitOperation, held: bool = True) -> list[str]:
     """Let a node commit a run; return index and code of what is rejected.
 
     Args:
         held: False: the first one has a condition that does not hold.
     """
     conditions = () if held else ((0, Condition(versions=(("nothing", 1),))),)
-    facts = {"commits": tuple(enumerate(commits)), "conditions": conditions}
-    actions = node.submit(len(commits), **facts)
+    actions = node.submit(len(commits), commits=tuple(enumerate(commits)), conditions=conditions)
     return [f"{one.index} {one.code}" for one in _rejections(actions)]
 
 

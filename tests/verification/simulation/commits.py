@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tests.verification.simulation.marks import Marks
 
-from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.messages import QueueEntry
@@ -28,7 +28,7 @@ _MOST = 40
 _CREATES, _AGAIN, _DROPS = 0.1, 0.1, 0.04
 #: Chance that a writer wants another version than the next one, and that its clock goes wrong.
 _BLIND, _BACKWARDS = 0.05, 0.1
-Commits = tuple[tuple[int, TableCommit], ...]
+DrawnCommits = tuple[tuple[int, CommitOperation], ...]
 
 
 class Committers:
@@ -42,7 +42,7 @@ class Committers:
         self._random = Random(f"{seed}:commits")
         self._uuids: list[str] = []
 
-    def draw(self, master: Master, n: int, others: Iterable[int]) -> Commits:
+    def draw(self, master: Master, n: int, others: Iterable[int]) -> DrawnCommits:
         """Return what a run of `n` transactions commits, as a node takes it.
 
         Args:
@@ -55,14 +55,14 @@ class Committers:
         known = dict(master.commit_tables)
         return tuple((at, self._commit(known)) for at in places)
 
-    def _commit(self, known: dict[str, CommitTable]) -> TableCommit:
+    def _commit(self, known: dict[str, CommitTable]) -> CommitOperation:
         random = self._random
         if not known or random.random() < _CREATES:
             again = self._uuids and (random.random() < _AGAIN or len(self._uuids) >= _MOST)
             uuid = random.choice(self._uuids) if again else str(UUID(int=random.getrandbits(128)))
             if not again:
                 self._uuids.append(uuid)
-            return TableCommit(
+            return CommitOperation(
                 kind=CommitKind.CREATE,
                 uuid=uuid,
                 name=random.choice(_NAMES),
@@ -73,7 +73,7 @@ class Committers:
         table = known[random.choice(list(known))]
         uuid = random.choice(self._uuids) if gone else table.uuid
         if random.random() < _DROPS:
-            return TableCommit(kind=CommitKind.DROP, uuid=uuid)
+            return CommitOperation(kind=CommitKind.DROP, uuid=uuid)
         version = table.version + 1
         if random.random() < _BLIND:
             version = random.randrange(1, version + 3)
@@ -88,7 +88,7 @@ class Committers:
                 transaction_id=b"",
                 position=table.position,
             )
-        return TableCommit(
+        return CommitOperation(
             kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=table.timestamp + step
         )
 

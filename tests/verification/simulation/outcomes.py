@@ -121,15 +121,8 @@ class Outcomes:
         mark_commits(self._marks, facts, by_id, by_table)
         if wrong := self._decided(entry, self.catalog.decided[seen_before:]):
             return wrong
-        told_of = [one.rejection for one in entry.verdicts if one.rejection is not None]
-        for told in (*entry.rejections, *told_of):
-            lost = self.catalog.lost.get(entry.position + told.index, (None, None))
-            if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
-                return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
-            if told.code == _OUTRUN:
-                named = (told.table, told.version, told.winner, told.winner_id)
-                if named != self.catalog.commits.lost[entry.position + told.index]:
-                    return f"P36: {told} at {entry.position} names another winner"
+        if wrong := self._winners(entry):
+            return wrong
         for index, condition in facts.conditions:
             self._mark_condition(entry, index, condition, by_table.get(index, ""), by_id)
         found = [(one.index, one.code, one.first) for one in entry.rejections]
@@ -147,6 +140,19 @@ class Outcomes:
             self._marks.hit(f"prepared: {code or 'committed'}")
         if found != expected:
             return f"P35: {entry.header} at {entry.position} decides {found}, not {expected}"
+        return ""
+
+    def _winners(self, entry: QueueEntry) -> str:
+        """P27, P33, P36: return which rejection names another winner than it lost to."""
+        told_of = [one.rejection for one in entry.verdicts if one.rejection is not None]
+        for told in (*entry.rejections, *told_of):
+            lost = self.catalog.lost.get(entry.position + told.index, (None, None))
+            if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
+                return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
+            if told.code == _OUTRUN:
+                named = (told.table, told.version, told.winner, told.winner_id)
+                if named != self.catalog.commits.lost[entry.position + told.index]:
+                    return f"P36: {told} at {entry.position} names another winner"
         return ""
 
     def _mark_condition(

@@ -26,7 +26,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
-from sparktxlog.protocol.fold.commits import Commits
+from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
@@ -64,7 +64,7 @@ class Catalog:
         window_us: int = 0,
         writes: LastWrites | None = None,
         marking: Marking | None = None,
-        commits: Commits | None = None,
+        commits: CommitFold | None = None,
     ) -> None:
         self._older_ids = older_ids or NoOlderIds()
         self._window_us = window_us
@@ -74,7 +74,7 @@ class Catalog:
         self._window = window
         self._writes = writes or LastWrites({}, 0)
         self._marking = marking or Marking()
-        self._commits = commits or Commits()
+        self._commits = commits or CommitFold()
         #: The same by name, as it grows.
         self.tables = Tables(self._tables)
 

@@ -14,11 +14,11 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.model.commit_table import CommitKind, CommitTable, CommitTables, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable, CommitTables
 from sparktxlog.protocol.words.messages import Rejection
 
 
-class Commits:
+class CommitFold:
     """The commit tables at the end of the queue.
 
     Args:
@@ -41,7 +41,7 @@ class Commits:
     # -- within a run ------------------------------------------------------------------------------
 
     def take(
-        self, commit: TableCommit, position: int, transaction_id: bytes, index: int
+        self, commit: CommitOperation, position: int, transaction_id: bytes, index: int
     ) -> Rejection | None:
         """Take in what a transaction does to a table; return why it takes no effect.
 
@@ -75,7 +75,7 @@ class Commits:
         return None
 
     def _create(
-        self, commit: TableCommit, position: int, transaction_id: bytes, index: int
+        self, commit: CommitOperation, position: int, transaction_id: bytes, index: int
     ) -> Rejection | None:
         taken = self._by_uuid.get(commit.uuid) or self.tables.named(commit.name)
         if taken is not None:
@@ -119,14 +119,14 @@ def _unknown(uuid: str, known: Mapping[str, CommitTable], index: int) -> Rejecti
     return Rejection(index=index, code=UnknownTableError.code, text=text)
 
 
-def _taken(commit: TableCommit, taken: CommitTable, index: int) -> Rejection:
+def _taken(commit: CommitOperation, taken: CommitTable, index: int) -> Rejection:
     text = f"commit table {taken.name!r} has this name since it was created"
     if taken.uuid == commit.uuid:
         text = f"UUID {taken.uuid} is that of commit table {taken.name!r}, there now or before"
     return Rejection(index=index, code=NameTakenError.code, text=text)
 
 
-def _conflict(commit: TableCommit, table: CommitTable, index: int) -> Rejection:
+def _conflict(commit: CommitOperation, table: CommitTable, index: int) -> Rejection:
     return Rejection(
         index=index,
         code=VersionConflictError.code,
@@ -139,7 +139,7 @@ def _conflict(commit: TableCommit, table: CommitTable, index: int) -> Rejection:
     )
 
 
-def _stale(commit: TableCommit, table: CommitTable, index: int) -> Rejection:
+def _stale(commit: CommitOperation, table: CommitTable, index: int) -> Rejection:
     return Rejection(
         index=index,
         code=StaleTimestampError.code,

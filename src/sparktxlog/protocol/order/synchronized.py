@@ -12,7 +12,7 @@ from collections import deque
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import Commits
+from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.fold.last_writes import LastWrites
 from sparktxlog.protocol.fold.marking import Marking
@@ -68,7 +68,7 @@ class SynchronizedQueue:
         #: Prepared transactions that are undecided (P35).
         self.marking = Marking(state.undecided)
         #: Commit tables (P36).
-        self.commits = Commits(state.commit_tables)
+        self.commits = CommitFold(state.commit_tables)
         self.catalog = Catalog(
             state.tables,
             window,

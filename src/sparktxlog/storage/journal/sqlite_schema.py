@@ -17,7 +17,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import TableCommit
+from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
@@ -128,7 +128,7 @@ class _Facts(msgspec.Struct, array_like=True):
     copies: int = 0
     participants: tuple[str, ...] = ()
     marks: tuple[tuple[int, Mark], ...] = ()
-    commits: tuple[tuple[int, TableCommit], ...] = ()
+    commits: tuple[tuple[int, CommitOperation], ...] = ()
 
 
 #: The first so many fields are always written, others only up to the last one that says anything.

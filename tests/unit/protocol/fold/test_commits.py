@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import Commits
+from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.idwindow import IdWindow
 from sparktxlog.protocol.fold.last_writes import LastWrites
 
@@ -19,20 +19,22 @@ T1, T2 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2))
 TABLE = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),))
 
 
-def create(uuid: str = T1, name: str = "s.t", timestamp: int = 10, version: int = 0) -> TableCommit:
-    return TableCommit(
+def create(
+    uuid: str = T1, name: str = "s.t", timestamp: int = 10, version: int = 0
+) -> CommitOperation:
+    return CommitOperation(
         kind=CommitKind.CREATE, uuid=uuid, name=name, timestamp=timestamp, version=version
     )
 
 
-def commit(version: int, timestamp: int = 0, uuid: str = T1) -> TableCommit:
-    return TableCommit(
+def commit(version: int, timestamp: int = 0, uuid: str = T1) -> CommitOperation:
+    return CommitOperation(
         kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=timestamp or 10 + version
     )
 
 
-def drop(uuid: str = T1) -> TableCommit:
-    return TableCommit(kind=CommitKind.DROP, uuid=uuid)
+def drop(uuid: str = T1) -> CommitOperation:
+    return CommitOperation(kind=CommitKind.DROP, uuid=uuid)
 
 
 def one(position: int) -> bytes:
@@ -44,14 +46,16 @@ class Log:
     """A queue whose runs begin with commits."""
 
     def __init__(self) -> None:
-        self.commits = Commits()
+        self.commits = CommitFold()
         writes = LastWrites({}, 100)
         writes.after = 0
         window = IdWindow(100, max_run=50)
         self.catalog = Catalog([TABLE], window, writes=writes, commits=self.commits)
         self.end = 0
 
-    def run(self, *commits: TableCommit, ids: bytes = b"", n: int = 0, **facts: Any) -> list[str]:
+    def run(
+        self, *commits: CommitOperation, ids: bytes = b"", n: int = 0, **facts: Any
+    ) -> list[str]:
         """Fold a run; return index and code of what it rejects."""
         n = max(n, len(commits))
         ids = ids or b"".join(one(self.end + at + 1) for at in range(n))
@@ -183,7 +187,7 @@ def test_changes_are_told_once_as_each_run_left_them(log: Log) -> None:
 def test_a_restart_knows_the_same_tables(log: Log) -> None:
     log.run(commit(1), create(T2, "s.u"), drop(T2))
     kept = {table.uuid: table for table in log.commits.take_changes()}
-    again = Commits(kept.values())
+    again = CommitFold(kept.values())
     assert dict(again.tables) == dict(log.commits.tables)
     assert again.take(create(T2, "s.v"), 9, one(9), 0) is not None, "its UUID was used"
     assert again.take(create(T1[:-1] + "3", "s.u"), 9, one(9), 0) is None, "its name is free"

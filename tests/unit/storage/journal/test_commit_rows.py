@@ -11,14 +11,14 @@ from tests.support.segments import segment
 from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.commit_table import CommitKind, CommitTable, TableCommit
+from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, QueueSnapshot, ResetJournal
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 
 T1, T2 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2))
-COMMIT = TableCommit(kind=CommitKind.COMMIT, uuid=T1, version=1, timestamp=5)
+COMMIT = CommitOperation(kind=CommitKind.COMMIT, uuid=T1, version=1, timestamp=5)
 RUNS = [run_of(seq=at, commits=((0, COMMIT),)) for at in range(1, 6)]
 ENTRIES = entries_of(RUNS)
 

@@ -1,0 +1,112 @@
+"""Commit tables between real nodes: who wins, what losers are told, what a restart knows (P36)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.service.local_nodes import cluster, config_of, serving, until
+
+from sparktxlog.codec.commit_requests import committing, creating, dropping
+from sparktxlog.codec.condition_requests import conflict_of
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import InvalidRequestError, VersionConflictError
+from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.protocol.words.versions import COMMIT_TABLES
+from sparktxlog.runtime.node import Node
+
+T = "00000000-0000-4000-8000-00000000000a"
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+async def _commit(node: Node, transaction: PreparedTransaction) -> Receipt:
+    return await node.submit(transaction, level=Level.ORDERED, timeout=60)
+
+
+def test_one_of_two_sites_gets_the_version_and_both_are_told_who(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes.values()
+            made = await _commit(a, creating(_id(1), T, "shop.orders", 5))
+            assert (made.position, made.outcome) == (1, "committed")
+            await b.reach(1, 60)
+            table = b.commit_table_by_name("SHOP.orders")
+            assert table is not None
+            assert (table.uuid, table.version, table.transaction_id) == (T, 0, _id(1))
+            one, two = await asyncio.gather(
+                _commit(a, committing(_id(2), T, 1, 6)), _commit(b, committing(_id(3), T, 1, 7))
+            )
+            won, lost = sorted((one, two), key=lambda receipt: receipt.position or 0)
+            assert (won.outcome, lost.outcome) == ("committed", "rejected")
+            (reason,) = lost.rejections
+            told = (reason.code, reason.table, reason.version, reason.winner, reason.winner_id)
+            winner = (won.position, won.transaction_id)
+            assert told == ("version-conflict", "shop.orders", 1, *winner)
+            assert reason.origin == ("A" if won is one else "B")
+            error = conflict_of(lost, reason)
+            assert isinstance(error, VersionConflictError)
+            assert error.fields["version"] == 1
+            # Who asks again, anywhere, is told the same.
+            for node in (a, b):
+                await node.reach(lost.position or 0, 60)
+                for number, first in ((2, one), (3, two)):
+                    again = await _commit(node, committing(_id(number), T, 1, 99))
+                    assert (again.position, again.outcome) == (first.position, first.outcome)
+                    assert [item.code for item in again.rejections] == [
+                        item.code for item in first.rejections
+                    ]
+                found = node.commit_table(T)
+                assert found is not None and found.version == 1
+                assert transaction_id_to_text(found.transaction_id) == won.transaction_id
+
+    asyncio.run(main())
+
+
+def test_a_restart_knows_the_tables(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
+            async with serving(config, listener.dup()) as node:
+                await _commit(node, creating(_id(1), T, "shop.orders", 5))
+                await _commit(node, creating(_id(2), T[:-1] + "b", "shop.users", 5))
+                await _commit(node, committing(_id(3), T, 1, 6))
+                await _commit(node, dropping(_id(4), T[:-1] + "b"))
+                await until(lambda: node.base.published.value == 4)
+                known = node.commit_tables()
+                assert [(table.name, table.version) for table in known] == [("shop.orders", 1)]
+                # A worker has nothing to do for them: the segments have no effects.
+                _, segments = await node.segments(0, 1.0, 10)
+                assert (segments[-1].last, [one.effects for one in segments if one.effects]) == (
+                    4,
+                    [],
+                )
+                assert len(node.base.journal.read_snapshot().commit_tables) == 2
+            async with serving(config, listener.dup()) as node:
+                assert node.commit_tables() == known
+                assert node.commit_table(T[:-1] + "b") is None
+                taken = await _commit(node, creating(_id(5), T[:-1] + "b", "shop.new", 5))
+                assert [item.code for item in taken.rejections] == ["name-taken"]
+                second = await _commit(node, committing(_id(6), T, 2, 7))
+                assert second.outcome == "committed"
+
+    asyncio.run(main())
+
+
+def test_an_older_version_in_force_refuses_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
+            config = replace(config, wire_version=COMMIT_TABLES - 1)
+            async with serving(config, listener.dup()) as node:
+                with pytest.raises(InvalidRequestError, match="commit tables need wire version"):
+                    await _commit(node, creating(_id(1), T, "shop.orders", 5))
+                assert node.base.ordered.value == 0
+
+    asyncio.run(main())
