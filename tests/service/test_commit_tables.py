@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.test_lost_front import FRONT
+from tests.service.test_start_behind_a_snapshot import free_ports
 
 from sparktxlog.codec.commit_requests import committing, creating, dropping
 from sparktxlog.codec.condition_requests import conflict_of
@@ -17,9 +21,10 @@ from sparktxlog.errors import InvalidRequestError, VersionConflictError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.words.versions import COMMIT_TABLES
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 
-T = "00000000-0000-4000-8000-00000000000a"
+T, GONE = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "ab")
 
 
 def _id(number: int) -> bytes:
@@ -75,9 +80,9 @@ def test_a_restart_knows_the_tables(tmp_path: Path) -> None:
             config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
             async with serving(config, listener.dup()) as node:
                 await _commit(node, creating(_id(1), T, "shop.orders", 5))
-                await _commit(node, creating(_id(2), T[:-1] + "b", "shop.users", 5))
+                await _commit(node, creating(_id(2), GONE, "shop.users", 5))
                 await _commit(node, committing(_id(3), T, 1, 6))
-                await _commit(node, dropping(_id(4), T[:-1] + "b"))
+                await _commit(node, dropping(_id(4), GONE))
                 await until(lambda: node.base.published.value == 4)
                 known = node.commit_tables()
                 assert [(table.name, table.version) for table in known] == [("shop.orders", 1)]
@@ -90,11 +95,51 @@ def test_a_restart_knows_the_tables(tmp_path: Path) -> None:
                 assert len(node.base.journal.read_snapshot().commit_tables) == 2
             async with serving(config, listener.dup()) as node:
                 assert node.commit_tables() == known
-                assert node.commit_table(T[:-1] + "b") is None
-                taken = await _commit(node, creating(_id(5), T[:-1] + "b", "shop.new", 5))
+                assert node.commit_table(GONE) is None
+                taken = await _commit(node, creating(_id(5), GONE, "shop.new", 5))
                 assert [item.code for item in taken.rejections] == ["name-taken"]
                 second = await _commit(node, committing(_id(6), T, 2, 7))
                 assert second.outcome == "committed"
+
+    asyncio.run(main())
+
+
+def test_a_node_that_lost_its_disk_takes_them_over(tmp_path: Path) -> None:
+    """Its journal begins with a snapshot: it knows dropped tables too, as its peer does."""
+    ports = free_ports("AB")
+
+    @asynccontextmanager
+    async def pair() -> AsyncIterator[tuple[Node, Node]]:
+        async with AsyncExitStack() as stack:
+            nodes = []
+            for name, port in ports.items():
+                listener = socket.create_server(("127.0.0.1", port))
+                config = config_of(tmp_path, name, ports)
+                nodes.append(await stack.enter_async_context(serving(config, listener)))
+            yield nodes[0], nodes[1]
+
+    async def main() -> None:
+        async with pair() as (a, b):
+            await until(lambda: a.membership.joining.proven)
+            await _commit(a, creating(_id(1), T, "shop.orders", 5))
+            await _commit(a, creating(_id(2), GONE, "shop.users", 5))
+            await _commit(a, dropping(_id(3), GONE))
+            await _commit(a, committing(_id(4), T, 1, 6))
+            await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
+            known = a.commit_tables()
+        (tmp_path / "B" / FRONT).unlink()
+        for _ in ("joins", "has the snapshot"):
+            async with pair() as (_, b):
+                assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
+        async with pair() as (a, b):
+            assert b.base.journal.read_extent().resets == 1
+            assert b.commit_tables() == known == a.commit_tables()
+            kept = [node.base.journal.load(100).core.commit_tables for node in (a, b)]
+            assert [(table.uuid, table.is_dropped) for table in kept[1]] == [
+                (T, False),
+                (GONE, True),
+            ]
+            assert kept[0] == kept[1]
 
     asyncio.run(main())
 
