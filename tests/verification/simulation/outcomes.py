@@ -151,7 +151,7 @@ class Outcomes:
                 return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
             if told.code == _OUTRUN:
                 named = (told.table, told.version, told.winner, told.winner_id)
-                if named != self.catalog.commits.lost[entry.position + told.index]:
+                if named != self.catalog.commits.lost.get(entry.position + told.index):
                     return f"P36: {told} at {entry.position} names another winner"
         return ""
 
