@@ -113,6 +113,12 @@ def test_a_patch_that_does_not_fit_fails() -> None:
         run_isolated((replace(patch, old="\n"),), EXAMINE, BY_NAME["no-probe"], 1.0)
 
 
+def test_an_iteration_that_stops_fails() -> None:
+    """It would end the list of results, and mutations that were never tried would look found."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        run_isolated((), "builtins:next", iter(()))
+
+
 def test_simulation_finds() -> None:
     found = command.examine_all(_QUICK, 20.0, [Killer.SIMULATION], jobs=2)
     assert [result.name for result in found if result.kill is None] == []

@@ -67,7 +67,11 @@ def _run(task: Task) -> Any:
             copies[name].write_text(text)
         sys.meta_path.insert(0, _Copies(copies))
         module, function = target.split(":")
-        result = getattr(import_module(module), function)(*arguments)
+        try:
+            result = getattr(import_module(module), function)(*arguments)
+        except StopIteration as error:
+            # As it stands it would end the iteration over the results of all tasks.
+            raise RuntimeError(f"{target} raised {error!r}") from error
         unused = sorted(name for name in copies if name not in sys.modules)
         assert not unused, f"{unused} were patched and never imported"
         return result
