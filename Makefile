@@ -21,7 +21,7 @@ SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 
-.PHONY: help setup check-machine lint types test test-classes test-faults test-long test-fast test-spark sim sim-nodes explore torture demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -57,7 +57,11 @@ $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
 
 test: $(STAMP) $(TEST_CLASSES) lint types ## Check style and types, run the tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
-	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+
+test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models and pages, and wide tables of cases
+	@$(PYTHON) tools/check_machine.py --java
+	CI=$${CI:-} $(BIN)/python -m pytest -m "thorough and not faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
 test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill real processes, links and disks
 	@$(PYTHON) tools/check_machine.py --java

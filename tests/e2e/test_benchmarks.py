@@ -15,6 +15,7 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_the_short_form_prints_its_figures() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--short", "--only", "ordering", "--only", "posts"],

@@ -18,7 +18,7 @@ from tests.architecture.source_tree import ROOT
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.errors import TransportError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
 _README = (ROOT / "README.md").read_text()
 

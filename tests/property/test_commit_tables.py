@@ -10,6 +10,8 @@ import pytest
 from tests.verification.model import commit_tables
 from tests.verification.model.commit_tables import Design, shortest_counterexample
 
+pytestmark = pytest.mark.thorough
+
 #: Steps of the histories in which the rules are looked at.
 _MOST = 12
 

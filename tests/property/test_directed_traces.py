@@ -32,11 +32,13 @@ def failing() -> dict[str, dict[str, bool]]:
     return {mutant.name: traces for mutant, traces in zip(traced, found, strict=True)}
 
 
+@pytest.mark.thorough
 def test_mutants_do_not(failing: dict[str, dict[str, bool]]) -> None:
     """Traces hold the rules by assertions; each mutated core breaks one."""
     assert [name for name, traces in failing.items() if not traces] == []
 
 
+@pytest.mark.thorough
 def test_every_trace_can_fail(failing: dict[str, dict[str, bool]]) -> None:
     """An assertion of its own finds some mutation, whichever trace would find that first."""
     can_fail = {trace for traces in failing.values() for trace, own in traces.items() if own}

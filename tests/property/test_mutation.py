@@ -119,6 +119,7 @@ def test_an_iteration_that_stops_fails() -> None:
         run_isolated((), "builtins:next", iter(()))
 
 
+@pytest.mark.thorough
 def test_simulation_finds() -> None:
     found = command.examine_all(_QUICK, 20.0, [Killer.SIMULATION], jobs=2)
     assert [result.name for result in found if result.kill is None] == []
@@ -139,6 +140,7 @@ def test_breaking_down_is_not_being_found(killer: Killer) -> None:
     assert note.startswith("mutation no-wedge, ")
 
 
+@pytest.mark.thorough
 def test_real_core_is_not_found() -> None:
     """What finds mutations finds nothing in the core itself."""
     result = run_isolated((), EXAMINE, BY_NAME["no-wedge"], 2.0, list(Killer))

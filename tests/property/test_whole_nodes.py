@@ -30,6 +30,7 @@ def simulate(*arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_one_seed_is_one_history() -> None:
     code, said, totals = simulate("--seeds", "2", "--check-trace", "--faults-until", "15")
     assert (code, totals["violations"]) == (0, 0), said
@@ -45,6 +46,7 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
     assert totals["marks"], said
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "first", "story"),

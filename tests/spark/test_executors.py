@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 from tests.support.node_processes import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 
 ROOT = Path(__file__).parents[2]
 STAGING = "staging"

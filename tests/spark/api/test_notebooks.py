@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
     pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning"),
 ]
 

@@ -329,6 +329,7 @@ def documented(section: str, **places: str) -> list[list[str]]:
     return [[places.get(written.get(word, ""), word) for word in line.split()] for line in lines]
 
 
+@pytest.mark.thorough
 def test_a_lost_lake_comes_back_by_the_page_on_backups(
     sites: Sites, run_command: RunCommand, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
 from sparktxlog.worker.verify.verify import recount_tables, verify_replica
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 ORDERS = table(
     "orders",

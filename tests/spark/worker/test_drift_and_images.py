@@ -25,7 +25,7 @@ from sparktxlog.worker.verify.comparing import PairFinding, compare_histories
 from sparktxlog.worker.verify.histories import HISTORY, SiteHistory
 from sparktxlog.worker.verify.verify import recount_tables, verify_replica
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
 class Sites:
