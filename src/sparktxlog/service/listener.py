@@ -5,6 +5,9 @@ This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carri
 (extensions of chunks, trailers), and `SILENCE_S` for a body that stops.  Connections are limited
 too: clients have `connections-limit` places, peers have their own, and file descriptors remain
 for files.
+
+No request is upgraded to another protocol.  One that offers it, as the first request of Java's
+HTTP client does, is answered as if it did not.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
+import httptools
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
@@ -50,6 +54,8 @@ _GRACE_S = 3
 #: Longer than peers keep idle connections, so that only they close them.
 _KEEP_ALIVE_S = 75
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
+#: Options of `Connection` that offer another protocol.
+_OFFERS = frozenset({b"upgrade", b"http2-settings"})
 
 
 class Server(uvicorn.Server):
@@ -183,12 +189,42 @@ class Doors:
                 connection.check(now)
 
 
+class _Parser(httptools.HttpRequestParser):
+    """Parses a request that offers another protocol a second time, without the offer.
+
+    httptools ends such a request with its head, and what follows belongs to the other protocol: the
+    body would be lost.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def feed_data(self, data: Any) -> None:
+        """Parse bytes; the connection gets what is in them."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            head = self._connection.declined()
+            if head is None:
+                raise
+            # This parser reads nothing more if the head also says that the connection ends.
+            anew = self._connection.parser = _Parser(self._connection)
+            anew.feed_data(head)
+            # What is left: the body of this request, and others after it, which may offer again.
+            anew.feed_data(data[upgrade.args[0] :])
+
+
 class Connection(HttpToolsProtocol):
     """One connection; counts the bytes that it sends before they are parsed or kept."""
 
     def __init__(self, *, doors: Doors, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.parser = _Parser(self)
         self._doors = doors
+        #: Whether the head that was parsed last offers another protocol.
+        self._offers = False
         #: Time of the last bytes.
         self.heard = self.loop.time()
         #: When the incomplete head began; None outside of heads.
@@ -259,8 +295,29 @@ class Connection(HttpToolsProtocol):
         if not self._in_body:
             super().on_header(name, value)
 
+    def declined(self) -> bytes | None:
+        """Return the head that was parsed last without its offer of another protocol.
+
+        None: it offers none that can be declined (CONNECT).
+        """
+        if not self._offers:
+            return None
+        self._offers = False
+        version = self.parser.get_http_version().encode()
+        lines = [b" ".join((self.parser.get_method(), self.url, b"HTTP/" + version))]
+        for name, value in self.headers:
+            if name == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                value = b", ".join(o for o in options if o.lower() not in _OFFERS)
+            if value and name != b"upgrade":
+                lines.append(name + b": " + value)
+        return b"\r\n".join([*lines, b"", b""])
+
     def on_headers_complete(self) -> None:
         """Give the connection its place and start the request."""
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._moved = self._offers = True
+            return
         self._moved, self._in_body, self._head_since = True, True, None
         self._bodiless = self.parser.get_method() in _BODILESS
         if len(self.pipeline) >= _AHEAD:
@@ -279,6 +336,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self._offers:
+            return
         self._moved, self._in_body = True, False
         super().on_message_complete()
 
