@@ -222,6 +222,33 @@ class StaleTimestampError(CommitRejectedError, code="stale-timestamp", http_stat
     way_out = "Stage the commit again, under a new UUID and with a later in-commit timestamp."
 
 
+class StagedCommitError(InvalidRequestError, code="staged-commit", http_status=400):
+    """A commit file, or a file that it adds, is not as its writer or the catalog says.
+
+    Fields `field`, `value`; the version that it asked for is still free.
+    """
+
+    way_out = "Nothing was committed. Stage the commit again, under a new UUID."
+
+
+class UnknownSchemaError(CommitRejectedError, code="unknown-schema", http_status=404):
+    """The schema holds no commit table, and was not created at this node."""
+
+
+class SchemaInUseError(CommitRejectedError, code="schema-in-use", http_status=409):
+    """A schema that holds commit tables cannot be dropped."""
+
+
+class RequirementError(CommitRejectedError, code="requirement", retryable=True, http_status=409):
+    """A requirement of an update does not hold: the table is another one, or was changed."""
+
+    way_out = "Load the table again, and ask for what is to be done with it now."
+
+
+class NotOfferedError(TxLogError, code="not-offered", http_status=501):
+    """This release or this log does not do what was asked for."""
+
+
 class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", http_status=404):
     """A request names an open transaction that this node does not have (any more)."""
 

@@ -15,8 +15,13 @@ LOGIC = 10
 
 _TRACES = "property/test_directed_traces.py"
 _JOURNAL = "contract/test_journal.py"
+_CATALOG = "service/test_catalog_api.py"
 #: Modules that are tested with others, or at a larger piece: module → where.
 ELSEWHERE = {
+    "codec/delta_catalog/catalog_answers.py": _CATALOG,
+    "codec/delta_catalog/catalog_requests.py": _CATALOG,
+    "codec/delta_catalog/lockstep.py": _CATALOG,
+    "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",
     "codec/partitions.py": "unit/storage/segments/test_publishing.py",
     "codec/payload.py": "unit/codec/test_golden.py",
@@ -38,6 +43,7 @@ ELSEWHERE = {
     "protocol/words/outbox.py": "unit/protocol/test_master.py",
     "protocol/words/versions.py": "unit/codec/test_golden.py",
     "protocol/words/view.py": "unit/protocol/epoch/test_changes.py",
+    "storage/commit_tables/table_places.py": _CATALOG,
     "storage/durability.py": "unit/storage/journal/test_journal.py",
     "storage/journal/epoch_changes.py": "contract/test_journal_epochs.py",
     "storage/journal/journal_reader.py": _JOURNAL,

@@ -29,6 +29,7 @@ from sparktxlog.service.routes import ROUTES, Role
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 #: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.
 SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
+SCHEMA = "/api/2.1/unity-catalog/delta/v1/catalogs/{catalog}/schemas/{schema}"
 #: All that clients send; whatever else is sent to `/v1` is an operator's act.
 SENT_BY_CLIENTS = {
     "POST /v1/transactions",
@@ -39,6 +40,13 @@ SENT_BY_CLIENTS = {
     "POST /v1/open-transactions/{id}/operations",
     "POST /v1/open-transactions/{id}/commit",
     "DELETE /v1/open-transactions/{id}",
+    "POST /api/2.1/unity-catalog/schemas",
+    "DELETE /api/2.1/unity-catalog/schemas/{full_name}",
+    f"POST {SCHEMA}/staging-tables",
+    f"POST {SCHEMA}/tables",
+    f"POST {SCHEMA}/tables/{{table}}",
+    f"DELETE {SCHEMA}/tables/{{table}}",
+    f"POST {SCHEMA}/tables/{{table}}/metrics",
 }
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {
@@ -110,8 +118,11 @@ def outcome(status: int, document: dict[str, Any], role: Role) -> str:
         return "no lease"
     if status in (401, 403):
         assert document.get("definite", True) is True
-        return str(document.get("title", status))
-    assert status < 500, document
+        # The catalog's API says it in its own shape.
+        reasons = [detail["reason"] for detail in document.get("details", ())]
+        return str(document.get("title") or reasons[0])
+    # A log with several data nodes has no commit tables, and says so to who may ask.
+    assert status < 500 or status == 501, document
     return "may"
 
 

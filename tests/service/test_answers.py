@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 from tests.service.local_nodes import cluster, until
 from tests.service.test_replica_routes import create, give_replica
+from tests.support.delta_writer import API, DELTA, StagedTable, path_of
 from tests.support.replica_lakes import report_of
 
 from sparktxlog.service.routes import ROUTES, Route
@@ -107,6 +108,33 @@ async def answers_of(directory: Path) -> dict[str, Any]:
         return found
 
 
+async def answers_of_the_catalog(directory: Path) -> dict[str, Any]:
+    """Return what a node that is alone answers about a commit table, by target."""
+    async with cluster(directory, "A") as nodes, aiohttp.ClientSession() as session:
+        url, found = nodes["A"].config.master_url, {}
+
+        async def ask(method: str, target: str, body: Any = None) -> Any:
+            async with session.request(method, url + target, json=body) as response:
+                answer = await response.json()
+                assert response.status == 200, (method, target, answer)
+                found[f"{method} {target}"] = answer
+                return answer
+
+        await ask("GET", f"{DELTA}/config?catalog=tx&protocol-versions=1.0")
+        await ask("GET", f"{API}/metastore_summary")
+        await ask("POST", f"{API}/schemas", {"name": "s", "catalog_name": "tx"})
+        await ask("GET", f"{API}/schemas?catalog_name=tx")
+        staging = path_of(schema="s").replace("/tables", "/staging-tables")
+        table = StagedTable.of(await ask("POST", staging, {"name": "t"}))
+        table.write_first()
+        await ask("POST", path_of(schema="s"), table.creation())
+        await ask("POST", path_of("t", "s"), table.update(table.stage(1)))
+        await ask("GET", path_of("t", "s"))
+        await ask("GET", f"{path_of('t', 's')}/credentials?operation=READ")
+        await ask("GET", f"{API}/tables?catalog_name=tx&schema_name=s")
+    return found
+
+
 def declared(target: str) -> Route:
     """Return the route that answers a target such as `GET /v1/queue?after=1`."""
     method, path = target.partition("?")[0].split(" ")
@@ -118,7 +146,8 @@ def declared(target: str) -> Route:
 
 
 def test_answers_keep_their_fields(tmp_path: Path) -> None:
-    found = asyncio.run(answers_of(tmp_path))
+    found = asyncio.run(answers_of(tmp_path / "two"))
+    found |= asyncio.run(answers_of_the_catalog(tmp_path / "one"))
     kept = json.loads(GOLDEN.read_text())
     assert list(kept) == list(found)
     assert [

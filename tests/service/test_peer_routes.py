@@ -81,7 +81,7 @@ class Stranger:
             self.to = response.headers.get(BOOT, self.to)
             document = (
                 json.loads(text)
-                if b"problem" in response.headers.get("content-type", "").encode()
+                if response.status >= 400 and "json" in response.headers.get("content-type", "")
                 else {}
             )
             return response.status, document

@@ -179,7 +179,11 @@ def _resolve_places(read: dict[str, Any]) -> None:
         parts = urlsplit(read["master-url"])
         port = parts.port or (443 if parts.scheme == "https" else 80)
         read["listen"] = (parts.hostname or "127.0.0.1", port)
-    for key, folder in (("lake-dir", "lake"), ("payload-dir", "payloads")):
+    for key, folder in (
+        ("lake-dir", "lake"),
+        ("commit-table-dir", "commit_tables"),
+        ("payload-dir", "payloads"),
+    ):
         read[key] = read[key] or read["data-dir"] / folder
 
 

@@ -104,6 +104,10 @@ class NodeConfig:
     lake_dir: Path = Setting(_path)(
         "Directory of the replica's Delta tables; default: data-dir/lake."
     )
+    commit_table_dir: Path = Setting(_path)(
+        "Directory of commit tables (docs/catalog.md), shared by node and Spark executors; "
+        "default: data-dir/commit_tables."
+    )
     payload_dir: Path = Setting(_path)(
         "Payload store, shared by node and Spark executors; default: data-dir/payloads."
     )

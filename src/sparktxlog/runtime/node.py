@@ -29,6 +29,7 @@ from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.fleet.fleet import Fleet
@@ -96,6 +97,8 @@ class Node:
         self.voiding = Voiding(base, self.membership.epochs, self.files)
         self._submits = Submits(base, self.core, self.membership, self.replicas)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
+        #: Commit tables, for Spark's catalogs.
+        self.catalog = CommitCatalog(base, self.core, self._submits)
         self.open_transactions = OpenTransactions(base.config.body_limit)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(

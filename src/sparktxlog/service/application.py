@@ -21,6 +21,8 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.catalog_api import CatalogRoutes
+from sparktxlog.service.catalog_door import CatalogDoor
 from sparktxlog.service.endpoints import (
     Door,
     Endpoint,
@@ -36,7 +38,7 @@ from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
-from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
+from sparktxlog.service.routes import CATALOG_API, PLAIN, ROUTES, Role, Route
 from sparktxlog.service.submit_routes import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"
@@ -68,6 +70,7 @@ def build_app(running: Node) -> FastAPI:
     config = running.config
     bodies = Bodies(config.body_limit)
     doors, handlers = _doors(running, bodies), _handlers(running, bodies)
+    catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=lambda route: not route.hot):
         if not config.is_witness or route.at_witness:
             handler = handlers[route.name]
@@ -75,7 +78,8 @@ def build_app(running: Node) -> FastAPI:
             continue
         else:
             handler = _refusal_of_a_witness(config.node_id)
-        answer = endpoint(route, handler, doors[route.role])
+        door = catalog if route.path.startswith(CATALOG_API) else doors[route.role]
+        answer = endpoint(route, handler, door)
         app.add_api_route(route.path, answer, methods=[route.method], name=route.name)
     return app
 
@@ -122,6 +126,7 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
         OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
         MemberRoutes(running),
+        CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, running.payloads, donor),
         ReplicaRoutes(donor),
         _Health(running),

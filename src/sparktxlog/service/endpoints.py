@@ -47,7 +47,7 @@ class Door:
     """
 
     def __init__(self, check: Callable[[Request, Route], dict[str, Any]], bodies: Bodies) -> None:
-        self._check = check
+        self.check = check
         self._bodies = bodies
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Door:
         Raises:
             UnauthorizedError: It does not; nothing happened (definite).
         """
-        return self._check(request, route)
+        return self.check(request, route)
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
         """Return the body, decoded; `admitted` is what `admit` returned."""
@@ -77,6 +77,10 @@ class Door:
         """Return the answer for an error: a problem document."""
         return problem_response(error)
 
+    def failed(self, error: TxLogError) -> Response:
+        """Return the answer for a bug of the node."""
+        return problem_response(error)
+
 
 def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
     """Return the endpoint of a route.
@@ -85,7 +89,8 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
         TypeError: The handler's parameters are not the values that the route declares.
     """
     wanted = _wanted(route, handler)
-    queries = [query for query in route.query if query.name in wanted]
+    queries = [(q, q.name.replace("-", "_")) for q in route.query]
+    queries = [(query, name) for query, name in queries if name in wanted]
     takes_body, takes_request = "body" in wanted, "request" in wanted
 
     async def answer(request: Request) -> Response:
@@ -95,8 +100,8 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
                 found = await handler(request)
             else:
                 values |= request.path_params
-                for query in queries:
-                    values[query.name] = query.read(request.query_params.get(query.name))
+                for query, name in queries:
+                    values[name] = query.read(request.query_params.get(query.name))
                 if takes_body:
                     values["body"] = await door.read_body(request, route, values)
                 if takes_request:
@@ -121,7 +126,7 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
                 "an unexpected error in the node; its log has the details",
                 hint="The request may have taken effect: ask for the transaction id.",
             )
-            return problem_response(failure)
+            return door.failed(failure)
 
     return answer
 
@@ -137,7 +142,8 @@ def _wanted(route: Route, handler: Handler) -> dict[str, str]:
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     wanted = {name.rstrip("_"): name for name in parameters}
-    declared = set(re.findall(r"{(\w+)", route.path)) | {query.name for query in route.query}
+    of_query = {query.name.replace("-", "_") for query in route.query}
+    declared = set(re.findall(r"{(\w+)", route.path)) | of_query
     proved = {Role.PEER: {"sender"}, Role.LEASE: {"token"}}.get(route.role, set())
     others = set(wanted) - declared - proved - {"body", "request"}
     if route.body is not None:

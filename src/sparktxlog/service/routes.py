@@ -2,7 +2,8 @@
 
 The application, the access checks, `/openapi.json`, `/docs` and docs/routes.md are made from
 `ROUTES`; a test compares it with the paths that clients use.  To add a route, add a row here and a
-handler of the same name in `submit_routes`, `questions`, `members`, `peer` or `replica`.
+handler of the same name in `submit_routes`, `questions`, `members`, `catalog_api`, `peer` or
+`replica`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,23 @@ import msgspec
 from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from sparktxlog.codec import wire
+from sparktxlog.codec.delta_catalog.catalog_answers import (
+    CatalogConfig,
+    CredentialsAnswer,
+    ListedTables,
+    LoadedTable,
+    MetastoreAnswer,
+    SchemaAnswer,
+    SchemasAnswer,
+    StagingTableAnswer,
+)
+from sparktxlog.codec.delta_catalog.catalog_requests import (
+    CreateTableRequest,
+    MetricsRequest,
+    NewSchemaRequest,
+    StagingTableRequest,
+    UpdateTableRequest,
+)
 from sparktxlog.codec.mark_requests import MarkRequest
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, TransactionRequest
 from sparktxlog.model.answers import (
@@ -56,6 +74,10 @@ SUBMIT_TIMEOUT_S = 30.0
 #: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
 #: which a change is refused that too few nodes answer to decide.
 _DECISION_TIMEOUT_S = 60.0
+
+#: Where Unity Catalog's API for Delta tables is, and its part that is for Delta only.
+CATALOG_API = "/api/2.1/unity-catalog"
+DELTA_API = f"{CATALOG_API}/delta"
 
 #: Types of bodies and answers.
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -582,6 +604,100 @@ _LEASES = (
     ),
 )
 
+_SCHEMA = f"{DELTA_API}/v1/catalogs/{{catalog}}/schemas/{{schema}}"
+_TABLE = f"{_SCHEMA}/tables/{{table}}"
+
+
+def _catalog(key: str, name: str, summary: str, **more: Any) -> Route:
+    method, path = key.split(" ")
+    return Route(method=method, path=path, name=name, summary=summary, role=Role.CLIENT, **more)
+
+
+_OF_CATALOG = Query("catalog_name", "Name of the catalog in the session.", required=True)
+_OF_SCHEMA = Query("schema_name", "Name of the schema.", required=True)
+_CATALOG = (
+    _catalog(
+        f"GET {DELTA_API}/v1/config",
+        "catalog_config",
+        "What the catalog of commit tables offers",
+        query=(
+            Query("catalog", "Name of the catalog in the session.", required=True),
+            Query("protocol-versions", "Versions that the client speaks.", required=True),
+        ),
+        answer=CatalogConfig,
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/metastore_summary", "metastore", "The log", answer=MetastoreAnswer
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/schemas",
+        "list_schemas",
+        "Schemas of commit tables",
+        query=(_OF_CATALOG,),
+        answer=SchemasAnswer,
+    ),
+    _catalog(
+        f"POST {CATALOG_API}/schemas",
+        "create_schema",
+        "Create a schema at this node",
+        body=NewSchemaRequest,
+        answer=SchemaAnswer,
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/schemas/{{full_name}}", "get_schema", "A schema", answer=SchemaAnswer
+    ),
+    _catalog(f"DELETE {CATALOG_API}/schemas/{{full_name}}", "drop_schema", "Drop an empty schema"),
+    _catalog(
+        f"GET {CATALOG_API}/tables",
+        "list_tables",
+        "Commit tables of a schema",
+        query=(_OF_CATALOG, _OF_SCHEMA),
+        answer=ListedTables,
+    ),
+    _catalog(
+        f"POST {_SCHEMA}/staging-tables",
+        "create_staging_table",
+        "A place for a new commit table",
+        body=StagingTableRequest,
+        answer=StagingTableAnswer,
+    ),
+    _catalog(
+        f"POST {_SCHEMA}/tables",
+        "create_delta_table",
+        "Create a commit table whose version 0 is written",
+        body=CreateTableRequest,
+        answer=LoadedTable,
+    ),
+    _catalog(f"GET {_TABLE}", "load_delta_table", "A commit table", answer=LoadedTable),
+    _catalog(
+        f"POST {_TABLE}",
+        "update_delta_table",
+        "Commit a version of a commit table",
+        body=UpdateTableRequest,
+        answer=LoadedTable,
+    ),
+    _catalog(f"DELETE {_TABLE}", "delete_delta_table", "Drop a commit table; its files stay"),
+    _catalog(
+        f"POST {_TABLE}/metrics",
+        "report_metrics",
+        "Take note of a client's metrics; they are not kept",
+        body=MetricsRequest,
+    ),
+    _catalog(
+        f"GET {_TABLE}/credentials",
+        "table_credentials",
+        "Credentials for a commit table: none are needed",
+        query=(Query("operation", "READ or READ_WRITE.", required=True),),
+        answer=CredentialsAnswer,
+    ),
+    _catalog(
+        f"GET {DELTA_API}/v1/staging-tables/{{table_id}}/credentials",
+        "staging_credentials",
+        "Credentials for a staging table: none are needed",
+        answer=CredentialsAnswer,
+    ),
+)
+
 _OPEN = (
     _open("/livez", "livez", "Whether the process runs", PLAIN),
     _open(
@@ -598,6 +714,7 @@ ROUTES: tuple[Route, ...] = (
     *_QUESTIONS,
     *_WORKERS,
     *_MEMBERS,
+    *_CATALOG,
     *_PEERS,
     *_LEASES,
     *_OPEN,

@@ -22,7 +22,7 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.balloting import EpochMessage
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routes import CATALOG_API, DELTA_API, ROUTES
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"
@@ -200,6 +200,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "POST /peer/v1/epochs": (MSGPACK, wire.encode_epoch(epoch)),
         "POST /peer/v1/runs": (MSGPACK, wire.encode(wire.RunsRequest(runs=(("A", 1, 1),)))),
         "POST /peer/v1/leases": (MSGPACK, wire.encode(wire.LeaseRequest(worker_id="w"))),
+        **_catalog_bodies(),
         f"POST {lease.replace('/x', '/{lease}')}/digests": _json({"files": [["t", "a"]]}),
     }
     queries = _queries(wait)
@@ -215,6 +216,41 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         kind, body = bodies.get(route, ("", b""))
         found[route] = Sample(method=method, path=path, query=query, kind=kind, body=body)
     return found
+
+
+def _catalog_bodies() -> dict[str, tuple[str, bytes]]:
+    """Return the body of each POST route of the catalog."""
+    schema = f"POST {DELTA_API}/v1/catalogs/{{catalog}}/schemas/{{schema}}"
+    commit = {
+        "version": 1,
+        "timestamp": 1,
+        "file-name": f"{1:020}.{_ID}.json",
+        "file-size": 1,
+        "file-modification-timestamp": 1,
+    }
+    update = {
+        "requirements": [{"type": "assert-table-uuid", "uuid": _ID}],
+        "updates": [
+            {"action": "add-commit", "commit": commit},
+            {"action": "set-properties", "updates": {"a": "b"}},
+        ],
+    }
+    table = {
+        "name": "t",
+        "location": f"file:/{_ID}",
+        "table-type": "MANAGED",
+        "columns": {"type": "struct", "fields": []},
+        "protocol": {"min-reader-version": 3, "min-writer-version": 7},
+        "properties": {},
+        "last-commit-timestamp-ms": 1,
+    }
+    return {
+        f"POST {CATALOG_API}/schemas": _json({"name": "s", "catalog_name": "tx"}),
+        f"{schema}/staging-tables": _json({"name": "t"}),
+        f"{schema}/tables": _json(table),
+        f"{schema}/tables/{{table}}": _json(update),
+        f"{schema}/tables/{{table}}/metrics": _json({"table-id": _ID}),
+    }
 
 
 def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -235,6 +271,9 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
         "GET /v1/signatures": (("after", "0"), ("limit", "10")),
         "GET /v1/epochs/history": (("limit", "10"),),
         "GET /readyz": (("verbose", ""),),
+        f"GET {CATALOG_API}/schemas": (("catalog_name", "tx"),),
+        f"GET {CATALOG_API}/tables": (("catalog_name", "tx"), ("schema_name", "default")),
+        f"GET {DELTA_API}/v1/config": (("catalog", "tx"), ("protocol-versions", "1.0")),
         "GET /replica/v1/leases/{lease}/chunks": tuple(
             {"table": "t", "path": "a", "offset": "0", "length": "10"}.items()
         ),
@@ -242,6 +281,10 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 _PARTS = {
+    "{catalog}": "tx",
+    "{schema}": "default",
+    "{full_name}": "tx.s",
+    "{table_id}": _ID,
     "{table}": "t",
     "{id}": _ID,
     "{name}": "probe",

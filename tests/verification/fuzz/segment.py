@@ -38,7 +38,7 @@ _HEADERS = (
     b"x-txlog-digest: x",
 )  # fmt: skip
 #: Refusals that only say that the node cannot now; all others of 500 and above are findings.
-_FINE = frozenset({502, 503, 504, 507})
+_FINE = frozenset({501, 502, 503, 504, 507})
 
 
 class Finding(Exception):

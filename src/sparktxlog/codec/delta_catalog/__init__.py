@@ -1,0 +1,1 @@
+"""Delta commits and the catalog's API for them, as values."""

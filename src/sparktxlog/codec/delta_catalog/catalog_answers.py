@@ -1,0 +1,195 @@
+"""Answers of the catalog's API, as they are encoded.
+
+Those for Delta tables have keys with hyphens (`delta.yaml` of the public API), those for schemas
+and lists have underscores (`all.yaml`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sparktxlog.codec.delta_catalog.column_types import to_api_type
+from sparktxlog.codec.delta_catalog.table_states import (
+    REQUIRED_PROPERTIES,
+    REQUIRED_READER,
+    REQUIRED_WRITER,
+    SUGGESTED_PROPERTIES,
+    SUGGESTED_WRITER,
+    TABLE_ID,
+    DeltaTableState,
+)
+
+#: The version of the API that this catalog speaks.
+PROTOCOL_VERSION = "1.0"
+
+
+class CatalogConfig(msgspec.Struct, rename="kebab"):
+    """What the catalog offers."""
+
+    endpoints: list[str]
+    protocol_version: str
+
+
+class ProtocolAnswer(msgspec.Struct, rename="kebab", omit_defaults=True):
+    """Versions and features; of a suggestion features only."""
+
+    min_reader_version: int | None = None
+    min_writer_version: int | None = None
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
+class StagingTableAnswer(msgspec.Struct, rename="kebab"):
+    """Where a new table is to be written, and what it must be."""
+
+    table_id: str
+    table_type: str
+    location: str
+    storage_credentials: list[Any]
+    required_protocol: ProtocolAnswer
+    suggested_protocol: ProtocolAnswer
+    required_properties: dict[str, str]
+    suggested_properties: dict[str, str]
+
+
+class DeltaTableMetadata(msgspec.Struct, rename="kebab"):
+    """A table, at its newest version."""
+
+    etag: str
+    data_source_format: str
+    table_type: str
+    table_uuid: str
+    location: str
+    created_time: int
+    updated_time: int
+    columns: dict[str, Any]
+    partition_columns: tuple[str, ...]
+    properties: dict[str, str]
+    last_commit_version: int
+    last_commit_timestamp_ms: int
+
+
+class LoadedTable(msgspec.Struct, rename="kebab"):
+    """A table; all its versions are published, so no commit is listed."""
+
+    metadata: DeltaTableMetadata
+    commits: list[Any]
+    latest_table_version: int
+
+
+class CredentialsAnswer(msgspec.Struct, rename="kebab"):
+    """Credentials for a table's storage: none, it is a file system that node and Spark share."""
+
+    storage_credentials: list[Any] = []
+
+
+class SchemaAnswer(msgspec.Struct):
+    """A schema."""
+
+    name: str
+    catalog_name: str
+    full_name: str
+    schema_id: str
+    properties: dict[str, str] = {}
+
+
+class SchemasAnswer(msgspec.Struct):
+    """All schemas."""
+
+    schemas: list[SchemaAnswer]
+    next_page_token: str | None = None
+
+
+class CatalogTable(msgspec.Struct):
+    """A table, without its columns."""
+
+    name: str
+    catalog_name: str
+    schema_name: str
+    table_type: str
+    data_source_format: str
+    columns: list[Any]
+    storage_location: str
+    table_id: str
+    created_at: int
+    updated_at: int
+    properties: dict[str, str] = {}
+
+
+class ListedTables(msgspec.Struct):
+    """The tables of a schema."""
+
+    tables: list[CatalogTable]
+    next_page_token: str | None = None
+
+
+class MetastoreAnswer(msgspec.Struct):
+    """The log, as the API's metastore."""
+
+    metastore_id: str
+    name: str
+
+
+def staging_answer(uuid: str, location: str) -> StagingTableAnswer:
+    """Return what a client must know to write version 0 of a table."""
+    return StagingTableAnswer(
+        table_id=uuid,
+        table_type="MANAGED",
+        location=location,
+        storage_credentials=[],
+        required_protocol=ProtocolAnswer(
+            min_reader_version=3,
+            min_writer_version=7,
+            reader_features=REQUIRED_READER,
+            writer_features=REQUIRED_WRITER,
+        ),
+        suggested_protocol=ProtocolAnswer(writer_features=SUGGESTED_WRITER),
+        required_properties={**REQUIRED_PROPERTIES, TABLE_ID: uuid},
+        suggested_properties=SUGGESTED_PROPERTIES,
+    )
+
+
+def loaded_table(uuid: str, location: str, state: DeltaTableState) -> LoadedTable:
+    """Return the answer to who loads a table."""
+    metadata = DeltaTableMetadata(
+        etag=state.etag,
+        data_source_format="DELTA",
+        table_type="MANAGED",
+        table_uuid=uuid,
+        location=location,
+        created_time=state.created,
+        updated_time=state.timestamp,
+        columns=to_api_type(state.metadata.columns),
+        partition_columns=state.metadata.partition_columns,
+        properties=state.properties,
+        last_commit_version=state.changed_version,
+        last_commit_timestamp_ms=state.changed_timestamp,
+    )
+    return LoadedTable(metadata=metadata, commits=[], latest_table_version=state.version)
+
+
+def listed_table(catalog: str, name: str, uuid: str, location: str, state: DeltaTableState) -> Any:
+    """Return a table for a list; `name` is `schema.table`."""
+    schema, _, table = name.partition(".")
+    return CatalogTable(
+        name=table,
+        catalog_name=catalog,
+        schema_name=schema,
+        table_type="MANAGED",
+        data_source_format="DELTA",
+        columns=[],
+        storage_location=location,
+        table_id=uuid,
+        created_at=state.created,
+        updated_at=state.timestamp,
+        properties=state.properties,
+    )
+
+
+def schema_answer(catalog: str, schema: str) -> SchemaAnswer:
+    """Return a schema; its id is its name."""
+    return SchemaAnswer(
+        name=schema, catalog_name=catalog, full_name=f"{catalog}.{schema}", schema_id=schema
+    )

@@ -1,0 +1,61 @@
+"""Column types in Delta's JSON and in that of the catalog's API, which writes keys with hyphens.
+
+Both say `"long"` or `"decimal(10,2)"` for a plain type, and an object for an array, a map or a
+struct.  Names and metadata of fields are the same in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparktxlog.errors import InvalidRequestError
+
+#: Deepest nesting of a type.
+_DEEPEST = 100
+#: Key of Delta → key of the API, for keys that hold types and for others.
+_TYPES = {"elementType": "element-type", "keyType": "key-type", "valueType": "value-type"}
+_FLAGS = {"containsNull": "contains-null", "valueContainsNull": "value-contains-null"}
+_TO_API = _TYPES | _FLAGS
+_TO_DELTA = {theirs: ours for ours, theirs in _TO_API.items()}
+
+
+def to_api_type(found: Any) -> Any:
+    """Return a type of Delta's schema string as the API writes it."""
+    return _renamed(found, _TO_API, _DEEPEST)
+
+
+def to_delta_type(found: Any) -> Any:
+    """Return a type of a request as Delta's schema string writes it.
+
+    Raises:
+        InvalidRequestError: It is no type, or nested too deeply (definite).
+    """
+    return _renamed(found, _TO_DELTA, _DEEPEST)
+
+
+def _renamed(found: Any, names: Mapping[str, str], depth: int) -> Any:
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict) or not depth:
+        raise InvalidRequestError(
+            f"{str(found)[:80]!r} is no column type",
+            hint="A type is a text or an object with the key 'type', 100 levels deep at most.",
+            field="columns",
+            value=str(found)[:80],
+        )
+    holds_types = {*_TYPES, *_TYPES.values()}
+    renamed = {}
+    for key, value in found.items():
+        if key == "fields" and isinstance(value, list):
+            value = [_field(one, names, depth) for one in value]
+        elif key in holds_types:
+            value = _renamed(value, names, depth - 1)
+        renamed[names.get(key, key)] = value
+    return renamed
+
+
+def _field(field: Any, names: Mapping[str, str], depth: int) -> Any:
+    if not isinstance(field, dict):
+        return _renamed(field, names, 0)
+    return field | {"type": _renamed(field.get("type"), names, depth - 1)}

@@ -1,0 +1,238 @@
+"""What a Delta commit file says: its actions, as far as a catalog must know them.
+
+A commit file has one action a line, as JSON.  Paths in it are URLs relative to the table.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from sparktxlog.errors import InvalidNameError, StagedCommitError
+from sparktxlog.model.ids import LARGEST, check_relative_path
+
+_T = TypeVar("_T")
+
+#: Digits of Z85, which Delta writes UUIDs of deletion vectors in, and of Python's Base85.
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_FROM_Z85 = bytes.maketrans(_Z85, _B85)
+#: A UUID as Z85, and the bytes around a deletion vector in its file: size before, checksum after.
+_Z85_UUID, _AROUND_A_VECTOR = 20, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededFile:
+    """A file that a commit needs."""
+
+    #: Below the table's directory, decoded.
+    path: str
+    #: Its bytes; of a file with several deletion vectors, how many it has at least.
+    size: int
+    is_exact: bool = True
+
+
+class TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
+    """Versions and features that readers and writers of a table must know."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> frozenset[str]:
+        """All features."""
+        return frozenset((*self.reader_features, *self.writer_features))
+
+    def is_same(self, other: TableProtocol) -> bool:
+        """Whether the other one demands the same; the order of features says nothing."""
+
+        def key(one: TableProtocol) -> tuple[object, ...]:
+            features = (frozenset(one.reader_features), frozenset(one.writer_features))
+            return (one.min_reader_version, one.min_writer_version, *features)
+
+        return key(self) == key(other)
+
+
+class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """Columns and properties of a table."""
+
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: dict[str, str] = {}
+    description: str | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The schema, in Delta's JSON.
+
+        Raises:
+            StagedCommitError: The text is no schema (definite).
+        """
+        try:
+            return msgspec.json.decode(self.schema_string, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise _wrong("metaData.schemaString", self.schema_string, "is no schema") from error
+
+
+class _Vector(msgspec.Struct, rename="camel"):
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int = 0
+    offset: int = 0
+
+
+class _File(msgspec.Struct, rename="camel"):
+    path: str
+    size: int = 0
+    deletion_vector: _Vector | None = None
+
+
+class _Removed(msgspec.Struct):
+    path: str
+
+
+class _Domain(msgspec.Struct):
+    domain: str
+    configuration: str = ""
+    removed: bool = False
+
+
+class _Info(msgspec.Struct, rename="camel"):
+    in_commit_timestamp: int | None = None
+    txn_id: str | None = None
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    commit_info: _Info | None = None
+    add: _File | None = None
+    cdc: _File | None = None
+    remove: _Removed | None = None
+    meta_data: TableMetadata | None = None
+    protocol: TableProtocol | None = None
+    domain_metadata: _Domain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitContent:
+    """A commit file, read."""
+
+    #: In-commit timestamp, milliseconds since 1970 UTC.
+    timestamp: int
+    files: tuple[NeededFile, ...]
+    metadata: TableMetadata | None
+    protocol: TableProtocol | None
+    #: Domain → its configuration as JSON text, None = removed.
+    domains: dict[str, str | None]
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+def read_commit_file(content: bytes) -> CommitContent:
+    """Return what a commit file says.
+
+    Raises:
+        StagedCommitError: It is no commit of a catalog-managed table, or names a file by a path
+            that leaves the table; field `field` says where (definite).
+    """
+    lines = [_decoded(number, line) for number, line in enumerate(content.splitlines(), start=1)]
+    info = lines[0].commit_info if lines else None
+    if info is None or info.in_commit_timestamp is None:
+        raise _wrong(
+            "commitInfo", content[:80], "does not begin with commitInfo and its inCommitTimestamp"
+        )
+    if not 0 < info.in_commit_timestamp <= LARGEST:
+        raise _wrong("commitInfo.inCommitTimestamp", info.in_commit_timestamp, "is no time")
+    metadata = _single("metaData", (line.meta_data for line in lines))
+    protocol = _single("protocol", (line.protocol for line in lines))
+    domains: dict[str, str | None] = {}
+    files: dict[str, NeededFile] = {}
+    for line in lines:
+        for file in (line.add, line.cdc):
+            if file is not None:
+                for needed in _needed(file):
+                    _keep(files, needed)
+        if line.remove is not None:
+            _relative("remove.path", line.remove.path)
+        domain = line.domain_metadata
+        if domain is not None:
+            if domain.domain in domains:
+                raise _wrong("domainMetadata", domain.domain, "occurs twice")
+            domains[domain.domain] = None if domain.removed else domain.configuration
+    return CommitContent(
+        timestamp=info.in_commit_timestamp,
+        files=tuple(files.values()),
+        metadata=metadata,
+        protocol=protocol,
+        domains=domains,
+    )
+
+
+def _decoded(number: int, line: bytes) -> _Line:
+    try:
+        return _lines.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _wrong(f"line {number}", line[:80], f"cannot be read: {error}") from error
+
+
+def _single(field: str, found: Iterable[_T | None]) -> _T | None:
+    given = [one for one in found if one is not None]
+    if len(given) > 1:
+        raise _wrong(field, len(given), "occurs more than once")
+    return given[0] if given else None
+
+
+def _needed(file: _File) -> list[NeededFile]:
+    needed = [NeededFile(path=_relative("add.path", file.path), size=file.size)]
+    vector = file.deletion_vector
+    if vector is None or vector.storage_type == "i":
+        return needed
+    if vector.storage_type != "u" or len(vector.path_or_inline_dv) < _Z85_UUID:
+        raise _wrong(
+            "add.deletionVector.storageType",
+            vector.storage_type,
+            "is no place below the table; every site has the table at its own place",
+        )
+    prefix, coded = vector.path_or_inline_dv[:-_Z85_UUID], vector.path_or_inline_dv[-_Z85_UUID:]
+    try:
+        name = base64.b85decode(coded.encode("ascii").translate(_FROM_Z85)).hex()
+    except (ValueError, UnicodeError) as error:
+        raise _wrong("add.deletionVector.pathOrInlineDv", coded, "names no file") from error
+    text = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:]))
+    path = f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
+    size = vector.offset + vector.size_in_bytes + _AROUND_A_VECTOR
+    path = _relative("add.deletionVector.pathOrInlineDv", path)
+    return [*needed, NeededFile(path=path, size=size, is_exact=False)]
+
+
+def _keep(files: dict[str, NeededFile], needed: NeededFile) -> None:
+    known = files.get(needed.path)
+    if known is None or known.size < needed.size:
+        files[needed.path] = needed
+
+
+def _relative(field: str, path: str) -> str:
+    """Return the path of a URL below the table."""
+    parts = urlsplit(path)
+    try:
+        if parts.scheme or parts.netloc or path.startswith("/"):
+            raise InvalidNameError(path)
+        return check_relative_path(unquote(path, errors="strict"))
+    except (InvalidNameError, UnicodeError):
+        raise _wrong(
+            field, path, "is no path below the table; every site has the table at its own place"
+        ) from None
+
+
+def _wrong(field: str, value: object, problem: str) -> StagedCommitError:
+    shown = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return StagedCommitError(
+        f"{field} of the commit file ({shown[:120]!r}) {problem}", field=field, value=shown[:120]
+    )

@@ -1,0 +1,1 @@
+"""The node as the catalog of commit tables."""

@@ -1,0 +1,444 @@
+"""The catalog of commit tables at this site: it stages, creates, loads, commits and drops them.
+
+The log decides which commit becomes a version (P36).  This module checks what a client staged,
+submits it, publishes what was ordered, and shows a version once it is published here: who reads a
+table finds every version that it is told of, and who lost finds who won.
+
+Files do not travel yet, so a log with several data nodes has no commit tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid as uuids
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from sparktxlog.codec.commit_requests import committing, creating, dropping
+from sparktxlog.codec.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.delta_catalog.catalog_requests import (
+    CreateTableRequest,
+    ProposedCommit,
+    Update,
+)
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
+from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import (
+    CommitRejectedError,
+    CommitStateUnknownError,
+    CorruptLogError,
+    NameTakenError,
+    NotOfferedError,
+    RequirementError,
+    StagedCommitError,
+    StaleTimestampError,
+    StorageError,
+    TxLogError,
+    UnknownTableError,
+    VersionConflictError,
+)
+from sparktxlog.model.commit_table import CommitTable, check_commit_table_name
+from sparktxlog.model.ids import check_new_name, transaction_id_to_text
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.runtime.commit.acceptance import Submits
+from sparktxlog.runtime.commit.cycle import CoreLoop
+from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
+
+_log = structlog.get_logger("sparktxlog.catalog")
+_T = TypeVar("_T")
+
+#: Seconds that a commit may take until it is ordered; then its outcome is unknown.
+COMMIT_TIMEOUT_S = 30.0
+#: What a rejection of the fold is to a client, beside conflicts.
+_REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError, UnknownTableError)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTable:
+    """A commit table as clients see it: at its newest version that is published here."""
+
+    table: CommitTable
+    location: str
+    state: DeltaTableState
+
+
+class CommitCatalog:
+    """The commit tables of this site; belongs to the event loop, its file work runs in threads."""
+
+    def __init__(self, base: Foundation, core: CoreLoop, submits: Submits) -> None:
+        self._base = base
+        self._submits = submits
+        self._places = TablePlaces(
+            base.config.commit_table_dir, base.config.data_dir / "staged_commits"
+        )
+        self.schemas = SchemaNames(
+            base.state.values,
+            core.executor,
+            lambda: (table.name for table in base.master.commit_tables.values()),
+        )
+        #: UUID → what is shown; a table is in it once somebody asked for it.
+        self._states: dict[str, DeltaTableState] = {}
+        #: UUID → held while versions of the table are published, and while one is committed.
+        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def check_offered(self) -> None:
+        """Refuse a log whose sites would have to send each other files.
+
+        Raises:
+            NotOfferedError: It has several data nodes (definite).
+        """
+        masters = [seat.node_id for seat in self._base.master.view.roster if not seat.witness]
+        if len(masters) > 1:
+            raise NotOfferedError(
+                f"the log has {len(masters)} data nodes ({', '.join(sorted(masters))}), and files "
+                "of commit tables do not travel between sites yet",
+                hint="Commit tables work in a log with one data node; witnesses may be there.",
+                field="members",
+                value=len(masters),
+            )
+
+    async def load(self, schema: str, name: str) -> ShownTable:
+        """Return a table at its newest version, once that is published here.
+
+        Raises:
+            UnknownSchemaError, UnknownTableError: There is none (definite).
+            CorruptLogError, StorageError: Its directory lacks a version, or cannot be read.
+        """
+        return await self._shown(self._found(schema, name))
+
+    async def tables(self, schema: str) -> list[ShownTable]:
+        """Return the tables of a schema, by name; errors as `load`."""
+        prefix = f"{self.schemas.check(schema).lower()}."
+        found = [
+            table
+            for table in self._base.master.commit_tables.values()
+            if table.name.lower().startswith(prefix)
+        ]
+        return [await self._shown(table) for table in found]
+
+    def _found(self, schema: str, name: str) -> CommitTable:
+        self.check_offered()
+        known = self.schemas.check(schema)
+        table = self._base.master.commit_tables.named(f"{known}.{name}")
+        if table is None:
+            raise UnknownTableError(
+                f"there is no commit table '{known}.{name[:80]}'", value=f"{known}.{name[:80]}"
+            )
+        return table
+
+    async def _shown(self, table: CommitTable) -> ShownTable:
+        state = self._states.get(table.uuid)
+        if state is None or state.version < table.version:
+            async with self._publishing[table.uuid]:
+                state = await self._publish(table)
+        return ShownTable(table=table, location=self._places.location(table.uuid), state=state)
+
+    # -- new tables --------------------------------------------------------------------------------
+
+    async def stage(self, schema: str, name: str) -> tuple[str, str]:
+        """Give a table that is to be created a UUID and a place; return both.
+
+        Raises:
+            UnknownSchemaError, InvalidNameError, NameTakenError: Nothing happened (definite).
+        """
+        self.check_offered()
+        full = self._free(schema, name)
+        uuid = str(uuids.uuid4())
+        await self._run(self._places.make, uuid)
+        _log.info("commit table staged", table=full, uuid=uuid)
+        return uuid, self._places.location(uuid)
+
+    def _free(self, schema: str, name: str) -> str:
+        """Return the full name of a new table."""
+        full = f"{self.schemas.check(schema)}.{name}"
+        check_commit_table_name(full)
+        check_new_name(name)
+        if self._base.master.commit_tables.named(full) is not None:
+            raise NameTakenError(f"commit table {full!r} exists", value=full)
+        return full
+
+    def is_staged(self, uuid: str) -> bool:
+        """Return whether this node gave a table with that UUID a place."""
+        return self._places.has(uuid)
+
+    async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
+        """Make a staged table one of the log; to ask again is to repeat it.
+
+        Raises:
+            StagedCommitError: Version 0 is missing, or not what the request says (definite).
+            NameTakenError: The name is that of another table (definite).
+            CommitStateUnknownError: It was not ordered in time.
+        """
+        self.check_offered()
+        uuid = self._places.uuid_at(request.location)
+        if uuid is None:
+            raise UnknownTableError(
+                f"location {request.location[:200]!r} was not given by this node",
+                hint="Ask this site's node for a staging table, and write version 0 there.",
+                field="location",
+                value=request.location[:200],
+            )
+        if request.table_type != "MANAGED" or request.uniform is not None:
+            raise NotOfferedError(
+                "a commit table is MANAGED, and cannot be read as Iceberg",
+                field="table-type",
+                value=request.table_type[:40],
+            )
+        known = self._base.master.commit_tables.get(uuid)
+        full = f"{self.schemas.check(schema)}.{request.name}"
+        if known is None:
+            full = self._free(schema, request.name)
+            timestamp = await self._run(self._check_first, uuid, request)
+            await self._order(creating(bytes.fromhex(uuid.replace("-", "")), uuid, full, timestamp))
+        elif known.name != full:
+            raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
+        return await self.load(schema, request.name)
+
+    def _check_first(self, uuid: str, request: CreateTableRequest) -> int:
+        """Return the in-commit timestamp of version 0; runs in a thread."""
+        content = read_commit_file(self._places.first(uuid))
+        state = DeltaTableState.first(content)
+        state.check(uuid)
+        check_created(request, state)
+        self._places.secure(uuid, content.files)
+        return content.timestamp
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def update(self, schema: str, name: str, update: Update) -> ShownTable:
+        """Commit a version of a table, or take note of what was published.
+
+        Raises:
+            UnknownTableError: There is no such table (definite).
+            RequirementError: It is another one, or changed (definite).
+            StagedCommitError: The staged commit is not what the request says (definite).
+            VersionConflictError, StaleTimestampError: It takes no effect (definite).
+            CommitStateUnknownError: It is not known whether it takes effect.
+        """
+        table = self._found(schema, name)
+        if table.uuid != update.uuid:
+            raise RequirementError(
+                f"table {table.name!r} has UUID {table.uuid}, not {update.uuid[:40]}",
+                field="assert-table-uuid",
+                value=update.uuid[:40],
+            )
+        if update.commit is not None:
+            # One at a time: what is checked against a version is then ordered after that version.
+            async with self._committing[table.uuid]:
+                return await self._commit(table, update, update.commit)
+        if update.changes:
+            raise StagedCommitError(
+                f"{', '.join(sorted(update.changes))[:120]} without add-commit",
+                hint="What a table's log says changes with a commit that says it.",
+                field="updates",
+                value="add-commit is missing",
+            )
+        shown = await self._shown(table)
+        self._check_backfilled(shown.state, update.backfilled)
+        return shown
+
+    async def _commit(
+        self, table: CommitTable, update: Update, proposed: ProposedCommit
+    ) -> ShownTable:
+        """Commit a version; the table's lock is held."""
+        uuid, transaction_id = table.uuid, proposed.transaction_id
+        first = await self._submits.repeated(
+            transaction_id, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
+        )
+        if first is not None:
+            await self._raise_if_lost(uuid, first)
+            return await self._committed_before(uuid, proposed)
+        state = (await self._shown(self._base.master.commit_tables.get(uuid) or table)).state
+        self._check_etag(state, update.etag)
+        self._check_backfilled(state, update.backfilled)
+        if proposed.version > state.version + 1:
+            # It could become the next version later, when nobody has checked it against that.
+            raise VersionConflictError(
+                f"version {proposed.version} was asked for, the newest one of {table.name!r} is "
+                f"{state.version}",
+                table=table.name,
+                version=state.version,
+            )
+        # One that is late has lost, and the log says so.
+        before = state if proposed.version == state.version + 1 else None
+        await self._run(self._secure, uuid, before, update, proposed)
+        try:
+            receipt = await self._submits.submit(
+                committing(transaction_id, uuid, proposed.version, proposed.timestamp),
+                level=Level.ORDERED,
+                timeout=COMMIT_TIMEOUT_S,
+            )
+            await self._raise_if_lost(uuid, receipt)
+        except TxLogError as error:
+            if error.definite:
+                await self._run(self._places.forget, uuid, proposed.version, transaction_id)
+            raise
+        return await self._ordered(uuid, proposed.version)
+
+    async def _raise_if_lost(self, uuid: str, receipt: Receipt) -> None:
+        """Raise the error of a commit that lost, once the winner can be read here."""
+        try:
+            _raise_if_rejected(receipt)
+        except CommitRejectedError:
+            table = self._base.master.commit_tables.get(uuid)
+            if table is not None:
+                await self._shown(table)
+            raise
+
+    def _secure(
+        self, uuid: str, before: DeltaTableState | None, update: Update, proposed: ProposedCommit
+    ) -> None:
+        """Check a staged commit and all that it adds, and keep it; runs in a thread."""
+        raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
+        content = read_commit_file(raw)
+        if content.timestamp != proposed.timestamp:
+            raise StagedCommitError(
+                f"timestamp is {proposed.timestamp}, inCommitTimestamp of {proposed.file_name!r} "
+                f"is {content.timestamp}",
+                field="timestamp",
+                value=proposed.timestamp,
+            )
+        if before is not None:
+            before.after(content).check(uuid)
+            check_changes(update, before, content)
+        self._places.secure(uuid, content.files)
+        self._places.keep(uuid, proposed.version, proposed.transaction_id, raw)
+
+    async def _ordered(self, uuid: str, version: int) -> ShownTable:
+        """Return a table whose version was ordered, once it is published here."""
+        table = self._base.master.commit_tables.get(uuid)
+        if table is None:
+            raise UnknownTableError(f"commit table {uuid} was dropped", value=uuid)
+        try:
+            return await self._shown(table)
+        except (CorruptLogError, StorageError) as error:
+            raise CommitStateUnknownError(
+                f"version {version} of {table.name!r} is committed, and is not published here: "
+                f"{error.message}",
+                hint="Ask again with the same file once the node can write the table.",
+            ) from error
+
+    async def _committed_before(self, uuid: str, proposed: ProposedCommit) -> ShownTable:
+        """Answer a repeat of a commit that took effect."""
+        shown = await self._ordered(uuid, proposed.version)
+        raw = await self._run(self._places.published, uuid, proposed.version)
+        same = raw is not None and len(raw) == proposed.file_size
+        if not same or read_commit_file(raw or b"").timestamp != proposed.timestamp:
+            raise StagedCommitError(
+                f"UUID {transaction_id_to_text(proposed.transaction_id)} was that of another "
+                "commit",
+                hint="Stage each commit under a UUID of its own.",
+                field="file-name",
+                value=proposed.file_name[:80],
+            )
+        return shown
+
+    @staticmethod
+    def _check_etag(state: DeltaTableState, etag: str | None) -> None:
+        if etag is not None and etag != state.etag:
+            raise RequirementError(
+                f"the table's etag is {state.etag}, not {etag[:40]!r}: it was changed at version "
+                f"{state.changed_version}",
+                field="assert-etag",
+                value=etag[:40],
+            )
+
+    @staticmethod
+    def _check_backfilled(state: DeltaTableState, told: int | None) -> None:
+        if told is not None and told > state.version:
+            raise StagedCommitError(
+                f"version {told} cannot be published, the newest one is {state.version}",
+                field="latest-published-version",
+                value=told,
+            )
+
+    # -- drops -------------------------------------------------------------------------------------
+
+    async def drop(self, schema: str, name: str) -> None:
+        """Drop a table; its files stay.
+
+        Raises:
+            UnknownTableError: There is none (definite).
+            CommitStateUnknownError: It was not ordered in time.
+        """
+        table = self._found(schema, name)
+        await self._order(dropping(uuids.uuid4().bytes, table.uuid))
+        self._states.pop(table.uuid, None)
+        _log.info("commit table dropped", table=table.name, uuid=table.uuid)
+
+    # -- the log and the directory -----------------------------------------------------------------
+
+    async def _order(self, transaction: PreparedTransaction) -> Receipt:
+        """Submit a transaction; return once it is ordered and takes effect."""
+        receipt = await self._submits.submit(
+            transaction, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
+        )
+        _raise_if_rejected(receipt)
+        return receipt
+
+    async def _publish(self, table: CommitTable) -> DeltaTableState:
+        """Publish the versions that the log has and the directory lacks; the lock is held."""
+        state = self._states.get(table.uuid)
+        state = await self._run(self._caught_up, table, state)
+        self._states[table.uuid] = state
+        return state
+
+    def _caught_up(self, table: CommitTable, state: DeltaTableState | None) -> DeltaTableState:
+        """Return the state at the table's newest version; runs in a thread."""
+        uuid, places = table.uuid, self._places
+        if state is None:
+            state = DeltaTableState.first(read_commit_file(places.first(uuid)))
+        for version in range(state.version + 1, table.version + 1):
+            raw = places.published(uuid, version)
+            if version == table.version:
+                # It alone may be ordered and not published: the next one is only taken after it.
+                kept = places.kept(uuid, version, table.transaction_id)
+                if kept is not None:
+                    places.publish(uuid, version, kept)
+                    places.forget(uuid, version, table.transaction_id)
+                    raw = kept
+            if raw is None:
+                raise CorruptLogError(
+                    f"version {version} of commit table {table.name!r} is not published in "
+                    f"{places.location(uuid)}",
+                    hint="Restore the file from a backup of the table's directory.",
+                    table=table.name,
+                    version=version,
+                )
+            state = state.after(read_commit_file(raw))
+        return state
+
+    async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
+        found: _T = await asyncio.to_thread(work, *args)
+        return found
+
+
+def _raise_if_rejected(receipt: Receipt) -> None:
+    """Raise the error of a transaction that is ordered and takes no effect.
+
+    Raises:
+        VersionConflictError, StaleTimestampError, NameTakenError, UnknownTableError: (definite).
+        CommitStateUnknownError: It is not ordered, or nobody knows the outcome any more.
+    """
+    for rejection in receipt.rejections:
+        if is_conflict(rejection):
+            raise conflict_of(receipt, rejection)
+        kind = _REJECTIONS.get(rejection.code, VersionConflictError)
+        raise kind(rejection.text, position=receipt.position)
+    if receipt.outcome != "committed":
+        raise CommitStateUnknownError(
+            f"the outcome of transaction {receipt.transaction_id} is not known here",
+            hint="Load the table: its newest version says whether the commit took effect.",
+            transaction_id=receipt.transaction_id,
+        )

@@ -1,0 +1,97 @@
+"""Schemas of commit tables, as this node knows them.
+
+The log has no schemas, only tables with two-part names: a schema exists where a table is in it, or
+where somebody created it.  One that was created and is empty is known at this node only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from sparktxlog.errors import NameTakenError, SchemaInUseError, UnknownSchemaError
+from sparktxlog.model.ids import check_new_name, check_table_name
+from sparktxlog.runtime.commit.executor import Executor
+from sparktxlog.storage.interfaces import PutValue
+
+_VALUE = "commit-schemas"
+#: It always exists: Spark begins in it.
+DEFAULT_SCHEMA = "default"
+
+
+class SchemaNames:
+    """The schemas; belongs to the event loop.
+
+    Args:
+        values: What the journal held at the start.
+        executor: Makes changes durable.
+        names: Returns the names of all commit tables, `schema.table`.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, bytes],
+        executor: Executor,
+        names: Callable[[], Iterable[str]],
+    ) -> None:
+        self._created: list[str] = msgspec.json.decode(values.get(_VALUE, b"[]"), type=list[str])
+        self._executor = executor
+        self._names = names
+
+    def all(self) -> list[str]:
+        """Return the names, ascending; two never differ in case only."""
+        found = {name.lower(): name for name in (DEFAULT_SCHEMA, *self._created)}
+        for name in self._names():
+            schema = name.partition(".")[0]
+            found.setdefault(schema.lower(), schema)
+        return [found[key] for key in sorted(found)]
+
+    def check(self, schema: str) -> str:
+        """Return the name of a schema as it was created; case is ignored.
+
+        Raises:
+            UnknownSchemaError: There is none (definite).
+        """
+        wanted = schema.lower()
+        for name in self.all():
+            if name.lower() == wanted:
+                return name
+        raise UnknownSchemaError(
+            f"there is no schema {schema[:80]!r} at this node",
+            hint="Create it first: CREATE SCHEMA.",
+            value=schema[:80],
+        )
+
+    async def create(self, schema: str) -> str:
+        """Create a schema at this node, durably.
+
+        Raises:
+            InvalidNameError: It cannot have this name (definite).
+            NameTakenError: There is one (definite).
+        """
+        check_table_name(check_new_name(schema))
+        if schema.lower() in (name.lower() for name in self.all()):
+            raise NameTakenError(f"schema {schema!r} exists", value=schema)
+        await self._keep([*self._created, schema])
+        return schema
+
+    async def drop(self, schema: str) -> None:
+        """Drop an empty schema, durably.
+
+        Raises:
+            UnknownSchemaError, SchemaInUseError: Nothing happened (definite).
+        """
+        name = self.check(schema)
+        held = [one for one in self._names() if one.lower().startswith(f"{name.lower()}.")]
+        if held or name.lower() == DEFAULT_SCHEMA:
+            raise SchemaInUseError(
+                f"schema {name!r} holds {len(held)} commit tables" if held else "it always exists",
+                hint="Drop its tables first.",
+                value=name,
+            )
+        await self._keep([one for one in self._created if one.lower() != name.lower()])
+
+    async def _keep(self, names: list[str]) -> None:
+        await self._executor.write([PutValue(name=_VALUE, value=msgspec.json.encode(names))])
+        self._created = names

@@ -1,0 +1,173 @@
+"""The catalog's API for commit tables: Unity Catalog's, for managed Delta tables (docs/catalog.md).
+
+The name of the catalog in a path is that which a session gave it; the log has one catalog, so every
+name means the same.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sparktxlog.codec.delta_catalog.catalog_answers import (
+    PROTOCOL_VERSION,
+    CatalogConfig,
+    CredentialsAnswer,
+    ListedTables,
+    LoadedTable,
+    MetastoreAnswer,
+    SchemaAnswer,
+    SchemasAnswer,
+    StagingTableAnswer,
+    listed_table,
+    loaded_table,
+    schema_answer,
+    staging_answer,
+)
+from sparktxlog.codec.delta_catalog.catalog_requests import (
+    CreateTableRequest,
+    MetricsRequest,
+    NewSchemaRequest,
+    StagingTableRequest,
+    UpdateTableRequest,
+    read_update,
+)
+from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.node import Node
+from sparktxlog.service.endpoints import RouteHandlers
+from sparktxlog.service.routes import DELTA_API, ROUTES
+
+_SUPPORTED = [
+    f"{route.method} {route.path.removeprefix(DELTA_API)}"
+    for route in ROUTES
+    if route.path.startswith(f"{DELTA_API}/v1/") and route.name != "catalog_config"
+]
+
+
+class CatalogRoutes(RouteHandlers):
+    """One method per route."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._catalog: CommitCatalog = node.catalog
+
+    # -- the catalog and its schemas ---------------------------------------------------------------
+
+    def catalog_config(self, catalog: str, protocol_versions: str) -> CatalogConfig:
+        majors = {version.strip().partition(".")[0] for version in protocol_versions.split(",")}
+        if PROTOCOL_VERSION.partition(".")[0] not in majors:
+            raise InvalidRequestError(
+                f"protocol-versions is {protocol_versions[:80]!r}, this catalog speaks "
+                f"{PROTOCOL_VERSION}",
+                field="protocol-versions",
+                value=protocol_versions[:80],
+            )
+        self._catalog.check_offered()
+        return CatalogConfig(endpoints=_SUPPORTED, protocol_version=PROTOCOL_VERSION)
+
+    def metastore(self) -> MetastoreAnswer:
+        return MetastoreAnswer(
+            metastore_id=str(uuids.uuid5(uuids.NAMESPACE_URL, self._node.lineage)),
+            name=self._node.lineage,
+        )
+
+    def list_schemas(self, catalog_name: str) -> SchemasAnswer:
+        names = self._catalog.schemas.all()
+        return SchemasAnswer(schemas=[schema_answer(catalog_name, name) for name in names])
+
+    async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
+        self._catalog.check_offered()
+        return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
+
+    def get_schema(self, full_name: str) -> SchemaAnswer:
+        catalog, schema = _two_parts(full_name)
+        return schema_answer(catalog, self._catalog.schemas.check(schema))
+
+    async def drop_schema(self, full_name: str) -> None:
+        await self._catalog.schemas.drop(_two_parts(full_name)[1])
+
+    # -- tables ------------------------------------------------------------------------------------
+
+    async def list_tables(self, catalog_name: str, schema_name: str) -> ListedTables:
+        found = await self._catalog.tables(schema_name)
+        return ListedTables(
+            tables=[
+                listed_table(catalog_name, one.table.name, one.table.uuid, one.location, one.state)
+                for one in found
+            ]
+        )
+
+    async def create_staging_table(
+        self, catalog: str, schema: str, body: StagingTableRequest
+    ) -> StagingTableAnswer:
+        return staging_answer(*await self._catalog.stage(schema, body.name))
+
+    async def create_delta_table(
+        self, catalog: str, schema: str, body: CreateTableRequest
+    ) -> LoadedTable:
+        return _loaded(await self._catalog.create(schema, body))
+
+    async def load_delta_table(
+        self, request: Request, catalog: str, schema: str, table: str
+    ) -> LoadedTable | Response:
+        found = await self._catalog.load(schema, table)
+        return Response(status_code=204) if request.method == "HEAD" else _loaded(found)
+
+    async def update_delta_table(
+        self, catalog: str, schema: str, table: str, body: UpdateTableRequest
+    ) -> LoadedTable:
+        return _loaded(await self._catalog.update(schema, table, read_update(body)))
+
+    async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
+        await self._catalog.drop(schema, table)
+
+    async def report_metrics(
+        self, catalog: str, schema: str, table: str, body: MetricsRequest
+    ) -> None:
+        found = await self._catalog.load(schema, table)
+        if body.table_id.lower() != found.table.uuid:
+            raise InvalidRequestError(
+                f"table-id is {body.table_id[:40]!r}, that of {found.table.name!r} is "
+                f"{found.table.uuid}",
+                field="table-id",
+                value=body.table_id[:40],
+            )
+
+    # -- credentials -------------------------------------------------------------------------------
+
+    async def table_credentials(
+        self, catalog: str, schema: str, table: str, operation: str
+    ) -> CredentialsAnswer:
+        if operation not in ("READ", "READ_WRITE"):
+            raise InvalidRequestError(
+                f"operation is {operation[:40]!r}, expected READ or READ_WRITE",
+                field="operation",
+                value=operation[:40],
+            )
+        await self._catalog.load(schema, table)
+        return CredentialsAnswer()
+
+    def staging_credentials(self, table_id: str) -> CredentialsAnswer:
+        if not self._catalog.is_staged(table_id.lower()):
+            raise UnknownTableError(
+                f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
+            )
+        return CredentialsAnswer()
+
+
+def _loaded(shown: ShownTable) -> LoadedTable:
+    return loaded_table(shown.table.uuid, shown.location, shown.state)
+
+
+def _two_parts(full_name: str) -> tuple[str, str]:
+    catalog, dot, schema = full_name.partition(".")
+    if not dot:
+        raise UnknownSchemaError(
+            f"{full_name[:80]!r} is not a schema",
+            hint="Use 'catalog.schema'.",
+            value=full_name[:80],
+        )
+    return catalog, schema

@@ -1,0 +1,1 @@
+"""Directories of commit tables at this site."""

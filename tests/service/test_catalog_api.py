@@ -1,0 +1,439 @@
+"""The catalog's API for commit tables, by requests and files that a client of it would send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import cluster
+from tests.support.delta_writer import (
+    API,
+    API_SCHEMA,
+    BEGIN,
+    DELTA,
+    SCHEMA,
+    StagedTable,
+    lines_of,
+    path_of,
+)
+
+from sparktxlog.runtime.node import Node
+
+STAGING = f"{DELTA}/catalogs/tx/schemas/default/staging-tables"
+
+
+class Caller:
+    """Sends requests to a node."""
+
+    def __init__(self, node: Node, session: aiohttp.ClientSession) -> None:
+        self.node, self._session = node, session
+
+    async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        url = self.node.config.master_url + path
+        async with self._session.request(method, url, json=body, **more) as response:
+            raw = await response.read()
+            return response.status, json.loads(raw) if raw else None
+
+    async def stage(self, name: str = "t") -> StagedTable:
+        status, answer = await self.ask("POST", STAGING, {"name": name})
+        assert status == 200, answer
+        return StagedTable.of(answer)
+
+    async def create(self, name: str = "t") -> StagedTable:
+        table = await self.stage(name)
+        table.write_first(table.add())
+        status, answer = await self.ask("POST", path_of(), table.creation(name))
+        assert status == 200, answer
+        return table
+
+    async def commit(self, body: dict[str, Any], name: str = "t") -> tuple[int, Any]:
+        return await self.ask("POST", path_of(name), body)
+
+    async def version(self, name: str = "t") -> int:
+        status, answer = await self.ask("GET", path_of(name))
+        assert status == 200, answer
+        found: int = answer["latest-table-version"]
+        return found
+
+
+@asynccontextmanager
+async def catalog(directory: Path, names: str = "A", **settings: Any) -> AsyncIterator[Caller]:
+    async with (
+        cluster(directory, names, **settings) as nodes,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Caller(nodes["A"], session)
+
+
+def told(found: tuple[int, Any]) -> tuple[int, str]:
+    """Return status and type of a refusal, whose shape is that of the API."""
+    status, answer = found
+    error = answer["error"]
+    assert error.keys() == {"message", "type", "code"}
+    assert error["code"] == status
+    assert answer["error_code"] == error["type"]
+    return status, error["type"]
+
+
+def test_a_table_is_created_written_and_dropped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            status, loaded = await caller.ask("GET", path_of("T"))
+            assert (status, loaded["commits"], loaded["latest-table-version"]) == (200, [], 0)
+            metadata = loaded["metadata"]
+            assert metadata["columns"] == API_SCHEMA
+            assert metadata["table-uuid"] == table.table_id
+            assert metadata["location"] == table.location
+            properties = metadata["properties"]
+            assert properties["delta.feature.catalogManaged"] == "supported"
+            assert properties["delta.minReaderVersion"] == "3"
+            assert properties["io.unitycatalog.tableId"] == table.table_id
+            for version in (1, 2):
+                commit = table.stage(version, table.add(b"x" * version))
+                status, loaded = await caller.commit(table.update(commit))
+                assert (status, loaded["latest-table-version"]) == (200, version)
+                staged = table.staged(commit["file-name"]).read_bytes()
+                assert table.published(version).read_bytes() == staged
+                assert loaded["metadata"]["etag"] == metadata["etag"]
+            told_of = {"action": "set-latest-backfilled-version", "latest-published-version": 2}
+            assert (await caller.commit(table.update(None, told_of)))[0] == 200
+            assert (await caller.ask("HEAD", path_of("t")))[0] == 204
+            status, listed = await caller.ask(
+                "GET", f"{API}/tables?catalog_name=tx&schema_name=default"
+            )
+            assert [(one["name"], one["table_id"]) for one in listed["tables"]] == [
+                ("t", table.table_id)
+            ]
+            metrics = {"table-id": table.table_id, "report": {"commit-report": {}}}
+            assert (await caller.ask("POST", f"{path_of('t')}/metrics", metrics))[0] == 204
+            assert (await caller.ask("DELETE", path_of("t")))[0] == 204
+            assert told(await caller.ask("GET", path_of("t"))) == (404, "NoSuchTableException")
+            assert (await caller.create()).table_id != table.table_id
+
+    asyncio.run(main())
+
+
+def test_one_of_two_commits_becomes_the_version(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            staged = [table.stage(1, table.add(b"a")), table.stage(1, table.add(b"b"))]
+            bodies = [table.update(commit) for commit in staged]
+            found = await asyncio.gather(*(caller.commit(body) for body in bodies))
+            lost = [status for status, _ in found].index(409)
+            assert told(found[lost]) == (409, "CommitVersionConflictException")
+            assert found[1 - lost][0] == 200
+            winner = table.staged(staged[1 - lost]["file-name"]).read_bytes()
+            assert table.published(1).read_bytes() == winner
+            # To ask again is to repeat: each gets its answer again, also after more versions.
+            assert (await caller.commit(table.update(table.stage(2))))[0] == 200
+            again = [await caller.commit(body) for body in bodies]
+            assert (again[lost][0], again[1 - lost][0]) == (409, 200)
+            assert await caller.version() == 2
+            # A file that is changed afterwards changes nothing that was committed.
+            table.staged(staged[1 - lost]["file-name"]).write_bytes(b"something else")
+            assert table.published(1).read_bytes() == winner
+            assert (await caller.commit(bodies[1 - lost]))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_restarted_node_shows_what_was_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            commit = table.stage(1, table.add())
+            body = table.update(commit)
+            assert (await caller.commit(body))[0] == 200
+            # As if the node had ended between order and publishing.
+            kept = tmp_path / "A" / "staged_commits" / table.table_id
+            name = uuid.UUID(commit["file-name"].split(".")[1]).hex
+            (kept / f"1.{name}.json").write_bytes(table.published(1).read_bytes())
+            table.published(1).unlink()
+            table.staged(commit["file-name"]).unlink()
+        async with catalog(tmp_path) as caller:
+            assert await caller.version() == 1
+            assert table.published(1).exists()
+            assert not list(kept.iterdir())
+            assert (await caller.commit(body))[0] == 200
+            assert (await caller.commit(table.update(table.stage(2))))[0] == 200
+
+    asyncio.run(main())
+
+
+def _changed(commit: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return commit | {key.replace("_", "-"): value for key, value in changes.items()}
+
+
+def test_a_commit_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            commit = table.stage(1, table.add())
+            wrong = (400, "InvalidParameterValueException")
+            form = (400, "BadRequestException")
+            unnamed = f"{1:020}.{uuid.uuid4()}.json"
+            other = f"{2:020}.{uuid.uuid4()}.json"
+            cases = [
+                (table.update(_changed(commit, file_name=unnamed)), wrong),
+                (table.update(_changed(commit, file_name=other)), form),
+                (table.update(_changed(commit, file_name="../x.json")), form),
+                (table.update(_changed(commit, file_size=1)), wrong),
+                (table.update(_changed(commit, timestamp=1)), wrong),
+                (table.update(_changed(commit, version="1")), form),
+            ]
+            gone = {"add": {"path": "gone.parquet", "size": 1}}
+            short = {"add": table.add()["add"] | {"size": 9}}
+            for action in (
+                gone,
+                short,
+                {"add": {"path": "file:///etc/passwd", "size": 1}},
+                {"add": {"path": "/etc/passwd", "size": 1}},
+                {"add": {"path": "..%2F..%2Fx", "size": 1}},
+                {"remove": {"path": "s3://bucket/x"}},
+                {"metaData": table.metadata | {"partitionColumns": ["id"]}},
+                {"protocol": table.protocol | {"writerFeatures": ["catalogManaged"]}},
+            ):
+                cases.append((table.update(table.stage(1, action)), wrong))
+            extra = table.protocol["writerFeatures"] + ["icebergCompatV2"]
+            protocol = table.protocol | {"writerFeatures": extra}
+            action = {
+                "action": "set-protocol",
+                "protocol": table.creation()["protocol"] | {"writer-features": extra},
+            }
+            cases.append((table.update(table.stage(1, {"protocol": protocol}), action), wrong))
+            more = {"action": "set-properties", "updates": {"delta.appendOnly": "true"}}
+            cases.append((table.update(table.stage(1), more), wrong))
+            cases.append((table.update(None, more), wrong))
+            cases.append((table.update(table.stage(1), {"action": "no-such"}), form))
+            cases.append((table.update(None), form))
+            late = table.stage(1, timestamp=BEGIN)
+            cases.append((table.update(late), (409, "CommitVersionConflictException")))
+            cases.append((table.update(table.stage(3)), (409, "CommitVersionConflictException")))
+            foreign = table.update(commit)
+            foreign["requirements"][0]["uuid"] = str(uuid.uuid4())
+            cases.append((foreign, (409, "UpdateRequirementConflictException")))
+            etag = table.update(commit)
+            etag["requirements"].append({"type": "assert-etag", "etag": "77"})
+            cases.append((etag, (409, "UpdateRequirementConflictException")))
+            snapshot = {"action": "update-metadata-snapshot-version"}
+            cases.append((table.update(None, snapshot), (501, "NotImplementedException")))
+            for body, expected in cases:
+                assert told(await caller.commit(body)) == expected, body
+            torn = table.stage(1)
+            path = table.staged(torn["file-name"])
+            path.write_bytes(path.read_bytes()[:-9])
+            torn = _changed(torn, file_size=path.stat().st_size)
+            assert told(await caller.commit(table.update(torn))) == wrong
+            # Nothing of it was half done: the version is free, and nothing is published.
+            assert await caller.version() == 0
+            assert not table.published(1).exists()
+            assert (await caller.commit(table.update(commit)))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_table_changes_with_a_commit_that_says_so(tmp_path: Path) -> None:
+    columns = SCHEMA["fields"] + [  # type: ignore[operator]
+        {
+            "name": "m",
+            "type": {
+                "type": "map",
+                "keyType": "string",
+                "valueType": {"type": "struct", "fields": []},
+                "valueContainsNull": False,
+            },
+            "nullable": True,
+            "metadata": {},
+        }
+    ]
+    wanted = {"type": "struct", "fields": columns}
+    told_of = json.loads(
+        json.dumps(wanted)
+        .replace("elementType", "element-type")
+        .replace("containsNull", "contains-null")
+        .replace("keyType", "key-type")
+        .replace("valueType", "value-type")
+        .replace("valueContainsNull", "value-contains-null")
+    )
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            properties = table.metadata["configuration"] | {"delta.appendOnly": "true"}
+            metadata = table.metadata | {
+                "schemaString": json.dumps(wanted),
+                "configuration": properties,
+                "description": "text",
+            }
+            clustered = json.dumps({"clusteringColumns": [["id"]]})
+            domain = {"domain": "delta.clustering", "configuration": clustered, "removed": False}
+            body = table.update(
+                table.stage(1, {"metaData": metadata}, {"domainMetadata": domain}),
+                {"action": "set-columns", "columns": told_of},
+                {"action": "set-properties", "updates": {"delta.appendOnly": "true"}},
+                {"action": "set-table-comment", "comment": "text"},
+                {
+                    "action": "set-domain-metadata",
+                    "updates": {"delta.clustering": json.loads(clustered)},
+                },
+            )
+            body["requirements"].append({"type": "assert-etag", "etag": "0"})
+            status, loaded = await caller.commit(body)
+            assert status == 200, loaded
+            shown = loaded["metadata"]
+            assert (shown["etag"], shown["last-commit-version"]) == ("1", 1)
+            assert shown["columns"] == told_of
+            assert shown["properties"]["delta.appendOnly"] == "true"
+            assert shown["properties"]["delta.clusteringColumns"] == '[["id"]]'
+            removed = {"action": "remove-properties", "removals": ["delta.appendOnly"]}
+            again = metadata | {"configuration": table.metadata["configuration"]}
+            status, loaded = await caller.commit(
+                table.update(table.stage(2, {"metaData": again}), removed)
+            )
+            assert status == 200, loaded
+            assert "delta.appendOnly" not in loaded["metadata"]["properties"]
+            # A node that starts anew reads the same from the files.
+            caller.node.catalog._states.clear()
+            assert (await caller.ask("GET", path_of("t")))[1] == loaded
+
+    asyncio.run(main())
+
+
+def test_a_table_is_created_only_as_its_version_0_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.stage()
+            wrong = (400, "InvalidParameterValueException")
+            assert told(await caller.ask("POST", path_of(), table.creation())) == wrong  # no file
+            table.write_first()
+            first = table.published(0).read_bytes()
+            protocol = table.creation()["protocol"] | {"writer-features": []}
+            gone = (404, "NoSuchTableException")
+            for changes, expected in (
+                ({"columns": {"type": "struct", "fields": []}}, wrong),
+                ({"columns": {"type": "struct", "fields": [3]}}, (400, "BadRequestException")),
+                ({"properties": {}}, wrong),
+                ({"protocol": protocol}, wrong),
+                ({"partition-columns": ["id"]}, wrong),
+                ({"last-commit-timestamp-ms": 5}, wrong),
+                ({"domain-metadata": {"delta.clustering": {"clusteringColumns": []}}}, wrong),
+                ({"location": "file:/elsewhere/" + table.table_id}, gone),
+                ({"location": "s3://bucket/" + table.table_id}, gone),
+                ({"location": table.location + "/../" + table.table_id}, gone),
+                ({"table-type": "EXTERNAL"}, (501, "NotImplementedException")),
+                ({"name": "no name"}, (400, "BadRequestException")),
+            ):
+                body = table.creation() | changes
+                assert told(await caller.ask("POST", path_of(), body)) == expected, changes
+            for lines in (b"", b"{}\n", b"{", lines_of({"protocol": table.protocol})):
+                table.published(0).write_bytes(lines)
+                assert told(await caller.ask("POST", path_of(), table.creation())) == wrong
+            assert told(await caller.ask("GET", path_of("t"))) == gone
+            table.published(0).write_bytes(first)
+            for _ in range(2):  # to create it again is to repeat it
+                assert (await caller.ask("POST", path_of(), table.creation()))[0] == 200
+            exists = (409, "AlreadyExistsException")
+            assert told(await caller.ask("POST", path_of(), table.creation("u"))) == exists
+            assert told(await caller.ask("POST", STAGING, {"name": "T"})) == exists
+
+    asyncio.run(main())
+
+
+def test_schemas_are_created_and_dropped(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            unknown = (404, "NoSuchSchemaException")
+            assert told(await caller.ask("GET", f"{API}/schemas/tx.s")) == unknown
+            assert told(await caller.ask("GET", path_of("t", "s"))) == unknown
+            body = {"name": "s", "catalog_name": "tx"}
+            status, answer = await caller.ask("POST", f"{API}/schemas", body)
+            assert (status, answer["full_name"]) == (200, "tx.s")
+            assert told(await caller.ask("POST", f"{API}/schemas", body | {"name": "S"})) == (
+                409,
+                "AlreadyExistsException",
+            )
+        async with catalog(tmp_path) as caller:  # it is durable
+            status, listed = await caller.ask("GET", f"{API}/schemas?catalog_name=tx")
+            assert [one["name"] for one in listed["schemas"]] == ["default", "s"]
+            staged = await caller.ask(
+                "POST", f"{DELTA}/catalogs/tx/schemas/s/staging-tables", {"name": "t"}
+            )
+            table = StagedTable.of(staged[1])
+            table.write_first()
+            assert (await caller.ask("POST", path_of(schema="s"), table.creation()))[0] == 200
+            assert (await caller.ask("DELETE", f"{API}/schemas/tx.s"))[0] == 409
+            assert (await caller.ask("DELETE", path_of("t", "s")))[0] == 204
+            assert (await caller.ask("DELETE", f"{API}/schemas/tx.s"))[0] == 204
+            assert told(await caller.ask("GET", f"{API}/schemas/tx.s")) == unknown
+
+    asyncio.run(main())
+
+
+def test_what_it_offers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            target = f"{DELTA}/config?catalog=tx&protocol-versions="
+            status, answer = await caller.ask("GET", target + "0.9,1.0")
+            assert (status, answer["protocol-version"]) == (200, "1.0")
+            assert (
+                "POST /v1/catalogs/{catalog}/schemas/{schema}/tables/{table}" in answer["endpoints"]
+            )
+            assert told(await caller.ask("GET", target + "2.0"))[0] == 400
+            table = await caller.create()
+            for path in (
+                f"{path_of('t')}/credentials?operation=READ",
+                f"{DELTA}/staging-tables/{table.table_id}/credentials",
+            ):
+                assert await caller.ask("GET", path) == (200, {"storage-credentials": []})
+            wrong = {"table-id": str(uuid.uuid4())}
+            assert told(await caller.ask("POST", f"{path_of('t')}/metrics", wrong))[0] == 400
+
+    asyncio.run(main())
+
+
+def test_tokens_and_several_data_nodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path / "one", client_token="a token of the clients") as caller:
+            for shown in ({}, {"authorization": "Bearer expired"}):
+                found = await caller.ask("POST", STAGING, {"name": "t"}, headers=shown)
+                assert told(found) == (401, "NotAuthorizedException")
+            shown = {"authorization": "Bearer a token of the clients"}
+            assert (await caller.ask("POST", STAGING, {"name": "t"}, headers=shown))[0] == 200
+        async with catalog(tmp_path / "two", "AB") as caller:
+            found = await caller.ask("POST", STAGING, {"name": "t"})
+            assert told(found) == (501, "NotImplementedException")
+            assert "2 data nodes (A, B)" in found[1]["error"]["message"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("problem", ["taken", "gone"])
+def test_a_directory_that_somebody_wrote_into(tmp_path: Path, problem: str) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            commit = table.stage(1)
+            if problem == "taken":
+                table.published(1).write_bytes(b"foreign")
+                found = await caller.commit(table.update(commit))
+                # It is ordered, so nobody may say that it lost.
+                assert told(found) == (500, "CommitStateUnknownException")
+                assert told(await caller.ask("GET", path_of("t")))[0] == 500
+                table.published(1).unlink()
+                assert (await caller.commit(table.update(commit)))[0] == 200
+            else:
+                assert (await caller.commit(table.update(commit)))[0] == 200
+                table.published(1).unlink()
+                caller.node.catalog._states.clear()
+                assert told(await caller.ask("GET", path_of("t")))[0] == 500
+
+    asyncio.run(main())

@@ -1,0 +1,88 @@
+"""What a Delta commit file says: files that it needs, and paths that are refused."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from tests.support.delta_writer import info_of, lines_of
+
+from sparktxlog.codec.delta_catalog.commit_contents import NeededFile, read_commit_file
+from sparktxlog.errors import StagedCommitError
+
+#: A deletion vector as Delta writes it: the prefix "ab", then this UUID as Z85.
+VECTOR = uuid.UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
+CODED = "ab^-aqEH.-t@S}K{vb[*k^"
+
+
+def read(*actions: dict[str, Any]) -> Any:
+    return read_commit_file(lines_of(info_of(7), *actions))
+
+
+def test_files_that_a_commit_needs() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": CODED, "offset": 4, "sizeInBytes": 40}
+    inline = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72"}
+    found = read(
+        {"add": {"path": "p=a%20b/x%2Fy.parquet", "size": 3, "deletionVector": vector}},
+        {"add": {"path": "z.parquet", "size": 5, "deletionVector": inline}},
+        {"add": {"path": "w.parquet", "size": 6, "deletionVector": vector | {"offset": 90}}},
+        {"cdc": {"path": "_change_data/c.parquet", "size": 2}},
+        {"remove": {"path": "gone.parquet"}},
+        {"txn": {"appId": "a", "version": 1}},
+    )
+    assert found.timestamp == 7
+    assert set(found.files) == {
+        NeededFile(path="p=a b/x/y.parquet", size=3),
+        NeededFile(path="z.parquet", size=5),
+        NeededFile(path="w.parquet", size=6),
+        NeededFile(path="_change_data/c.parquet", size=2),
+        # One file with two vectors: the one that lies further back tells its least size.
+        NeededFile(path=f"ab/deletion_vector_{VECTOR}.bin", size=138, is_exact=False),
+    }
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"add": {"path": "s3://bucket/x", "size": 1}},
+        {"add": {"path": "/x", "size": 1}},
+        {"add": {"path": "//host/x", "size": 1}},
+        {"add": {"path": "a/../x", "size": 1}},
+        {"add": {"path": "%2e%2e/x", "size": 1}},
+        {"add": {"path": "a%00", "size": 1}},
+        {"add": {"path": "%ff", "size": 1}},
+        {"add": {"path": "", "size": 1}},
+        {"add": {"path": "x", "size": "1"}},
+        {"cdc": {"path": "file:/x", "size": 1}},
+        {"remove": {"path": "../x"}},
+        {"add": {"path": "x", "deletionVector": {"storageType": "p", "pathOrInlineDv": "/x"}}},
+        {"add": {"path": "x", "deletionVector": {"storageType": "u", "pathOrInlineDv": "x"}}},
+        {"add": {"path": "x", "deletionVector": {"storageType": "u", "pathOrInlineDv": "~" * 20}}},
+    ],
+)
+def test_what_leaves_the_table_is_refused(action: dict[str, Any]) -> None:
+    with pytest.raises(StagedCommitError) as refused:
+        read(action)
+    assert refused.value.fields["field"]
+
+
+def test_what_is_no_commit_is_refused() -> None:
+    good = lines_of(info_of(1))
+    for content in (b"", b"[]\n", b"\xff\n", lines_of({"commitInfo": {}}), lines_of(info_of(0))):
+        with pytest.raises(StagedCommitError):
+            read_commit_file(content)
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    for action in ({"protocol": protocol}, {"domainMetadata": {"domain": "d"}}):
+        with pytest.raises(StagedCommitError, match=r"once|twice"):
+            read_commit_file(good + lines_of(action, action))
+    with pytest.raises(StagedCommitError):  # its timestamp must be known before anything else
+        read_commit_file(lines_of({"protocol": protocol}) + good)
+
+
+def test_domains_are_set_and_removed() -> None:
+    found = read(
+        {"domainMetadata": {"domain": "a", "configuration": "{}", "removed": False}},
+        {"domainMetadata": {"domain": "b", "configuration": "", "removed": True}},
+    )
+    assert found.domains == {"a": "{}", "b": None}
