@@ -1,0 +1,88 @@
+"""Java programs of `tests/java/`, compiled when tests need them, and run beside a node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from sparktxlog.api.session import known_jars
+
+SOURCES = Path(__file__).parents[1] / "java"
+#: Short programs: compiling hot code a second time costs more than it gives.
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+
+def class_path(*classes: Path) -> str:
+    """Return a class path with PySpark's own JARs, and Delta's of the project's cache.
+
+    Spark's come first: Delta was made for its versions of the libraries that both have.
+    """
+    delta = [jar.removeprefix("file://") for jar in known_jars().split(",") if jar]
+    return ":".join([*map(str, classes), str(Path(pyspark.__file__).parent / "jars" / "*"), *delta])
+
+
+def compile_java(source: str, target: Path) -> Path:
+    """Compile a program, or a folder of classes, of `tests/java/`; return the directory `target`.
+
+    The test is skipped where there is no Java compiler; a skip fails a run with CI=true.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=f"{home}/bin" if home else None)
+    if found is None:
+        pytest.skip("javac is missing: install openjdk-17-jdk-headless")
+    path = SOURCES / source
+    files = [path] if path.is_file() else sorted(path.glob("*.java"))
+    command = [found, "-nowarn", "-proc:none", "-d", str(target), "-cp", class_path()]
+    made = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return target
+
+
+class JavaContract:
+    """`ContractClient`, running: Delta's own Java clients, one request after the other."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self._process, self._errors = process, errors
+
+    def __call__(self, what: str, **asked: Any) -> dict[str, Any]:
+        """Send a request; return the answer, with the key `failed` if the client failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": what, **asked}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, self._errors.read_text()[-3000:]
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@contextlib.contextmanager
+def contract_client(classes: Path, uri: str, token: str) -> Iterator[JavaContract]:
+    """Run `ContractClient` against a node."""
+    program = ["-cp", class_path(classes), "sparktxlog.ContractClient", uri, token]
+    environ = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+    process = subprocess.Popen(
+        ["java", *_QUICK, *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(classes / "stderr").open("w"),
+        text=True,
+        env=environ,
+    )
+    try:
+        yield JavaContract(process, classes / "stderr")
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=30)
+        assert process.stdout is not None
+        process.stdout.close()
