@@ -48,12 +48,20 @@ def environment() -> dict[str, str]:
 
 
 def _places() -> dict[str, str]:
-    """Put Delta where Java's own loader finds it: only its classes can be in the archive."""
+    """Put Delta where Java's own loader finds it: only its classes can be in the archive.
+
+    What Delta itself needs must be there, too: the clients of catalogs.
+    """
     from sparktxlog.api.session import known_jars
 
-    jars = (jar.removeprefix("file://") for jar in known_jars().split(","))
-    delta = [jar for jar in jars if Path(jar).name.startswith("io.delta_")]
-    return {"SPARK_CONF_DIR": str(_CONF), "SPARK_DIST_CLASSPATH": ":".join(delta)}
+    jars = [jar.removeprefix("file://") for jar in known_jars().split(",")]
+    found = [
+        jar
+        for begin in ("io.delta_", "io.unitycatalog_")
+        for jar in jars
+        if Path(jar).name.startswith(begin)
+    ]
+    return {"SPARK_CONF_DIR": str(_CONF), "SPARK_DIST_CLASSPATH": ":".join(found)}
 
 
 def make_archive() -> None:

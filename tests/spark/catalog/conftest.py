@@ -29,4 +29,4 @@ def contract_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def plugin_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the compiled Spark catalog."""
-    return compile_java("io/unitycatalog/sparktxlog", tmp_path_factory.mktemp("plugin"))
+    return compile_java("io/unitycatalog/spark", tmp_path_factory.mktemp("plugin"))

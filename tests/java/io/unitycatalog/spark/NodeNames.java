@@ -1,4 +1,4 @@
-package io.unitycatalog.sparktxlog;
+package io.unitycatalog.spark;
 
 import io.unitycatalog.client.ApiClient;
 import io.unitycatalog.client.ApiClientBuilder;
