@@ -42,6 +42,7 @@ SENT_BY_CLIENTS = {
     "DELETE /v1/open-transactions/{id}",
     "POST /api/2.1/unity-catalog/schemas",
     "DELETE /api/2.1/unity-catalog/schemas/{full_name}",
+    "DELETE /api/2.1/unity-catalog/tables/{full_name}",
     f"POST {SCHEMA}/staging-tables",
     f"POST {SCHEMA}/tables",
     f"POST {SCHEMA}/tables/{{table}}",

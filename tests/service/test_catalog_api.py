@@ -112,11 +112,15 @@ def test_a_table_is_created_written_and_dropped(tmp_path: Path) -> None:
             assert [(one["name"], one["table_id"]) for one in listed["tables"]] == [
                 ("t", table.table_id)
             ]
+            assert (await caller.ask("GET", f"{API}/tables/tx.default.t"))[1] == listed["tables"][0]
+            assert told(await caller.ask("GET", f"{API}/tables/tx.t"))[0] == 404
             metrics = {"table-id": table.table_id, "report": {"commit-report": {}}}
             assert (await caller.ask("POST", f"{path_of('t')}/metrics", metrics))[0] == 204
             assert (await caller.ask("DELETE", path_of("t")))[0] == 204
             assert told(await caller.ask("GET", path_of("t"))) == (404, "NoSuchTableException")
             assert (await caller.create()).table_id != table.table_id
+            assert await caller.ask("DELETE", f"{API}/tables/tx.default.t") == (200, {})
+            assert told(await caller.ask("GET", path_of("t"))) == (404, "NoSuchTableException")
 
     asyncio.run(main())
 
@@ -372,7 +376,7 @@ def test_schemas_are_created_and_dropped(tmp_path: Path) -> None:
             assert (await caller.ask("POST", path_of(schema="s"), table.creation()))[0] == 200
             assert (await caller.ask("DELETE", f"{API}/schemas/tx.s"))[0] == 409
             assert (await caller.ask("DELETE", path_of("t", "s")))[0] == 204
-            assert (await caller.ask("DELETE", f"{API}/schemas/tx.s"))[0] == 204
+            assert await caller.ask("DELETE", f"{API}/schemas/tx.s") == (200, {})
             assert told(await caller.ask("GET", f"{API}/schemas/tx.s")) == unknown
 
     asyncio.run(main())

@@ -14,7 +14,9 @@ from starlette.responses import Response
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     PROTOCOL_VERSION,
     CatalogConfig,
+    CatalogTable,
     CredentialsAnswer,
+    DroppedAnswer,
     ListedTables,
     LoadedTable,
     MetastoreAnswer,
@@ -83,22 +85,27 @@ class CatalogRoutes(RouteHandlers):
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
-        catalog, schema = _two_parts(full_name)
+        catalog, schema = _parts(full_name, 2)
         return schema_answer(catalog, self._catalog.schemas.check(schema))
 
-    async def drop_schema(self, full_name: str) -> None:
-        await self._catalog.schemas.drop(_two_parts(full_name)[1])
+    async def drop_schema(self, full_name: str) -> DroppedAnswer:
+        await self._catalog.schemas.drop(_parts(full_name, 2)[1])
+        return DroppedAnswer()
 
     # -- tables ------------------------------------------------------------------------------------
 
     async def list_tables(self, catalog_name: str, schema_name: str) -> ListedTables:
         found = await self._catalog.tables(schema_name)
-        return ListedTables(
-            tables=[
-                listed_table(catalog_name, one.table.name, one.table.uuid, one.location, one.state)
-                for one in found
-            ]
-        )
+        return ListedTables(tables=[_listed(catalog_name, one) for one in found])
+
+    async def get_table(self, full_name: str) -> CatalogTable:
+        catalog, schema, table = _parts(full_name, 3)
+        return _listed(catalog, await self._catalog.load(schema, table))
+
+    async def drop_table(self, full_name: str) -> DroppedAnswer:
+        _, schema, table = _parts(full_name, 3)
+        await self._catalog.drop(schema, table)
+        return DroppedAnswer()
 
     async def create_staging_table(
         self, catalog: str, schema: str, body: StagingTableRequest
@@ -158,16 +165,23 @@ class CatalogRoutes(RouteHandlers):
         return CredentialsAnswer()
 
 
+def _listed(catalog: str, shown: ShownTable) -> CatalogTable:
+    table = shown.table
+    return listed_table(catalog, table.name, table.uuid, shown.location, shown.state)
+
+
 def _loaded(shown: ShownTable) -> LoadedTable:
     return loaded_table(shown.table.uuid, shown.location, shown.state)
 
 
-def _two_parts(full_name: str) -> tuple[str, str]:
-    catalog, dot, schema = full_name.partition(".")
-    if not dot:
-        raise UnknownSchemaError(
-            f"{full_name[:80]!r} is not a schema",
-            hint="Use 'catalog.schema'.",
+def _parts(full_name: str, wanted: int) -> list[str]:
+    """Return the parts of a name: of a schema 2, of a table 3."""
+    parts = full_name.split(".")
+    if len(parts) != wanted:
+        kind = UnknownSchemaError if wanted == 2 else UnknownTableError
+        raise kind(
+            f"{full_name[:80]!r} has {len(parts)} parts, {wanted} are expected",
+            hint="Use 'catalog.schema' for a schema and 'catalog.schema.table' for a table.",
             value=full_name[:80],
         )
-    return catalog, schema
+    return parts

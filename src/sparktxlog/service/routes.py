@@ -18,7 +18,9 @@ from starlette.convertors import IntegerConvertor, register_url_convertor
 from sparktxlog.codec import wire
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     CatalogConfig,
+    CatalogTable,
     CredentialsAnswer,
+    DroppedAnswer,
     ListedTables,
     LoadedTable,
     MetastoreAnswer,
@@ -646,13 +648,30 @@ _CATALOG = (
     _catalog(
         f"GET {CATALOG_API}/schemas/{{full_name}}", "get_schema", "A schema", answer=SchemaAnswer
     ),
-    _catalog(f"DELETE {CATALOG_API}/schemas/{{full_name}}", "drop_schema", "Drop an empty schema"),
+    _catalog(
+        f"DELETE {CATALOG_API}/schemas/{{full_name}}",
+        "drop_schema",
+        "Drop an empty schema",
+        answer=DroppedAnswer,
+    ),
     _catalog(
         f"GET {CATALOG_API}/tables",
         "list_tables",
         "Commit tables of a schema",
         query=(_OF_CATALOG, _OF_SCHEMA),
         answer=ListedTables,
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/tables/{{full_name}}",
+        "get_table",
+        "A commit table, without its columns",
+        answer=CatalogTable,
+    ),
+    _catalog(
+        f"DELETE {CATALOG_API}/tables/{{full_name}}",
+        "drop_table",
+        "Drop a commit table; its files stay",
+        answer=DroppedAnswer,
     ),
     _catalog(
         f"POST {_SCHEMA}/staging-tables",

@@ -103,6 +103,9 @@ def test_tables_change_and_are_replaced(tx: SparkSession, node: RunningNode) -> 
     assert after["table-uuid"] == before
     assert [field["name"] for field in after["columns"]["fields"]] == ["k"]
     assert rows(tx, "SELECT * FROM tx.s.c") == [("z",)]
+    tx.sql("CREATE SCHEMA tx.u")
+    tx.sql("DROP SCHEMA tx.u")
+    assert rows(tx, "SHOW SCHEMAS IN tx") == [("default",), ("s",)]
     tx.sql("DROP TABLE tx.s.c")
     with pytest.raises(urllib.error.HTTPError):
         asked(node, "c")

@@ -125,6 +125,10 @@ class ListedTables(msgspec.Struct):
     next_page_token: str | None = None
 
 
+class DroppedAnswer(msgspec.Struct):
+    """An object without keys: clients of the API for schemas and lists want to read one."""
+
+
 class MetastoreAnswer(msgspec.Struct):
     """The log, as the API's metastore."""
 
@@ -170,7 +174,9 @@ def loaded_table(uuid: str, location: str, state: DeltaTableState) -> LoadedTabl
     return LoadedTable(metadata=metadata, commits=[], latest_table_version=state.version)
 
 
-def listed_table(catalog: str, name: str, uuid: str, location: str, state: DeltaTableState) -> Any:
+def listed_table(
+    catalog: str, name: str, uuid: str, location: str, state: DeltaTableState
+) -> CatalogTable:
     """Return a table for a list; `name` is `schema.table`."""
     schema, _, table = name.partition(".")
     return CatalogTable(
