@@ -142,6 +142,10 @@ def test_one_of_two_commits_becomes_the_version(tmp_path: Path) -> None:
             again = [await caller.commit(body) for body in bodies]
             assert (again[lost][0], again[1 - lost][0]) == (409, 200)
             assert await caller.version() == 2
+            # A repeat whose id the log has forgotten is known by its content.
+            copy = _changed(staged[1 - lost], file_name=f"{1:020}.{uuid.uuid4()}.json")
+            table.staged(copy["file-name"]).write_bytes(winner)
+            assert (await caller.commit(table.update(copy)))[0] == 200
             # A file that is changed afterwards changes nothing that was committed.
             table.staged(staged[1 - lost]["file-name"]).write_bytes(b"something else")
             assert table.published(1).read_bytes() == winner

@@ -259,7 +259,10 @@ class CommitCatalog:
         if first is not None:
             await self._raise_if_lost(uuid, first)
             return await self._committed_before(uuid, proposed)
-        state = (await self._shown(self._base.master.commit_tables.get(uuid) or table)).state
+        shown = await self._shown(self._base.master.commit_tables.get(uuid) or table)
+        state = shown.state
+        if proposed.version <= state.version and await self._run(self._is_in, uuid, proposed):
+            return shown  # a repeat that comes so late that its id is forgotten
         self._check_etag(state, update.etag)
         self._check_backfilled(state, update.backfilled)
         if proposed.version > state.version + 1:
@@ -295,6 +298,11 @@ class CommitCatalog:
             if table is not None:
                 await self._shown(table)
             raise
+
+    def _is_in(self, uuid: str, proposed: ProposedCommit) -> bool:
+        """Return whether a version is this very commit; its bytes hold an id of its own."""
+        staged = self._places.staged(uuid, proposed.file_name, proposed.file_size)
+        return staged == self._places.published(uuid, proposed.version)
 
     def _secure(
         self, uuid: str, before: DeltaTableState | None, update: Update, proposed: ProposedCommit
