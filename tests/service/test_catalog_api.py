@@ -165,6 +165,7 @@ def test_a_restarted_node_shows_what_was_committed(tmp_path: Path) -> None:
             kept = tmp_path / "A" / "staged_commits" / table.table_id
             name = uuid.UUID(commit["file-name"].split(".")[1]).hex
             (kept / f"1.{name}.json").write_bytes(table.published(1).read_bytes())
+            (kept / f"1.{'0' * 32}.json").write_bytes(b"of one that lost, and never heard of it")
             table.published(1).unlink()
             table.staged(commit["file-name"]).unlink()
         async with catalog(tmp_path) as caller:

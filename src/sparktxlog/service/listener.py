@@ -250,6 +250,13 @@ class Connection(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         self._doors.enter(self)
+        # Head and body of an answer are two packets, and the second one must not wait until the
+        # caller confirms the first, 40 ms later.  asyncio sets this only where the listening socket
+        # names its protocol.
+        found = transport.get_extra_info("socket")
+        if found is not None and found.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # it may be closed already
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""

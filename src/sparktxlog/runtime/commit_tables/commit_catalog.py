@@ -340,9 +340,7 @@ class CommitCatalog:
     async def _committed_before(self, uuid: str, proposed: ProposedCommit) -> ShownTable:
         """Answer a repeat of a commit that took effect."""
         shown = await self._ordered(uuid, proposed.version)
-        raw = await self._run(self._places.published, uuid, proposed.version)
-        same = raw is not None and len(raw) == proposed.file_size
-        if not same or read_commit_file(raw or b"").timestamp != proposed.timestamp:
+        if not await self._run(self._is_same, uuid, proposed):
             raise StagedCommitError(
                 f"UUID {transaction_id_to_text(proposed.transaction_id)} was that of another "
                 "commit",
@@ -351,6 +349,12 @@ class CommitCatalog:
                 value=proposed.file_name[:80],
             )
         return shown
+
+    def _is_same(self, uuid: str, proposed: ProposedCommit) -> bool:
+        """Return whether a published version has the size and the timestamp that a request says."""
+        raw = self._places.published(uuid, proposed.version) or b""
+        same = len(raw) == proposed.file_size
+        return same and read_commit_file(raw).timestamp == proposed.timestamp
 
     @staticmethod
     def _check_etag(state: DeltaTableState, etag: str | None) -> None:
@@ -414,7 +418,7 @@ class CommitCatalog:
                 kept = places.kept(uuid, version, table.transaction_id)
                 if kept is not None:
                     places.publish(uuid, version, kept)
-                    places.forget(uuid, version, table.transaction_id)
+                    places.forget_up_to(uuid, version)
                     raw = kept
             if raw is None:
                 raise CorruptLogError(

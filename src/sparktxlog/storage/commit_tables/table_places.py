@@ -162,6 +162,12 @@ class TablePlaces:
         """Remove the copy of a staged commit."""
         self._copy(uuid, version, transaction_id).unlink(missing_ok=True)
 
+    def forget_up_to(self, uuid: str, version: int) -> None:
+        """Remove all copies of staged commits that can only lose once a version is published."""
+        for path in (self._kept / uuid).glob("*.json"):
+            if int(path.name.partition(".")[0]) <= version:
+                path.unlink(missing_ok=True)
+
     def _copy(self, uuid: str, version: int, transaction_id: bytes) -> Path:
         return self._kept / uuid / f"{version}.{transaction_id.hex()}.json"
 
