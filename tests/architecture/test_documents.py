@@ -212,6 +212,7 @@ def test_the_architecture_names_what_is_there() -> None:
         "payloads/",
         "quarantine/",
         "snapshots/",
+        "staged_commits/",
         "lake/",
         "leases/",
         "_sparktxlog/",

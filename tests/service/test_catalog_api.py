@@ -409,7 +409,7 @@ def test_what_it_offers(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_tokens_and_several_data_nodes(tmp_path: Path) -> None:
+def test_who_is_not_served(tmp_path: Path) -> None:
     async def main() -> None:
         async with catalog(tmp_path / "one", client_token="a token of the clients") as caller:
             for shown in ({}, {"authorization": "Bearer expired"}):
@@ -417,6 +417,10 @@ def test_tokens_and_several_data_nodes(tmp_path: Path) -> None:
                 assert told(found) == (401, "NotAuthorizedException")
             shown = {"authorization": "Bearer a token of the clients"}
             assert (await caller.ask("POST", STAGING, {"name": "t"}, headers=shown))[0] == 200
+        async with catalog(tmp_path / "a b") as caller:
+            found = await caller.ask("POST", STAGING, {"name": "t"})
+            assert told(found) == (501, "NotImplementedException")
+            assert "commit-table-dir" in found[1]["error"]["message"]
         async with catalog(tmp_path / "two", "AB") as caller:
             found = await caller.ask("POST", STAGING, {"name": "t"})
             assert told(found) == (501, "NotImplementedException")

@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
-from sparktxlog.errors import CorruptLogError, StagedCommitError
+from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.storage.durability import (
     storing,
     sync_directory,
@@ -44,7 +44,19 @@ class TablePlaces:
     # -- places ------------------------------------------------------------------------------------
 
     def make(self, uuid: str) -> None:
-        """Make the empty directory of a table that is to be created."""
+        """Make the empty directory of a table that is to be created.
+
+        Raises:
+            NotOfferedError: Its URL would not be its path (definite).
+        """
+        if quote(str(self._root)) != str(self._root):
+            raise NotOfferedError(
+                f"commit-table-dir {str(self._root)!r} has characters that a URL escapes, and "
+                "Delta's clients differ in what they make of them",
+                hint="Set commit-table-dir to a path of letters, digits and '_.-~/'.",
+                field="commit-table-dir",
+                value=str(self._root),
+            )
         with storing(self._root):
             self._root.mkdir(parents=True, exist_ok=True)
             (self._root / uuid).mkdir()
