@@ -24,6 +24,7 @@ from tests.support.delta_writer import (
     path_of,
 )
 
+from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.runtime.node import Node
 
 STAGING = f"{DELTA}/catalogs/tx/schemas/default/staging-tables"
@@ -174,6 +175,48 @@ def test_a_restarted_node_shows_what_was_committed(tmp_path: Path) -> None:
             assert not list(kept.iterdir())
             assert (await caller.commit(body))[0] == 200
             assert (await caller.commit(table.update(table.stage(2))))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_writer_that_is_not_told_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            submits = caller.node.catalog._submits
+            submit, untold = submits.submit, CommitStateUnknownError("not in time")
+
+            async def lose_the_answer(transaction: Any, **how: Any) -> Any:
+                await submit(transaction, **how)
+                raise untold
+
+            monkeypatch.setattr(submits, "submit", lose_the_answer)
+            first, second = table.stage(1, table.add()), table.stage(1, table.add())
+            unknown = (500, "CommitStateUnknownException")
+            assert told(await caller.commit(table.update(first))) == unknown
+            assert told(await caller.commit(table.update(second))) == unknown
+            monkeypatch.setattr(submits, "submit", submit)
+            # Who asked for the same version is told that it lost, and can read who won.
+            assert told(await caller.commit(table.update(second))) == (
+                409,
+                "CommitVersionConflictException",
+            )
+            winner = table.staged(first["file-name"]).read_bytes()
+            assert table.published(1).read_bytes() == winner
+            assert (await caller.commit(table.update(first)))[0] == 200
+            assert await caller.version() == 1
+
+            async def take_nothing(transaction: Any, **how: Any) -> Any:
+                raise untold
+
+            monkeypatch.setattr(submits, "submit", take_nothing)
+            third = table.stage(2)
+            assert told(await caller.commit(table.update(third))) == unknown
+            assert await caller.version() == 1
+            monkeypatch.setattr(submits, "submit", submit)
+            assert (await caller.commit(table.update(third)))[0] == 200
 
     asyncio.run(main())
 

@@ -78,7 +78,7 @@ class StagedTable:
     def write_first(self, *more: dict[str, Any], timestamp: int = BEGIN) -> None:
         """Write version 0."""
         log = self.directory / "_delta_log"
-        (log / "_staged_commits").mkdir(parents=True, exist_ok=True)
+        log.mkdir(parents=True, exist_ok=True)
         actions = [info_of(timestamp), {"metaData": self.metadata}, {"protocol": self.protocol}]
         (log / f"{0:020}.json").write_bytes(lines_of(*actions, *more))
 

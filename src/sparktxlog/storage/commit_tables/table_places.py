@@ -151,7 +151,11 @@ class TablePlaces:
         with storing(directory):
             for path in paths:
                 sync_file(path)
-            sync_parents([*paths, directory / _LOG / _STAGED / "x"], self._root)
+            # The names of the commit files, too; a table that has version 0 only may have no
+            # staged one.
+            commits = [directory / _LOG / "x", directory / _LOG / _STAGED / "x"]
+            paths += [path for path in commits if path.parent.is_dir()]
+            sync_parents(paths, self._root)
 
     # -- commits that are about to be ordered ------------------------------------------------------
 
