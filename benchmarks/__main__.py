@@ -15,6 +15,7 @@ from benchmarks.results import Figure, machine, markdown, write
 NAMES = (
     "ordering",
     "posts",
+    "commits",
     "conditions",
     "synchronous",
     "memory",

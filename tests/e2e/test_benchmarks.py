@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.thorough
 def test_the_short_form_prints_its_figures() -> None:
+    only = [word for name in ("ordering", "posts", "commits") for word in ("--only", name)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--short", "--only", "ordering", "--only", "posts"],
+        [sys.executable, "-m", "benchmarks", "--short", *only],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
@@ -30,6 +31,7 @@ def test_the_short_form_prints_its_figures() -> None:
     values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows[1:]}
     assert values["ordering: transactions in the queue of 3 nodes"] > 0
     assert values["single POSTs to accepted, 64 clients"] > 0
+    assert values["commit tables: one table, 8 writers"] > 0
 
 
 def test_copies_are_shown_as_the_sources_showed_theirs() -> None:
