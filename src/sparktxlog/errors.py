@@ -231,6 +231,15 @@ class StagedCommitError(InvalidRequestError, code="staged-commit", http_status=4
     way_out = "Nothing was committed. Stage the commit again, under a new UUID."
 
 
+class RowTableError(CommitRejectedError, code="row-table", http_status=403):
+    """The catalog was asked to change a row table, which it only shows.  Field `table`."""
+
+    way_out = (
+        "Change it through the log: log.append, log.transaction, log.alter_table, log.drop_table, "
+        "or format('txlog')."
+    )
+
+
 class UnknownSchemaError(CommitRejectedError, code="unknown-schema", http_status=404):
     """The schema holds no commit table, and was not created at this node."""
 

@@ -30,6 +30,7 @@ from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
+from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.fleet.fleet import Fleet
@@ -99,6 +100,8 @@ class Node:
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
         self.catalog = CommitCatalog(base, self.core, self._submits)
+        #: Row tables, as the same catalogs show them.
+        self.row_tables = RowTables(base)
         self.open_transactions = OpenTransactions(base.config.body_limit)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(

@@ -1,7 +1,8 @@
-"""The catalog's API for commit tables: Unity Catalog's, for managed Delta tables (docs/catalog.md).
+"""The catalog's API: Unity Catalog's, for Delta tables (docs/catalog.md).
 
-The name of the catalog in a path is that which a session gave it; the log has one catalog, so every
-name means the same.
+Commit tables are managed tables; row tables of the log are external ones, to be read.  The name of
+the catalog in a path is that which a session gave it; the log has one catalog, so every name means
+the same.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 )
 from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.routes import DELTA_API, ROUTES
@@ -55,6 +57,7 @@ class CatalogRoutes(RouteHandlers):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._catalog: CommitCatalog = node.catalog
+        self._rows = node.row_tables
 
     # -- the catalog and its schemas ---------------------------------------------------------------
 
@@ -67,7 +70,6 @@ class CatalogRoutes(RouteHandlers):
                 field="protocol-versions",
                 value=protocol_versions[:80],
             )
-        self._catalog.check_offered()
         return CatalogConfig(endpoints=_SUPPORTED, protocol_version=PROTOCOL_VERSION)
 
     def metastore(self) -> MetastoreAnswer:
@@ -95,53 +97,65 @@ class CatalogRoutes(RouteHandlers):
     # -- tables ------------------------------------------------------------------------------------
 
     async def list_tables(self, catalog_name: str, schema_name: str) -> ListedTables:
-        found = await self._catalog.tables(schema_name)
-        return ListedTables(tables=[_listed(catalog_name, one) for one in found])
+        found: list[ShownTable | ShownRowTable] = [*await self._catalog.tables(schema_name)]
+        found += await self._rows.tables(schema_name)
+        tables = [_listed(catalog_name, one) for one in found]
+        return ListedTables(tables=sorted(tables, key=lambda table: table.name.lower()))
 
     async def get_table(self, full_name: str) -> CatalogTable:
         catalog, schema, table = _parts(full_name, 3)
-        return _listed(catalog, await self._catalog.load(schema, table))
+        return _listed(catalog, await self._load(schema, table))
 
     async def drop_table(self, full_name: str) -> DroppedAnswer:
         _, schema, table = _parts(full_name, 3)
+        self._rows.refuse_change(schema, table)
         await self._catalog.drop(schema, table)
         return DroppedAnswer()
 
     async def create_staging_table(
         self, catalog: str, schema: str, body: StagingTableRequest
     ) -> StagingTableAnswer:
+        self._rows.check_free(schema, body.name)
         return staging_answer(*await self._catalog.stage(schema, body.name))
 
     async def create_delta_table(
         self, catalog: str, schema: str, body: CreateTableRequest
     ) -> LoadedTable:
+        self._rows.check_free(schema, body.name)
         return _loaded(await self._catalog.create(schema, body))
 
     async def load_delta_table(
         self, request: Request, catalog: str, schema: str, table: str
     ) -> LoadedTable | Response:
-        found = await self._catalog.load(schema, table)
+        found = await self._load(schema, table)
         return Response(status_code=204) if request.method == "HEAD" else _loaded(found)
 
     async def update_delta_table(
         self, catalog: str, schema: str, table: str, body: UpdateTableRequest
     ) -> LoadedTable:
+        self._rows.refuse_change(schema, table)
         return _loaded(await self._catalog.update(schema, table, read_update(body)))
 
     async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
+        self._rows.refuse_change(schema, table)
         await self._catalog.drop(schema, table)
 
     async def report_metrics(
         self, catalog: str, schema: str, table: str, body: MetricsRequest
     ) -> None:
-        found = await self._catalog.load(schema, table)
-        if body.table_id.lower() != found.table.uuid:
+        found = await self._load(schema, table)
+        if body.table_id.lower() != found.uuid:
             raise InvalidRequestError(
-                f"table-id is {body.table_id[:40]!r}, that of {found.table.name!r} is "
-                f"{found.table.uuid}",
+                f"table-id is {body.table_id[:40]!r}, that of {found.name!r} is {found.uuid}",
                 field="table-id",
                 value=body.table_id[:40],
             )
+
+    async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:
+        known = self._rows.named(schema, name)
+        if known is not None:
+            return await self._rows.load(known)
+        return await self._catalog.load(schema, name)
 
     # -- credentials -------------------------------------------------------------------------------
 
@@ -154,7 +168,9 @@ class CatalogRoutes(RouteHandlers):
                 field="operation",
                 value=operation[:40],
             )
-        await self._catalog.load(schema, table)
+        if operation == "READ_WRITE":
+            self._rows.refuse_change(schema, table)
+        await self._load(schema, table)
         return CredentialsAnswer()
 
     def staging_credentials(self, table_id: str) -> CredentialsAnswer:
@@ -165,13 +181,16 @@ class CatalogRoutes(RouteHandlers):
         return CredentialsAnswer()
 
 
-def _listed(catalog: str, shown: ShownTable) -> CatalogTable:
-    table = shown.table
-    return listed_table(catalog, table.name, table.uuid, shown.location, shown.state)
+def _listed(catalog: str, shown: ShownTable | ShownRowTable) -> CatalogTable:
+    return listed_table(catalog, shown.name, shown.uuid, shown.location, shown.state, _more(shown))
 
 
-def _loaded(shown: ShownTable) -> LoadedTable:
-    return loaded_table(shown.table.uuid, shown.location, shown.state)
+def _loaded(shown: ShownTable | ShownRowTable) -> LoadedTable:
+    return loaded_table(shown.uuid, shown.location, shown.state, _more(shown))
+
+
+def _more(shown: ShownTable | ShownRowTable) -> dict[str, str] | None:
+    return shown.properties if isinstance(shown, ShownRowTable) else None
 
 
 def _parts(full_name: str, wanted: int) -> list[str]:

@@ -22,6 +22,7 @@ from sparktxlog.errors import (
     NameTakenError,
     NotOfferedError,
     RequirementError,
+    RowTableError,
     SchemaInUseError,
     StagedCommitError,
     StaleTimestampError,
@@ -36,6 +37,7 @@ from sparktxlog.service.endpoints import Door, json_response, problem_response
 _TYPES: tuple[tuple[type[TxLogError], int, str], ...] = (
     (UnauthorizedError, 401, "NotAuthorizedException"),
     (ForbiddenError, 403, "PermissionDeniedException"),
+    (RowTableError, 403, "PermissionDeniedException"),
     (ConflictError, 409, "CommitVersionConflictException"),
     (StaleTimestampError, 409, "CommitVersionConflictException"),
     (RequirementError, 409, "UpdateRequirementConflictException"),

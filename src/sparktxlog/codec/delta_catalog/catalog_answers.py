@@ -6,6 +6,7 @@ and lists have underscores (`all.yaml`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -155,19 +156,25 @@ def staging_answer(uuid: str, location: str) -> StagingTableAnswer:
     )
 
 
-def loaded_table(uuid: str, location: str, state: DeltaTableState) -> LoadedTable:
-    """Return the answer to who loads a table."""
+def loaded_table(
+    uuid: str, location: str, state: DeltaTableState, external: Mapping[str, str] | None = None
+) -> LoadedTable:
+    """Return the answer to who loads a table.
+
+    Args:
+        external: Of an external table its properties beside those of the state.
+    """
     metadata = DeltaTableMetadata(
         etag=state.etag,
         data_source_format="DELTA",
-        table_type="MANAGED",
+        table_type=_type_of(external),
         table_uuid=uuid,
         location=location,
         created_time=state.created,
         updated_time=state.timestamp,
         columns=to_api_type(state.metadata.columns),
         partition_columns=state.metadata.partition_columns,
-        properties=state.properties,
+        properties={**state.properties, **(external or {})},
         last_commit_version=state.changed_version,
         last_commit_timestamp_ms=state.changed_timestamp,
     )
@@ -175,23 +182,32 @@ def loaded_table(uuid: str, location: str, state: DeltaTableState) -> LoadedTabl
 
 
 def listed_table(
-    catalog: str, name: str, uuid: str, location: str, state: DeltaTableState
+    catalog: str,
+    name: str,
+    uuid: str,
+    location: str,
+    state: DeltaTableState,
+    external: Mapping[str, str] | None = None,
 ) -> CatalogTable:
-    """Return a table for a list; `name` is `schema.table`."""
+    """Return a table for a list; `name` is `schema.table`, `external` as of `loaded_table`."""
     schema, _, table = name.partition(".")
     return CatalogTable(
         name=table,
         catalog_name=catalog,
         schema_name=schema,
-        table_type="MANAGED",
+        table_type=_type_of(external),
         data_source_format="DELTA",
         columns=[],
         storage_location=location,
         table_id=uuid,
         created_at=state.created,
         updated_at=state.timestamp,
-        properties=state.properties,
+        properties={**state.properties, **(external or {})},
     )
+
+
+def _type_of(external: Mapping[str, str] | None) -> str:
+    return "MANAGED" if external is None else "EXTERNAL"
 
 
 def schema_answer(catalog: str, schema: str) -> SchemaAnswer:

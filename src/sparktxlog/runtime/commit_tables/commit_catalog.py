@@ -69,6 +69,16 @@ class ShownTable:
     location: str
     state: DeltaTableState
 
+    @property
+    def name(self) -> str:
+        """Schema and table."""
+        return self.table.name
+
+    @property
+    def uuid(self) -> str:
+        """Of the table, lower-case text with hyphens."""
+        return self.table.uuid
+
 
 class CommitCatalog:
     """The commit tables of this site; belongs to the event loop, its file work runs in threads."""

@@ -1,0 +1,141 @@
+"""Row tables of the log as the catalog shows them: Delta tables in this site's lake, to be read.
+
+The table `orders` is `default.orders`.  A commit table of that name hides it: what a session reads
+by a name stays the same table when somebody creates a row table later.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgspec
+
+from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.errors import NameTakenError, RowTableError, UnknownTableError
+from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.runtime.commit_tables.schema_names import DEFAULT_SCHEMA
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.lake_tables import LakeTables
+
+#: What names the keys of a row table, a JSON list, among the properties of the table.
+KEYS = "sparktxlog.keys"
+#: Delta takes options of the file system from the catalog's answer, and makes the file of a commit
+#: through the class that this one names; nobody reads through it.  There is no class of the name
+#: that is given here, so a write through the catalog ends before its commit, and its error says the
+#: name.  Who writes by the table's path does not ask the catalog, so the worker is not hindered.
+NO_COMMITS = {
+    "fs.AbstractFileSystem.file.impl": "[a row table of sparktxlog is only read through the "
+    "catalog; write it with log.append or log.transaction]"
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRowTable:
+    """A row table as clients see it: at the version of this site's Delta table."""
+
+    definition: TableDefinition
+    #: The same at all sites; another one once the table was dropped and is created again.
+    uuid: str
+    #: `file:` URL of the directory in this site's lake.
+    location: str
+    state: DeltaTableState
+
+    @property
+    def name(self) -> str:
+        """Schema and table."""
+        return f"{DEFAULT_SCHEMA}.{self.definition.name}"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Properties beside those of the Delta table."""
+        keys = msgspec.json.encode(self.definition.keys).decode()
+        return NO_COMMITS | ({KEYS: keys} if self.definition.keys else {})
+
+
+class RowTables:
+    """The row tables of this site's replica; belongs to the event loop."""
+
+    def __init__(self, base: Foundation) -> None:
+        self._base = base
+        self._lake = LakeTables(base.config.lake_dir)
+
+    def named(self, schema: str, name: str) -> TableDefinition | None:
+        """Return the row table that the catalog shows by a name, whose case is ignored."""
+        if schema.lower() != DEFAULT_SCHEMA:
+            return None
+        master = self._base.master
+        if master.commit_tables.named(f"{DEFAULT_SCHEMA}.{name}") is not None:
+            return None
+        return Tables.of(master.catalog).alike(name)
+
+    async def load(self, definition: TableDefinition) -> ShownRowTable:
+        """Return a row table as it is applied here.
+
+        Raises:
+            UnknownTableError: It is not applied at this site yet (definite).
+            CorruptLogError: Its Delta table cannot be read.
+        """
+        found = await self._shown(definition)
+        if found is None:
+            raise UnknownTableError(
+                f"row table {definition.name!r} is in the log, whose position is "
+                f"{self._base.ordered.value}, and is not applied at this site yet",
+                hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
+                table=definition.name,
+                position=self._base.ordered.value,
+            )
+        return found
+
+    async def tables(self, schema: str) -> list[ShownRowTable]:
+        """Return the row tables of a schema that are applied here, by name; errors as `load`."""
+        if schema.lower() != DEFAULT_SCHEMA:
+            return []
+        known = [self.named(schema, name) for name in sorted(self._base.master.catalog)]
+        found = [await self._shown(one) for one in known if one is not None]
+        return [one for one in found if one is not None]
+
+    def check_free(self, schema: str, name: str) -> None:
+        """Refuse the name of a row table for a new commit table.
+
+        The log itself allows both, so this holds for what this node takes, at that time.
+
+        Raises:
+            NameTakenError: A row table has the name (definite).
+        """
+        known = self.named(schema, name)
+        if known is not None:
+            full = f"{DEFAULT_SCHEMA}.{known.name}"
+            raise NameTakenError(
+                f"{full!r} is row table {known.name!r} of the log",
+                hint="Take another name or schema, or drop that one: log.drop_table.",
+                value=full,
+            )
+
+    def refuse_change(self, schema: str, name: str) -> None:
+        """Refuse to change a row table; return if the name is not that of one.
+
+        Raises:
+            RowTableError: It is one (definite).
+        """
+        known = self.named(schema, name)
+        if known is not None:
+            raise RowTableError(
+                f"{DEFAULT_SCHEMA}.{known.name} is a row table of the log, and is only read "
+                "through the catalog",
+                table=known.name,
+            )
+
+    async def _shown(self, definition: TableDefinition) -> ShownRowTable | None:
+        state = await self._base.run_blocking(self._lake.read, definition.name)
+        if state is None:
+            return None
+        lineage = self._base.master.view.lineage
+        key = f"{lineage}/{definition.name}/{definition.first_version}"
+        return ShownRowTable(
+            definition=definition,
+            uuid=str(uuids.uuid5(uuids.NAMESPACE_URL, key)),
+            location=f"file:{quote(str(self._lake.path(definition.name)))}",
+            state=state,
+        )

@@ -1,0 +1,189 @@
+"""Row tables in the catalog's API: shown as external Delta tables, and changed only by the log."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from tests.service.test_catalog_api import STAGING, Caller, catalog, told
+from tests.support.delta_writer import API, DELTA, path_of
+
+from sparktxlog import Client
+from sparktxlog.runtime.node import Node
+
+TABLES = f"{API}/tables?catalog_name=tx&schema_name=default"
+REFUSED = (403, "PermissionDeniedException")
+GONE = (404, "NoSuchTableException")
+TAKEN = (409, "AlreadyExistsException")
+
+
+async def make(node: Node, name: str = "orders", *, keys: tuple[str, ...] = ("id",)) -> None:
+    """Create a row table in the log."""
+
+    def work() -> None:
+        with Client(node.config.master_url) as client:
+            client.create_table(name, {"id": "bigint not null", "v": "string"}, keys=list(keys))
+
+    await asyncio.to_thread(work)
+
+
+def apply(node: Node, name: str = "orders") -> Path:
+    """Make the table's directory in the lake, as a worker would; return it."""
+    path = node.config.lake_dir / name
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+    write_deltalake(path, pa.table({"id": [1], "v": ["a"]}, schema=columns))
+    return path
+
+
+async def names(caller: Caller) -> list[tuple[str, str]]:
+    status, answer = await caller.ask("GET", TABLES)
+    assert status == 200, answer
+    return [(one["name"], one["table_type"]) for one in answer["tables"]]
+
+
+def message(found: tuple[int, Any]) -> str:
+    text: str = found[1]["error"]["message"]
+    return text
+
+
+def test_a_row_table_is_shown_once_it_is_applied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            await make(caller.node)
+            before = await caller.ask("GET", path_of("orders"))
+            assert told(before) == GONE
+            position = caller.node.base.ordered.value
+            assert f"position is {position}, and is not applied at this site" in message(before)
+            assert "Run a worker" in message(before)
+            assert await names(caller) == []
+            path = apply(caller.node)
+            status, loaded = await caller.ask("GET", path_of("ORDERS"))
+            assert status == 200, loaded
+            shown = loaded["metadata"]
+            assert (shown["table-type"], shown["location"]) == ("EXTERNAL", f"file:{path}")
+            assert [one["name"] for one in shown["columns"]["fields"]] == ["id", "v"]
+            assert (loaded["latest-table-version"], loaded["commits"]) == (0, [])
+            assert shown["properties"]["sparktxlog.keys"] == '["id"]'
+            assert (await caller.ask("HEAD", path_of("orders")))[0] == 204
+            await caller.create("a")
+            assert await names(caller) == [("a", "MANAGED"), ("orders", "EXTERNAL")]
+            status, listed = await caller.ask("GET", f"{API}/tables/tx.default.orders")
+            assert (status, listed["table_id"]) == (200, shown["table-uuid"])
+            assert listed["storage_location"] == shown["location"]
+
+            def drop() -> None:
+                with Client(caller.node.config.master_url) as client:
+                    client.drop_table("orders")
+
+            await asyncio.to_thread(drop)  # its directory is still there: no worker runs
+            assert told(await caller.ask("GET", path_of("orders"))) == GONE
+            await make(caller.node, keys=())
+            status, loaded = await caller.ask("GET", path_of("orders"))
+            assert loaded["metadata"]["table-uuid"] != shown["table-uuid"]
+            assert "sparktxlog.keys" not in loaded["metadata"]["properties"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_row_table_is_not_changed_through_the_catalog(tmp_path: Path, applied: bool) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            await make(caller.node)
+            if applied:
+                apply(caller.node)
+            update = table.update(table.stage(1, table.add()))
+            for method, path, body in (
+                ("POST", path_of("orders"), update),
+                ("DELETE", path_of("Orders"), None),
+                ("DELETE", f"{API}/tables/tx.default.orders", None),
+                ("GET", f"{path_of('orders')}/credentials?operation=READ_WRITE", None),
+            ):
+                found = await caller.ask(method, path, body)
+                assert told(found) == REFUSED, path
+                assert "log.append" in message(found)
+            for path, body in (
+                (STAGING, {"name": "Orders"}),
+                (path_of(), (await caller.stage("u")).creation("orders")),
+            ):
+                found = await caller.ask("POST", path, body)
+                assert told(found) == TAKEN, path
+                assert "'default.orders' is row table 'orders'" in message(found)
+            # Only that name is taken, and only in this schema.
+            await caller.ask("POST", f"{API}/schemas", {"name": "s", "catalog_name": "tx"})
+            other = STAGING.replace("/default/", "/s/")
+            assert (await caller.ask("POST", other, {"name": "orders"}))[0] == 200
+            assert told(await caller.ask("GET", path_of("orders", "s"))) == GONE
+            assert await caller.version() == 0
+
+    asyncio.run(main())
+
+
+def test_what_a_reader_asks_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            await make(caller.node)
+            apply(caller.node)
+            status, loaded = await caller.ask("GET", path_of("orders"))
+            assert status == 200, loaded
+            found = await caller.ask("GET", f"{path_of('orders')}/credentials?operation=READ")
+            assert found == (200, {"storage-credentials": []})
+            body = {"table-id": loaded["metadata"]["table-uuid"]}
+            assert (await caller.ask("POST", f"{path_of('orders')}/metrics", body))[0] == 204
+            body = {"table-id": str(uuid.uuid4())}
+            assert (await caller.ask("POST", f"{path_of('orders')}/metrics", body))[0] == 400
+
+    asyncio.run(main())
+
+
+def test_a_commit_table_keeps_its_name(tmp_path: Path) -> None:
+    """A name that a session knows stays the same table when the log gets a row table of it."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create("orders")
+            await make(caller.node)
+            apply(caller.node)
+            status, loaded = await caller.ask("GET", path_of("orders"))
+            assert (status, loaded["metadata"]["table-uuid"]) == (200, table.table_id)
+            assert await names(caller) == [("orders", "MANAGED")]
+            commit = table.update(table.stage(1, table.add()))
+            assert (await caller.commit(commit, "orders"))[0] == 200
+            # To create it again is to repeat it.
+            assert (await caller.ask("POST", path_of(), table.creation("orders")))[0] == 200
+            assert (await caller.ask("DELETE", path_of("orders")))[0] == 204
+            assert await names(caller) == [("orders", "EXTERNAL")]
+
+    asyncio.run(main())
+
+
+def test_row_tables_are_shown_with_several_data_nodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path, "AB") as caller:
+            target = f"{DELTA}/config?catalog=tx&protocol-versions=1.0"
+            assert (await caller.ask("GET", target))[0] == 200
+            await make(caller.node)
+            apply(caller.node)
+            assert (await caller.ask("GET", path_of("orders")))[0] == 200
+            assert await names(caller) == [("orders", "EXTERNAL")]
+
+    asyncio.run(main())
+
+
+def test_a_table_that_cannot_be_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            await make(caller.node)
+            first = apply(caller.node) / "_delta_log" / f"{0:020}.json"
+            first.write_bytes(b"{")
+            found = await caller.ask("GET", path_of("orders"))
+            assert told(found)[0] == 500
+            assert str(first.parents[1]) in message(found)
+
+    asyncio.run(main())
