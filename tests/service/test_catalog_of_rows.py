@@ -68,6 +68,9 @@ def test_a_row_table_is_shown_once_it_is_applied(tmp_path: Path) -> None:
             assert (shown["table-type"], shown["location"]) == ("EXTERNAL", f"file:{path}")
             assert [one["name"] for one in shown["columns"]["fields"]] == ["id", "v"]
             assert (loaded["latest-table-version"], loaded["commits"]) == (0, [])
+            write_deltalake(path, pa.table({"id": [2], "v": ["b"]}), mode="append")
+            status, later = await caller.ask("GET", path_of("orders"))
+            assert (status, later["latest-table-version"]) == (200, 1)
             assert shown["properties"]["sparktxlog.keys"] == '["id"]'
             assert (await caller.ask("HEAD", path_of("orders")))[0] == 204
             await caller.create("a")
@@ -185,5 +188,8 @@ def test_a_table_that_cannot_be_read(tmp_path: Path) -> None:
             found = await caller.ask("GET", path_of("orders"))
             assert told(found)[0] == 500
             assert str(first.parents[1]) in message(found)
+            await make(caller.node, "whole")
+            apply(caller.node, "whole")
+            assert await names(caller) == [("whole", "EXTERNAL")]
 
     asyncio.run(main())

@@ -621,7 +621,7 @@ _CATALOG = (
     _catalog(
         f"GET {DELTA_API}/v1/config",
         "catalog_config",
-        "What the catalog of commit tables offers",
+        "What the catalog offers",
         query=(
             Query("catalog", "Name of the catalog in the session.", required=True),
             Query("protocol-versions", "Versions that the client speaks.", required=True),
@@ -657,14 +657,14 @@ _CATALOG = (
     _catalog(
         f"GET {CATALOG_API}/tables",
         "list_tables",
-        "Commit tables of a schema",
+        "Tables of a schema: commit tables, and row tables to be read",
         query=(_OF_CATALOG, _OF_SCHEMA),
         answer=ListedTables,
     ),
     _catalog(
         f"GET {CATALOG_API}/tables/{{full_name}}",
         "get_table",
-        "A commit table, without its columns",
+        "A table, without its columns",
         answer=CatalogTable,
     ),
     _catalog(
@@ -687,7 +687,7 @@ _CATALOG = (
         body=CreateTableRequest,
         answer=LoadedTable,
     ),
-    _catalog(f"GET {_TABLE}", "load_delta_table", "A commit table", answer=LoadedTable),
+    _catalog(f"GET {_TABLE}", "load_delta_table", "A table", answer=LoadedTable),
     _catalog(
         f"POST {_TABLE}",
         "update_delta_table",
@@ -705,7 +705,7 @@ _CATALOG = (
     _catalog(
         f"GET {_TABLE}/credentials",
         "table_credentials",
-        "Credentials for a commit table: none are needed",
+        "Credentials for a table: none are needed",
         query=(Query("operation", "READ or READ_WRITE.", required=True),),
         answer=CredentialsAnswer,
     ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode, start_node
 from tests.support.java_programs import compile_java
 
@@ -30,3 +32,27 @@ def contract_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plugin_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the compiled Spark catalog."""
     return compile_java("io/unitycatalog/spark", tmp_path_factory.mktemp("plugin"))
+
+
+@contextmanager
+def catalogs(
+    spark: SparkSession, node: RunningNode, plugin_classes: Path, **tokens: str
+) -> Iterator[None]:
+    """Let the session have catalogs of a node, each with its own token.
+
+    The plugin joins Spark's class path while it runs.  The catalogs are of the one session of all
+    tests: Delta looks for them in the active one.
+    """
+    jvm = spark.sparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
+    settings = {}
+    for name, token in tokens.items():
+        catalog = f"spark.sql.catalog.{name}"
+        settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"
+        settings |= {f"{catalog}.uri": node.url, f"{catalog}.token": token}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield
+    for key in settings:
+        spark.conf.unset(key)

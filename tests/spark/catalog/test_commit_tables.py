@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode
-from tests.spark.catalog.conftest import TOKEN
+from tests.spark.catalog.conftest import TOKEN, catalogs
 from tests.support.delta_writer import StagedTable, path_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -27,25 +27,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 @pytest.fixture(scope="module")
 def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
-    """The session, with the catalog `tx`, and `late`, whose token is not valid (any more).
-
-    The plugin joins Spark's class path while it runs.  The catalogs are of the one session of all
-    tests: Delta looks for them in the active one.
-    """
-    jvm = spark.sparkContext._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
-    settings = {}
-    for name, token in (("tx", TOKEN), ("late", "expired")):
-        catalog = f"spark.sql.catalog.{name}"
-        settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"
-        settings |= {f"{catalog}.uri": node.url, f"{catalog}.token": token}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    spark.sql("CREATE SCHEMA tx.s")
-    yield spark
-    for key in settings:
-        spark.conf.unset(key)
+    """The session, with the catalog `tx`, and `late`, whose token is not valid (any more)."""
+    with catalogs(spark, node, plugin_classes, tx=TOKEN, late="expired"):
+        spark.sql("CREATE SCHEMA tx.s")
+        yield spark
 
 
 def asked(node: RunningNode, name: str) -> Any:

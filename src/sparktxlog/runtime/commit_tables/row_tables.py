@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
-from sparktxlog.errors import NameTakenError, RowTableError, UnknownTableError
+from sparktxlog.errors import CorruptLogError, NameTakenError, RowTableError, UnknownTableError
 from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.runtime.commit_tables.schema_names import DEFAULT_SCHEMA
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.lake_tables import LakeTables
+
+_log = structlog.get_logger("sparktxlog.catalog")
 
 #: What names the keys of a row table, a JSON list, among the properties of the table.
 KEYS = "sparktxlog.keys"
@@ -89,12 +92,23 @@ class RowTables:
         return found
 
     async def tables(self, schema: str) -> list[ShownRowTable]:
-        """Return the row tables of a schema that are applied here, by name; errors as `load`."""
+        """Return the row tables of a schema that are applied here, by name.
+
+        One that cannot be read is left out: the others can, and `load` says why.
+        """
         if schema.lower() != DEFAULT_SCHEMA:
             return []
-        known = [self.named(schema, name) for name in sorted(self._base.master.catalog)]
-        found = [await self._shown(one) for one in known if one is not None]
-        return [one for one in found if one is not None]
+        found = []
+        for name in sorted(self._base.master.catalog):
+            known = self.named(schema, name)
+            try:
+                shown = None if known is None else await self._shown(known)
+            except CorruptLogError as error:
+                _log.warning("row table cannot be listed", table=name, error=str(error))
+                continue
+            if shown is not None:
+                found.append(shown)
+        return found
 
     def check_free(self, schema: str, name: str) -> None:
         """Refuse the name of a row table for a new commit table.

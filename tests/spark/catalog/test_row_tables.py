@@ -1,0 +1,125 @@
+"""Row tables of the log in Spark's catalog: they are read there, and written through the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.api.nodes import RunningNode
+from tests.spark.catalog.conftest import TOKEN, catalogs
+
+from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.errors import CommittedNotAppliedError
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+COLUMNS = "id bigint not null, v string"
+BEGIN = [(1, "a"), (2, "b")]
+#: What the error of a write says: the one of Delta's commit, and the one of the node.
+NO_COMMIT = r"ClassNotFoundException.*write it with log\.append"
+PERMISSION = r"PermissionDeniedException.*log\.drop_table|log\.drop_table.*PermissionDenied"
+
+
+@pytest.fixture(scope="module")
+def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+    """The session, with the catalog `tx`."""
+    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def log(spark: SparkSession, node: RunningNode) -> Iterator[TxLog]:
+    """Return a connected log that applies what it commits, with the table `orders`."""
+    with connect(spark, node.url, TOKEN, apply="inline") as connected:
+        with connected.transaction() as t:
+            t.create_table("orders", COLUMNS, keys=["id"])
+            t.append("orders", spark.createDataFrame(BEGIN, COLUMNS))
+        yield connected
+
+
+@pytest.fixture
+def lake(node: RunningNode) -> Path:
+    """Return the directory of the replica's tables."""
+    return node.directory / "data" / "lake"
+
+
+def rows(session: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session.sql(query).collect())
+
+
+def test_row_tables_are_read_beside_commit_tables(
+    tx: SparkSession, log: TxLog, tmp_path: Path
+) -> None:
+    tx.sql("CREATE TABLE tx.default.prices (id BIGINT, price BIGINT) USING delta")
+    tx.sql("INSERT INTO tx.default.prices VALUES (2, 20), (3, 30)")
+    shown = rows(tx, "SHOW TABLES IN tx.default")
+    assert shown == [("default", "orders", False), ("default", "prices", False)]
+    assert rows(tx, "SELECT * FROM tx.default.orders") == BEGIN
+    joined = "SELECT o.v, p.price FROM tx.default.orders o JOIN tx.default.prices p ON o.id = p.id"
+    assert rows(tx, joined) == [("b", 20)]
+    described = {row[0]: row[1] for row in tx.sql("DESCRIBE EXTENDED tx.default.orders").collect()}
+    assert described["Type"] == "EXTERNAL"
+    assert 'sparktxlog.keys=["id"]' in described["Table Properties"]
+    log.append("orders", tx.createDataFrame([(3, "c")], COLUMNS))
+    assert rows(tx, joined) == [("b", 20), ("c", 30)]
+    versions = [row.version for row in tx.sql("DESCRIBE HISTORY tx.default.orders").collect()]
+    before = f"SELECT count(*) FROM tx.default.orders VERSION AS OF {max(versions) - 1}"
+    assert rows(tx, before) == [(2,)]
+    tx.sql("CREATE TABLE tx.default.copied (id BIGINT, v STRING) USING delta")
+    query = (
+        tx.readStream.table("tx.default.orders")
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .toTable("tx.default.copied")
+    )
+    assert query.awaitTermination(120)
+    assert rows(tx, "SELECT * FROM tx.default.copied") == [*BEGIN, (3, "c")]
+
+
+def test_writes_of_a_row_table_end_before_their_commit(
+    tx: SparkSession, log: TxLog, lake: Path
+) -> None:
+    """The same session still applies what the log has: it does not ask the catalog."""
+    log_directory = lake / "orders" / "_delta_log"
+    before = sorted(path.name for path in log_directory.glob("*.json"))
+    frame = tx.createDataFrame([(9, "z")], COLUMNS)
+    attempts: list[tuple[str, Callable[[DataFrame], Any], str]] = [
+        ("INSERT", lambda _: tx.sql("INSERT INTO tx.default.orders VALUES (9, 'z')"), NO_COMMIT),
+        ("UPDATE", lambda _: tx.sql("UPDATE tx.default.orders SET v = 'z'"), NO_COMMIT),
+        ("DELETE", lambda _: tx.sql("DELETE FROM tx.default.orders"), NO_COMMIT),
+        (
+            "ALTER",
+            lambda _: tx.sql("ALTER TABLE tx.default.orders ADD COLUMN x INT"),
+            NO_COMMIT,
+        ),
+        ("writeTo", lambda f: f.writeTo("tx.default.orders").append(), NO_COMMIT),
+        (
+            "saveAsTable",
+            lambda f: f.write.mode("append").saveAsTable("tx.default.orders"),
+            NO_COMMIT,
+        ),
+        ("DROP", lambda _: tx.sql("DROP TABLE tx.default.orders"), PERMISSION),
+    ]
+    for name, attempt, error in attempts:
+        with pytest.raises(Py4JJavaError, match=error):
+            attempt(frame)
+        assert sorted(path.name for path in log_directory.glob("*.json")) == before, name
+    log.append("orders", tx.createDataFrame([(4, "d")], COLUMNS))
+    assert (4, "d") in rows(tx, "SELECT * FROM tx.default.orders")
+    assert not [row for row in rows(tx, "SELECT * FROM tx.default.orders") if row[1] == "z"]
+
+
+def test_a_write_by_path_is_found_by_the_worker(tx: SparkSession, log: TxLog, lake: Path) -> None:
+    """It does not ask the catalog, so only the worker can find it, and that stops the table."""
+    with log.transaction() as t:
+        t.create_table("bypassed", COLUMNS)
+        t.append("bypassed", tx.createDataFrame(BEGIN, COLUMNS))
+    path = lake / "bypassed"
+    tx.createDataFrame([(9, "z")], COLUMNS).write.format("delta").mode("append").save(str(path))
+    with pytest.raises(CommittedNotAppliedError, match=r"'bypassed': version \d+ was written by"):
+        log.append("bypassed", tx.createDataFrame([(3, "c")], COLUMNS))
