@@ -373,6 +373,10 @@ class CorruptLogError(StorageError, code="corrupt-log"):
     """Stored bytes are damaged, and the node cannot repair them itself."""
 
 
+class NotPlacedError(StorageError, code="not-placed"):
+    """A site lacks versions of a commit table, or their files."""
+
+
 class FrontLostError(CorruptLogError):
     """The journal lacks what other files of the node show that it had: the node must not start."""
 

@@ -114,6 +114,7 @@ def assemble_run(
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
         commits=_given(transaction.commit for transaction in transactions),
+        commit_files=transactions[0].commit_files,
     )
     return manifest, encode_payload(manifest, sections)
 

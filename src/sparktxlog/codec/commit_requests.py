@@ -9,10 +9,17 @@ from __future__ import annotations
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.ids import check_new_name
+from sparktxlog.model.operation import StagedFile
 
 
 def creating(
-    transaction_id: bytes, uuid: str, name: str, timestamp: int, version: int = 0
+    transaction_id: bytes,
+    uuid: str,
+    name: str,
+    timestamp: int,
+    version: int = 0,
+    *,
+    files: tuple[StagedFile, ...] = (),
 ) -> PreparedTransaction:
     """Return the transaction that creates a commit table.
 
@@ -21,6 +28,7 @@ def creating(
         name: `schema.table`; no table has it now, case ignored.
         timestamp: In-commit timestamp of its first version, milliseconds since 1970 UTC.
         version: Its first version.
+        files: See `RunManifest.commit_files`.
 
     Raises:
         InvalidRequestError, InvalidNameError: A value cannot be (definite).
@@ -30,11 +38,16 @@ def creating(
     commit = CommitOperation(
         kind=CommitKind.CREATE, uuid=as_uuid(uuid), name=name, version=version, timestamp=timestamp
     )
-    return _transaction(transaction_id, commit)
+    return _transaction(transaction_id, commit, files)
 
 
 def committing(
-    transaction_id: bytes, uuid: str, version: int, timestamp: int
+    transaction_id: bytes,
+    uuid: str,
+    version: int,
+    timestamp: int,
+    *,
+    files: tuple[StagedFile, ...] = (),
 ) -> PreparedTransaction:
     """Return the transaction that commits a version of a commit table.
 
@@ -43,6 +56,7 @@ def committing(
         uuid: Of the table, in any usual form.
         version: The one after that which its writer has read.
         timestamp: Its in-commit timestamp, milliseconds since 1970 UTC.
+        files: See `RunManifest.commit_files`.
 
     Raises:
         InvalidRequestError: A value cannot be (definite).
@@ -50,7 +64,7 @@ def committing(
     commit = CommitOperation(
         kind=CommitKind.COMMIT, uuid=as_uuid(uuid), version=version, timestamp=timestamp
     )
-    return _transaction(transaction_id, commit)
+    return _transaction(transaction_id, commit, files)
 
 
 def dropping(transaction_id: bytes, uuid: str) -> PreparedTransaction:
@@ -70,7 +84,12 @@ def as_uuid(text: str) -> str:
     return "-".join((lower[:8], lower[8:12], lower[12:16], lower[16:20], lower[20:]))
 
 
-def _transaction(transaction_id: bytes, commit: CommitOperation) -> PreparedTransaction:
+def _transaction(
+    transaction_id: bytes, commit: CommitOperation, files: tuple[StagedFile, ...] = ()
+) -> PreparedTransaction:
     return PreparedTransaction(
-        transaction_id=transaction_id, operations=(), commit=commit.checked()
+        transaction_id=transaction_id,
+        operations=(),
+        commit=commit.checked(),
+        commit_files=files,
     )

@@ -19,8 +19,16 @@ from dataclasses import fields, replace
 
 import msgspec
 
-from sparktxlog.errors import ManifestMismatchError
+from sparktxlog.errors import InvalidNameError, ManifestMismatchError
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import (
+    COMMIT_LOG,
+    CommitKind,
+    CommitOperation,
+    commit_file_name,
+    commit_file_prefix,
+)
+from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import Block, RunFacts, RunManifest
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
@@ -33,7 +41,7 @@ _encode = msgspec.msgpack.Encoder().encode
 #: What a plain manifest, a block without a change of its table, and a change of columns say: the
 #: bytes are the same in every release.  A table that is created has no names of its own in files,
 #: and its place in the order says with which schema version it begins.
-_LATER_FIELDS = ("conditions", "copies", "participants", "marks", "commits")
+_LATER_FIELDS = ("conditions", "copies", "participants", "marks", "commits", "commit_files")
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _CHANGE = fields(TableChange)
@@ -113,7 +121,7 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
     if manifest.participants or manifest.marks:
         _check_prepared(manifest)
-    if manifest.commits:
+    if manifest.commits or manifest.commit_files:
         _check_commits(manifest)
     return manifest
 
@@ -144,6 +152,8 @@ def _check_prepared(manifest: RunManifest) -> None:
 def _check_commits(manifest: RunManifest) -> None:
     """Check that transactions with a commit exist, are described, and do nothing else (P36).
 
+    A commit with files is alone in its run.
+
     Raises:
         ManifestMismatchError: No release writes such a manifest (definite).
     """
@@ -153,10 +163,31 @@ def _check_commits(manifest: RunManifest) -> None:
     busy = bool(manifest.participants or indices & others) or any(
         block.txs is None or indices.intersection(block.txs) for block in manifest.blocks
     )
+    if manifest.commit_files:
+        whole = whole and manifest.n == len(indices) == 1
+        whole = whole and _are_files_of(manifest, manifest.commits[0][1])
     if not whole or busy or any(commit.problem for _, commit in manifest.commits):
         raise ManifestMismatchError(
             "the manifest's commits contradict its transactions", n=manifest.n
         )
+
+
+def _are_files_of(manifest: RunManifest, commit: CommitOperation) -> bool:
+    """Return whether the files are a version of the table: its commit file, and what it adds."""
+    prefix = commit_file_prefix(manifest.ids, commit.uuid)
+    paths = [file.path for file in manifest.commit_files]
+    below = {path.removeprefix(prefix) for path in paths if path.startswith(prefix)}
+    if len(below) != len(paths) or commit.kind is CommitKind.DROP:
+        return False
+    logged = {path for path in below if path.startswith(COMMIT_LOG)}
+    return logged == {commit_file_name(commit.version)} and not any(map(_is_no_path, below))
+
+
+def _is_no_path(path: str) -> bool:
+    try:
+        return check_relative_path(path) != path
+    except InvalidNameError:
+        return True
 
 
 def digest_of(payload: bytes | memoryview) -> bytes:

@@ -64,6 +64,8 @@ class PreparedTransaction:
     mark: Mark | None = None
     #: It does nothing but this (P36).
     commit: CommitOperation | None = None
+    #: See `RunManifest.commit_files`.
+    commit_files: tuple[StagedFile, ...] = ()
 
     @property
     def carried(self) -> int:

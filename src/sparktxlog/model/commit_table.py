@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
-from sparktxlog.model.ids import LARGEST, check_table_name
+from sparktxlog.model.ids import LARGEST, check_table_name, transaction_id_to_text
 
+#: Where a table has its commit files, below its directory.
+COMMIT_LOG = "_delta_log/"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -122,6 +124,20 @@ class CommitTables(Mapping[str, CommitTable]):
 
     def __len__(self) -> int:
         return len(self._uuids)
+
+
+def commit_file_name(version: int) -> str:
+    """Return the path of the commit file of a version, below its table's directory."""
+    return f"{COMMIT_LOG}{version:020}.json"
+
+
+def commit_file_prefix(transaction_id: bytes, uuid: str) -> str:
+    """Return where the payload store has the files of a commit, below what paths as in the table.
+
+    Args:
+        uuid: Of the table.
+    """
+    return f"{transaction_id_to_text(transaction_id)}/{uuid}/"
 
 
 def check_commit_table_name(name: str) -> str:

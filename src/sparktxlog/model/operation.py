@@ -52,11 +52,12 @@ ROW_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A Parquet file in the payload store, written once by the submitter."""
+    """A Parquet file in the payload store, written once by the submitter, or one of a commit."""
 
     #: Relative to the payload store, `<transaction id>/<table>/<name>.parquet`.
     path: str
     size_bytes: int
+    #: 0 = of a commit table: the log knows nothing of what is in it (P36).
     rows: int
     #: SHA-256 of the file, hexadecimal.
     digest: str
@@ -163,15 +164,23 @@ class RunManifest:
     marks: tuple[tuple[int, Mark], ...] = ()
     #: (transaction index, what it does to a commit table), ascending; these do nothing else (P36).
     commits: tuple[tuple[int, CommitOperation], ...] = ()
+    #: Of a commit, alone in its run: its commit file and all that it adds to the table, as
+    #: `<transaction id>/<table's UUID>/<path below the table>` (P36).
+    commit_files: tuple[StagedFile, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
         return self.ids[16 * index : 16 * index + 16]
 
     @property
+    def staged_files(self) -> list[StagedFile]:
+        """All files in the payload store that belong to the run."""
+        return [*(file for block in self.blocks for file in block.files), *self.commit_files]
+
+    @property
     def staged_bytes(self) -> int:
         """Bytes of the staged files."""
-        return sum(file.size_bytes for block in self.blocks for file in block.files)
+        return sum(file.size_bytes for file in self.staged_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

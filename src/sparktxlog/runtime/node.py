@@ -99,7 +99,7 @@ class Node:
         self._submits = Submits(base, self.core, self.membership, self.replicas)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
-        self.catalog = CommitCatalog(base, self.core, self._submits)
+        self.catalog = CommitCatalog(base, self.core, self._submits, self.files)
         #: Row tables, as the same catalogs show them.
         self.row_tables = RowTables(base)
         self.open_transactions = OpenTransactions(base.config.body_limit)
@@ -108,7 +108,14 @@ class Node:
             base, self.core, self.membership, self.log, self.fetcher, self.files
         )
         shown = NodeStatus(
-            base, self.core, self.membership, self.log, self.fleet, self.fetcher, self.damage
+            base,
+            self.core,
+            self.membership,
+            self.log,
+            self.fleet,
+            self.fetcher,
+            self.damage,
+            self.catalog.placer,
         )
         self.status, self.prepared = shown.show, shown.prepared
         base.metrics.registry.register(StatusMetrics(self.status))
@@ -146,6 +153,7 @@ class Node:
         self._run("watching workers", self.fleet.watch_workers())
         if not config.is_witness:
             self._run("log time", self._log_time.watch())
+            self._run("placing commits", self.catalog.placer.watch())
         self._session = self._open_session()
         self.membership.start(self._session)
         if publishes:
@@ -201,7 +209,10 @@ class Node:
         """Stop cleanly; nothing accepted is lost."""
         self.begin_stop()
         self.open_transactions.close()
-        owners = (self.membership, self._delivery, self.fetcher, self.files, self.fleet, self.donor)
+        owners = (
+            *(self.membership, self._delivery, self.fetcher, self.files, self.fleet, self.donor),
+            self.catalog.placer,
+        )
         for owner in owners:
             await owner.close()
         if not self.config.is_witness:

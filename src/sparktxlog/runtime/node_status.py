@@ -14,6 +14,7 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
+from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
@@ -35,6 +36,7 @@ class NodeStatus:
         fleet: Fleet,
         fetcher: RunFetcher,
         damage: Damage,
+        placer: CommitPlacer,
     ) -> None:
         self._base = base
         self._core = core
@@ -43,6 +45,7 @@ class NodeStatus:
         self._fleet = fleet
         self._fetcher = fetcher
         self._damage = damage
+        self._placer = placer
 
     def show(self, *, tables: bool = False) -> StatusAnswer:
         """Return the node's status: queues, peers, missing nodes, replicas.
@@ -60,7 +63,10 @@ class NodeStatus:
         shown = {
             "node_id": status.node_id,
             "paused": base.settings.in_force.paused,
-            "warnings": [*epochs.warnings(), *replicas.warnings(now), *damage.warnings()],
+            "warnings": [
+                *(*epochs.warnings(), *replicas.warnings(now), *damage.warnings()),
+                *self._placer.warnings(),
+            ],
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
             **epochs.view(),

@@ -83,7 +83,6 @@ class CatalogRoutes(RouteHandlers):
         return SchemasAnswer(schemas=[schema_answer(catalog_name, name) for name in names])
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
-        self._catalog.check_offered()
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
@@ -182,7 +181,8 @@ class CatalogRoutes(RouteHandlers):
 
 
 def _listed(catalog: str, shown: ShownTable | ShownRowTable) -> CatalogTable:
-    return listed_table(catalog, shown.name, shown.uuid, shown.location, shown.state, _more(shown))
+    state = shown.state if isinstance(shown, ShownRowTable) else shown.placed
+    return listed_table(catalog, shown.name, shown.uuid, shown.location, state, _more(shown))
 
 
 def _loaded(shown: ShownTable | ShownRowTable) -> LoadedTable:

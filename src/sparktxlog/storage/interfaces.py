@@ -176,6 +176,38 @@ class ShrinkJournal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedCommit:
+    """A version of a commit table that takes effect, and that a site places (P36)."""
+
+    #: Of the table.
+    uuid: str
+    version: int
+    #: In-commit timestamp, milliseconds since 1970 UTC.
+    timestamp: int
+    position: int
+    transaction_id: bytes
+    #: See `RunManifest.commit_files`; none = this site never had them: the log began later here.
+    files: tuple[StagedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutPlaced:
+    """A commit table is placed in its directory up to a version."""
+
+    uuid: str
+    version: int
+    #: What holds for the table there, in a form of its owner.
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPlaced:
+    """The files of placed commits up to a position are removed from the payload store."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutValue:
     """Keep one small named value (instance ids of peers, worker reports, settings)."""
 
@@ -198,6 +230,8 @@ Write = (
     | ExpireLog
     | DropExpired
     | ShrinkJournal
+    | PutPlaced
+    | DropPlaced
     | PutValue
 )
 

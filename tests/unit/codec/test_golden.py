@@ -8,6 +8,7 @@ anew, as long as no release speaks it; those of a released one stay as they are.
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,33 @@ _COMMITS = RunManifest(
 )
 
 
-@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS])
+_PREFIX = f"{uuid.UUID(int=0)}/{_UUID}/"
+_FILES = RunManifest(
+    n=1,
+    ids=bytes(16),
+    submitted_at=5,
+    blocks=(),
+    commits=_COMMITS.commits[1:2],
+    commit_files=tuple(
+        StagedFile(path=_PREFIX + path, size_bytes=9, rows=0, digest="d")
+        for path in ("p=1/x.parquet", f"_delta_log/{1:020}.json")
+    ),
+)
+_FILES = replace(_FILES, commits=((0, _FILES.commits[0][1]),))
+
+
+def _renamed(path: str, at: int = 0) -> dict[str, Any]:
+    files = list(_FILES.commit_files)
+    files[at] = replace(files[at], path=path)
+    return {"commit_files": tuple(files)}
+
+
+def test_files_of_a_commit_are_staged_files() -> None:
+    assert _FILES.staged_bytes == 18
+    assert _FILES.staged_files == list(_FILES.commit_files)
+
+
+@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES])
 def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
     manifest: RunManifest,
 ) -> None:
@@ -174,6 +201,16 @@ def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
         (_COMMITS, {"marks": _MARKS.marks[1:]}),
         (_COMMITS, {"blocks": (replace(_MARKS.blocks[0], txs=None),)}),
         (_PREPARED, {"commits": _COMMITS.commits[:1]}),
+        (_FILES, {"n": 2, "ids": bytes(32)}),
+        (_FILES, {"commits": ()}),
+        (_FILES, {"commits": ((0, _COMMITS.commits[2][1]),)}),
+        (_FILES, {"ids": b"x" * 16}),
+        (_FILES, {"commit_files": _FILES.commit_files[:1]}),
+        (_FILES, {"commit_files": (*_FILES.commit_files, _FILES.commit_files[0])}),
+        (_FILES, _renamed(f"{uuid.UUID(int=0)}/{uuid.UUID(int=1)}/x")),
+        (_FILES, _renamed(_PREFIX + "../x")),
+        (_FILES, _renamed(_PREFIX + f"_delta_log/{2:020}.json")),
+        (_FILES, _renamed(_PREFIX + f"_delta_log/{2:020}.json", 1)),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

@@ -26,7 +26,6 @@ from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
 from sparktxlog.protocol.words.view import Phase, Seat, View, same_decision
-from sparktxlog.runtime.commit.run_fetching import staged_files
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,
@@ -189,7 +188,7 @@ class Checks:
     def _check_files(self, node: SimulatedNode, entry: QueueEntry) -> None:
         """I3: who orders a run holds its staged files."""
         assert node.running is not None
-        for file in staged_files(self._manifest(node, entry)):
+        for file in self._manifest(node, entry).staged_files:
             if not self._world.clients.staged.is_here(file, node.running.base.payloads):
                 self.fail(f"I3: {node.name} orders {entry.header} without {file.path}")
 

@@ -186,10 +186,16 @@ def listed_table(
     name: str,
     uuid: str,
     location: str,
-    state: DeltaTableState,
+    state: DeltaTableState | None,
     external: Mapping[str, str] | None = None,
 ) -> CatalogTable:
-    """Return a table for a list; `name` is `schema.table`, `external` as of `loaded_table`."""
+    """Return a table for a list.
+
+    Args:
+        name: `schema.table`.
+        state: None = not known here.
+        external: As of `loaded_table`.
+    """
     schema, _, table = name.partition(".")
     return CatalogTable(
         name=table,
@@ -200,9 +206,9 @@ def listed_table(
         columns=[],
         storage_location=location,
         table_id=uuid,
-        created_at=state.created,
-        updated_at=state.timestamp,
-        properties={**state.properties, **(external or {})},
+        created_at=0 if state is None else state.created,
+        updated_at=0 if state is None else state.timestamp,
+        properties={**({} if state is None else state.properties), **(external or {})},
     )
 
 

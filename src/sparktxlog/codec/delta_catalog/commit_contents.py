@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from sparktxlog.errors import InvalidNameError, StagedCommitError
+from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.ids import LARGEST, check_relative_path
 
 _T = TypeVar("_T")
@@ -35,6 +36,9 @@ class NeededFile:
     #: Its bytes; of a file with several deletion vectors, how many it has at least.
     size: int
     is_exact: bool = True
+    #: False: the version before has it too, because the commit removes and adds it (what it adds is
+    #: a deletion vector); every site has it.
+    is_new: bool = True
 
 
 class TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
@@ -154,13 +158,12 @@ def read_commit_file(content: bytes) -> CommitContent:
     protocol = _single("protocol", (line.protocol for line in lines))
     domains: dict[str, str | None] = {}
     files: dict[str, NeededFile] = {}
+    removed = {_relative("remove.path", line.remove.path) for line in lines if line.remove}
     for line in lines:
         for file in (line.add, line.cdc):
             if file is not None:
                 for needed in _needed(file):
-                    _keep(files, needed)
-        if line.remove is not None:
-            _relative("remove.path", line.remove.path)
+                    _keep(files, replace(needed, is_new=needed.path not in removed))
         domain = line.domain_metadata
         if domain is not None:
             if domain.domain in domains:
@@ -224,11 +227,14 @@ def _relative(field: str, path: str) -> str:
     try:
         if parts.scheme or parts.netloc or path.startswith("/"):
             raise InvalidNameError(path)
-        return check_relative_path(unquote(path, errors="strict"))
+        found = check_relative_path(unquote(path, errors="strict"))
+        if found.startswith(COMMIT_LOG):
+            raise InvalidNameError(path)
     except (InvalidNameError, UnicodeError):
         raise _wrong(
             field, path, "is no path below the table; every site has the table at its own place"
         ) from None
+    return found
 
 
 def _wrong(field: str, value: object, problem: str) -> StagedCommitError:

@@ -200,7 +200,7 @@ class Cycle:
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
             copies=copies,
             alone=transaction.session is not None
-            or bool(transaction.participants)
+            or bool(transaction.participants or transaction.commit_files)
             or any(o.files for o in operations),
             opened=asyncio.get_running_loop().create_future(),
         )

@@ -27,7 +27,7 @@ from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher, staged_files
+from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
@@ -112,7 +112,10 @@ class FileRepair:
         payload = journal.read_payload(header.origin, header.incarnation, header.seq)
         payload = payload or journal.read_prepared(transaction_id)
         if payload is not None:
-            return header.origin, staged_files(read_manifest(payload))
+            return header.origin, read_manifest(payload).staged_files
+        commits = [] if position is None else journal.read_commits_at(position)
+        if commits:
+            return header.origin, [file for commit in commits for file in commit.files]
         # Published: its segment names the files; of a prepared one, that of its decision (P35).
         if (told := journal.find_verdict(transaction_id)) is not None:
             position = told[0] + told[1].index
@@ -126,7 +129,7 @@ class FileRepair:
         What no node can supply is shown as damage; it is looked for again when it is needed.
         """
         for payload in payloads:
-            lost = await self._repair(staged_files(read_manifest(payload)))
+            lost = await self._repair(read_manifest(payload).staged_files)
             for path, (why, asked) in lost.items():
                 self._damage.unreadable(path, why + _told(asked))
 
@@ -141,7 +144,7 @@ class FileRepair:
             payload = await self.announced_payload(digest)
         except NotFoundError:
             return  # not durable yet, or stamped meanwhile
-        lost = await self._repair(staged_files(read_manifest(payload)))
+        lost = await self._repair(read_manifest(payload).staged_files)
         if not lost:
             self._core.cycle.tell_always(FilesHeld(digest=digest))
             return
@@ -173,7 +176,7 @@ class FileRepair:
         digest, lost = header.digest, ""
         try:
             manifest = verify_payload(await self.run_payload(header), digest)
-            files = self._looked_at[digest] = staged_files(manifest)
+            files = self._looked_at[digest] = manifest.staged_files
             for file in files:
                 await self._verify(file)
         except TxLogError as error:
@@ -243,6 +246,15 @@ class FileRepair:
             return ""
         header = stored.entry.header
         return f"{header.origin}/{header.incarnation}/{header.seq}"
+
+    # -- what commit tables need -------------------------------------------------------------------
+
+    async def repaired(self, files: Iterable[StagedFile]) -> dict[str, str]:
+        """Check files, and fetch damaged ones again; return why some could not be, by path."""
+        lost = await self._repair(files)
+        for path, (why, asked) in lost.items():
+            self._damage.unreadable(path, why + _told(asked))
+        return {path: why + _told(asked) for path, (why, asked) in lost.items()}
 
     # -- both ----------------------------------------------------------------------------------
 

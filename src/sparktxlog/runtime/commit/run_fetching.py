@@ -57,11 +57,6 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 _AT_ONCE: _Turns = nullcontext()
 
 
-def staged_files(manifest: RunManifest) -> list[StagedFile]:
-    """Return the staged files of a run."""
-    return [file for block in manifest.blocks for file in block.files]
-
-
 def check_run(header: RunHeader, payload: bytes) -> RunManifest:
     """Verify a container against the header that announced it.
 
@@ -190,7 +185,7 @@ class RunFetcher:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def _get_files(self, link: PeerLink, manifest: RunManifest) -> None:
-        files = staged_files(manifest)
+        files = manifest.staged_files
         if not files:
             return
         transfers = [asyncio.ensure_future(self.get_file(link, file)) for file in files]

@@ -1,10 +1,8 @@
 """The catalog of commit tables at this site: it stages, creates, loads, commits and drops them.
 
 The log decides which commit becomes a version (P36).  This module checks what a client staged,
-submits it, publishes what was ordered, and shows a version once it is published here: who reads a
-table finds every version that it is told of, and who lost finds who won.
-
-Files do not travel yet, so a log with several data nodes has no commit tables.
+submits it with its files, and shows a version once the placer has placed it here: who reads a table
+finds every version that it is told of, and who lost finds who won.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     ProposedCommit,
     Update,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -39,15 +37,22 @@ from sparktxlog.errors import (
     StagedCommitError,
     StaleTimestampError,
     StorageError,
-    TxLogError,
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.model.commit_table import CommitTable, check_commit_table_name
+from sparktxlog.model.commit_table import (
+    CommitTable,
+    check_commit_table_name,
+    commit_file_name,
+    commit_file_prefix,
+)
 from sparktxlog.model.ids import check_new_name, transaction_id_to_text
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
+from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
@@ -63,11 +68,17 @@ _REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTable:
-    """A commit table as clients see it: at its newest version that is published here."""
+    """A commit table as clients see it: at its newest version that is placed here."""
 
     table: CommitTable
     location: str
-    state: DeltaTableState
+    placed: DeltaTableState | None
+
+    @property
+    def state(self) -> DeltaTableState:
+        """What holds for it; only a list has tables without."""
+        assert self.placed is not None
+        return self.placed
 
     @property
     def name(self) -> str:
@@ -83,40 +94,22 @@ class ShownTable:
 class CommitCatalog:
     """The commit tables of this site; belongs to the event loop, its file work runs in threads."""
 
-    def __init__(self, base: Foundation, core: CoreLoop, submits: Submits) -> None:
+    def __init__(
+        self, base: Foundation, core: CoreLoop, submits: Submits, files: FileRepair
+    ) -> None:
         self._base = base
         self._submits = submits
-        self._places = TablePlaces(
-            base.config.commit_table_dir, base.config.data_dir / "staged_commits"
-        )
+        self._places = TablePlaces(base.config.commit_table_dir)
+        self.placer = CommitPlacer(base, core.executor, files, self._places)
         self.schemas = SchemaNames(
             base.state.values,
             core.executor,
             lambda: (table.name for table in base.master.commit_tables.values()),
         )
-        #: UUID → what is shown; a table is in it once somebody asked for it.
-        self._states: dict[str, DeltaTableState] = {}
-        #: UUID → held while versions of the table are published, and while one is committed.
-        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: UUID → held while a version of the table is committed.
         self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # -- questions ---------------------------------------------------------------------------------
-
-    def check_offered(self) -> None:
-        """Refuse a log whose sites would have to send each other files.
-
-        Raises:
-            NotOfferedError: It has several data nodes (definite).
-        """
-        masters = [seat.node_id for seat in self._base.master.view.roster if not seat.witness]
-        if len(masters) > 1:
-            raise NotOfferedError(
-                f"the log has {len(masters)} data nodes ({', '.join(sorted(masters))}), and files "
-                "of commit tables do not travel between sites yet",
-                hint="Commit tables work in a log with one data node; witnesses may be there.",
-                field="members",
-                value=len(masters),
-            )
 
     async def load(self, schema: str, name: str) -> ShownTable:
         """Return a table at its newest version, once that is published here.
@@ -128,17 +121,27 @@ class CommitCatalog:
         return await self._shown(self._found(schema, name))
 
     async def tables(self, schema: str) -> list[ShownTable]:
-        """Return the tables of a schema, by name; errors as `load`."""
+        """Return the tables of a schema, by name; one that is not placed here has no state.
+
+        Raises:
+            UnknownSchemaError: There is none (definite).
+        """
         prefix = f"{self.schemas.check(schema).lower()}."
         found = [
             table
             for table in self._base.master.commit_tables.values()
             if table.name.lower().startswith(prefix)
         ]
-        return [await self._shown(table) for table in found]
+        return [await self._listed(table) for table in found]
+
+    async def _listed(self, table: CommitTable) -> ShownTable:
+        try:
+            return await self._shown(table)
+        except StorageError:  # the status says it, and so does who asks for this table
+            location = self._places.location(table.uuid)
+            return ShownTable(table=table, location=location, placed=None)
 
     def _found(self, schema: str, name: str) -> CommitTable:
-        self.check_offered()
         known = self.schemas.check(schema)
         table = self._base.master.commit_tables.named(f"{known}.{name}")
         if table is None:
@@ -148,11 +151,8 @@ class CommitCatalog:
         return table
 
     async def _shown(self, table: CommitTable) -> ShownTable:
-        state = self._states.get(table.uuid)
-        if state is None or state.version < table.version:
-            async with self._publishing[table.uuid]:
-                state = await self._publish(table)
-        return ShownTable(table=table, location=self._places.location(table.uuid), state=state)
+        state = await self.placer.placed(table)
+        return ShownTable(table=table, location=self._places.location(table.uuid), placed=state)
 
     # -- new tables --------------------------------------------------------------------------------
 
@@ -162,7 +162,6 @@ class CommitCatalog:
         Raises:
             UnknownSchemaError, InvalidNameError, NameTakenError: Nothing happened (definite).
         """
-        self.check_offered()
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
         await self._run(self._places.make, uuid)
@@ -190,7 +189,6 @@ class CommitCatalog:
             NameTakenError: The name is that of another table (definite).
             CommitStateUnknownError: It was not ordered in time.
         """
-        self.check_offered()
         uuid = self._places.uuid_at(request.location)
         if uuid is None:
             raise UnknownTableError(
@@ -209,20 +207,40 @@ class CommitCatalog:
         full = f"{self.schemas.check(schema)}.{request.name}"
         if known is None:
             full = self._free(schema, request.name)
-            timestamp = await self._run(self._check_first, uuid, request)
-            await self._order(creating(bytes.fromhex(uuid.replace("-", "")), uuid, full, timestamp))
+            transaction_id = bytes.fromhex(uuid.replace("-", ""))
+            timestamp, files = await self._run(self._check_first, uuid, request, transaction_id)
+            await self._order(creating(transaction_id, uuid, full, timestamp, files=files))
         elif known.name != full:
             raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
         return await self.load(schema, request.name)
 
-    def _check_first(self, uuid: str, request: CreateTableRequest) -> int:
-        """Return the in-commit timestamp of version 0; runs in a thread."""
-        content = read_commit_file(self._places.first(uuid))
+    def _check_first(
+        self, uuid: str, request: CreateTableRequest, transaction_id: bytes
+    ) -> tuple[int, tuple[StagedFile, ...]]:
+        """Return the in-commit timestamp of version 0, and its files; runs in a thread."""
+        raw = self._places.first(uuid)
+        content = read_commit_file(raw)
         state = DeltaTableState.first(content)
         state.check(uuid)
         check_created(request, state)
+        return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content)
+
+    def _taken_in(
+        self, uuid: str, version: int, transaction_id: bytes, raw: bytes, content: CommitContent
+    ) -> tuple[StagedFile, ...]:
+        """Take the files of a commit into the payload store; what is ordered is what is there.
+
+        Raises:
+            StagedCommitError: One is missing or has another size (definite).
+        """
         self._places.secure(uuid, content.files)
-        return content.timestamp
+        prefix, payloads = commit_file_prefix(transaction_id, uuid), self._base.payloads
+        files = [
+            payloads.take_in(prefix + file.path, self._places.path(uuid, file.path))
+            for file in content.files
+            if file.is_new
+        ]
+        return (*files, payloads.take_in(prefix + commit_file_name(version), raw))
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -285,18 +303,13 @@ class CommitCatalog:
             )
         # One that is late has lost, and the log says so.
         before = state if proposed.version == state.version + 1 else None
-        await self._run(self._secure, uuid, before, update, proposed)
-        try:
-            receipt = await self._submits.submit(
-                committing(transaction_id, uuid, proposed.version, proposed.timestamp),
-                level=Level.ORDERED,
-                timeout=COMMIT_TIMEOUT_S,
-            )
-            await self._raise_if_lost(uuid, receipt)
-        except TxLogError as error:
-            if error.definite:
-                await self._run(self._places.forget, uuid, proposed.version, transaction_id)
-            raise
+        files = await self._run(self._secure, uuid, before, update, proposed)
+        receipt = await self._submits.submit(
+            committing(transaction_id, uuid, proposed.version, proposed.timestamp, files=files),
+            level=Level.ORDERED,
+            timeout=COMMIT_TIMEOUT_S,
+        )
+        await self._raise_if_lost(uuid, receipt)
         return await self._ordered(uuid, proposed.version)
 
     async def _raise_if_lost(self, uuid: str, receipt: Receipt) -> None:
@@ -306,7 +319,7 @@ class CommitCatalog:
         except CommitRejectedError:
             table = self._base.master.commit_tables.get(uuid)
             if table is not None:
-                await self._shown(table)
+                await self._ordered(uuid, table.version)
             raise
 
     def _is_in(self, uuid: str, proposed: ProposedCommit) -> bool:
@@ -316,8 +329,8 @@ class CommitCatalog:
 
     def _secure(
         self, uuid: str, before: DeltaTableState | None, update: Update, proposed: ProposedCommit
-    ) -> None:
-        """Check a staged commit and all that it adds, and keep it; runs in a thread."""
+    ) -> tuple[StagedFile, ...]:
+        """Check a staged commit and all that it adds; return its files; runs in a thread."""
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
         content = read_commit_file(raw)
         if content.timestamp != proposed.timestamp:
@@ -330,11 +343,10 @@ class CommitCatalog:
         if before is not None:
             before.after(content).check(uuid)
             check_changes(update, before, content)
-        self._places.secure(uuid, content.files)
-        self._places.keep(uuid, proposed.version, proposed.transaction_id, raw)
+        return self._taken_in(uuid, proposed.version, proposed.transaction_id, raw, content)
 
     async def _ordered(self, uuid: str, version: int) -> ShownTable:
-        """Return a table whose version was ordered, once it is published here."""
+        """Return a table whose version was ordered, once it is placed here."""
         table = self._base.master.commit_tables.get(uuid)
         if table is None:
             raise UnknownTableError(f"commit table {uuid} was dropped", value=uuid)
@@ -342,7 +354,7 @@ class CommitCatalog:
             return await self._shown(table)
         except (CorruptLogError, StorageError) as error:
             raise CommitStateUnknownError(
-                f"version {version} of {table.name!r} is committed, and is not published here: "
+                f"version {version} of {table.name!r} is committed, and is not placed here: "
                 f"{error.message}",
                 hint="Ask again with the same file once the node can write the table.",
             ) from error
@@ -396,10 +408,9 @@ class CommitCatalog:
         """
         table = self._found(schema, name)
         await self._order(dropping(uuids.uuid4().bytes, table.uuid))
-        self._states.pop(table.uuid, None)
         _log.info("commit table dropped", table=table.name, uuid=table.uuid)
 
-    # -- the log and the directory -----------------------------------------------------------------
+    # -- the log -----------------------------------------------------------------------------------
 
     async def _order(self, transaction: PreparedTransaction) -> Receipt:
         """Submit a transaction; return once it is ordered and takes effect."""
@@ -408,38 +419,6 @@ class CommitCatalog:
         )
         _raise_if_rejected(receipt)
         return receipt
-
-    async def _publish(self, table: CommitTable) -> DeltaTableState:
-        """Publish the versions that the log has and the directory lacks; the lock is held."""
-        state = self._states.get(table.uuid)
-        state = await self._run(self._caught_up, table, state)
-        self._states[table.uuid] = state
-        return state
-
-    def _caught_up(self, table: CommitTable, state: DeltaTableState | None) -> DeltaTableState:
-        """Return the state at the table's newest version; runs in a thread."""
-        uuid, places = table.uuid, self._places
-        if state is None:
-            state = DeltaTableState.first(read_commit_file(places.first(uuid)))
-        for version in range(state.version + 1, table.version + 1):
-            raw = places.published(uuid, version)
-            if version == table.version:
-                # It alone may be ordered and not published: the next one is only taken after it.
-                kept = places.kept(uuid, version, table.transaction_id)
-                if kept is not None:
-                    places.publish(uuid, version, kept)
-                    places.forget_up_to(uuid, version)
-                    raw = kept
-            if raw is None:
-                raise CorruptLogError(
-                    f"version {version} of commit table {table.name!r} is not published in "
-                    f"{places.location(uuid)}",
-                    hint="Restore the file from a backup of the table's directory.",
-                    table=table.name,
-                    version=version,
-                )
-            state = state.after(read_commit_file(raw))
-        return state
 
     async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
         found: _T = await asyncio.to_thread(work, *args)

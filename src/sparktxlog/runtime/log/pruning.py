@@ -32,6 +32,7 @@ from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
 from sparktxlog.storage.durability import storage_error
 from sparktxlog.storage.interfaces import (
     DropExpired,
+    DropPlaced,
     ExpireLog,
     SegmentCut,
     ShrinkJournal,
@@ -234,6 +235,11 @@ class Pruning:
             files += self._payloads.remove(sorted(inline | staged))
             self._log.write([DropExpired(position=expired[-1].last)])
             yield
+        if done := self._journal.read_done_commits():
+            # Their paths begin with their ids: no other transaction has them.
+            paths = {file.path for commit in done for file in commit.files}
+            files += self._payloads.remove(sorted(paths))
+            self._log.write([DropPlaced(position=kept_after)])
         files += self._finish(expire_tables, view, kept_after)
         self._supervisor.clear(_SHORTENING)
         self._end(

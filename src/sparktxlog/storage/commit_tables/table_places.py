@@ -1,26 +1,26 @@
 """Directories of commit tables: staged commits, the files that they add, and published versions.
 
 One directory below a root for each table, named by its UUID; Spark writes into it, and the node
-reads what Spark staged and publishes versions.  What the node keeps for itself is in another
-directory, so that a table's own one holds nothing but the table.
+reads what Spark staged, and places what was ordered: the files of a version, then its commit file.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.storage.durability import (
+    link_or_copy,
     storing,
     sync_directory,
     sync_file,
     sync_parents,
-    write_durably,
 )
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -34,12 +34,10 @@ class TablePlaces:
 
     Args:
         root: Directory of tables, which node and Spark executors share.
-        kept: Directory of copies of staged commits that are about to be ordered.
     """
 
-    def __init__(self, root: Path, kept: Path) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._kept = kept
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -157,35 +155,51 @@ class TablePlaces:
             paths += [path for path in commits if path.parent.is_dir()]
             sync_parents(paths, self._root)
 
-    # -- commits that are about to be ordered ------------------------------------------------------
+    # -- what was ordered --------------------------------------------------------------------------
 
-    def keep(self, uuid: str, version: int, transaction_id: bytes, content: bytes) -> None:
-        """Keep a copy of a staged commit: whatever happens to the file, this is what is ordered."""
-        path = self._copy(uuid, version, transaction_id)
+    def path(self, uuid: str, relative: str) -> Path:
+        """Return the place of a file of a table; `relative` was checked."""
+        return self._root / uuid / relative
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file of the payload store.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
         with storing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(path, content)
-            sync_parents([path], self._kept.parent)
+            return Path(path).read_bytes()
 
-    def kept(self, uuid: str, version: int, transaction_id: bytes) -> bytes | None:
-        """Return the copy of a staged commit, None = it is not kept any more."""
-        try:
-            return self._copy(uuid, version, transaction_id).read_bytes()
-        except FileNotFoundError:
-            return None
+    def place(self, uuid: str, sources: Mapping[str, str]) -> None:
+        """Give files their places in a table's directory, durably; what is there already stays.
 
-    def forget(self, uuid: str, version: int, transaction_id: bytes) -> None:
-        """Remove the copy of a staged commit."""
-        self._copy(uuid, version, transaction_id).unlink(missing_ok=True)
+        Args:
+            sources: Path below the table → the file, which is whole and durable.
 
-    def forget_up_to(self, uuid: str, version: int) -> None:
-        """Remove all copies of staged commits that can only lose once a version is published."""
-        for path in (self._kept / uuid).glob("*.json"):
-            if int(path.name.partition(".")[0]) <= version:
-                path.unlink(missing_ok=True)
-
-    def _copy(self, uuid: str, version: int, transaction_id: bytes) -> Path:
-        return self._kept / uuid / f"{version}.{transaction_id.hex()}.json"
+        Raises:
+            CorruptLogError: Another file has that place.
+            DiskFullError, StorageError: Some may be placed; try again.
+        """
+        directory = self._root / uuid
+        with storing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / _LOG).mkdir(exist_ok=True)
+        for relative, source in sources.items():
+            path = directory / relative
+            with storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                is_same = _link_new(Path(source), path)
+            if not is_same:
+                raise CorruptLogError(
+                    f"{path} is not the file that the log has",
+                    hint="Somebody wrote into the table's directory. Move the file away; the node "
+                    "then places the right one.",
+                    path=str(path),
+                )
+        with storing(directory):
+            sync_parents([directory / relative for relative in sources], self._root)
+            sync_directory(directory)
+            sync_directory(self._root)
 
     # -- published versions ------------------------------------------------------------------------
 
@@ -228,3 +242,25 @@ class TablePlaces:
 
     def _version(self, uuid: str, version: int) -> Path:
         return self._root / uuid / _LOG / f"{version:020}.json"
+
+
+def _link_new(source: Path, target: Path) -> bool:
+    """Give a file a second name that is free; return whether the name then is of that file.
+
+    Where there are no hard links, it is copied.
+    """
+    if target.exists():
+        return _is_same(source, target)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        link_or_copy(source, beside)
+        os.link(beside, target)  # fails if somebody else was first
+    except FileExistsError:
+        return _is_same(source, target)
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.samefile(other) or filecmp.cmp(one, other, shallow=False)

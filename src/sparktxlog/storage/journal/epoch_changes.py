@@ -30,6 +30,7 @@ from sparktxlog.storage.interfaces import (
     ResetJournal,
 )
 from sparktxlog.storage.journal.commit_rows import put_commit_tables
+from sparktxlog.storage.journal.placed_rows import put_taken_over
 from sparktxlog.storage.journal.prepared_rows import put_kept
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
@@ -180,6 +181,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     put_writes(db, list(snapshot.writes.items()), position)
     put_kept(db, snapshot.prepared, position)
     put_commit_tables(db, snapshot.commit_tables, position)
+    put_taken_over(db, snapshot.commit_tables)
     put_meta(
         db,
         published=position,

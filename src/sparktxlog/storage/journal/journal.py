@@ -30,11 +30,13 @@ from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,
     DropExpired,
+    DropPlaced,
     ExpireLog,
     ForgetPayloads,
     MarkPublished,
     PutAnnouncement,
     PutBallot,
+    PutPlaced,
     PutReservation,
     PutRestamp,
     PutRun,
@@ -44,7 +46,7 @@ from sparktxlog.storage.interfaces import (
     ShrinkJournal,
     Write,
 )
-from sparktxlog.storage.journal import epoch_changes, log_expiry
+from sparktxlog.storage.journal import epoch_changes, log_expiry, placed_rows
 from sparktxlog.storage.journal.commit_rows import put_commit_tables
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.journal_reader import JournalReader
@@ -234,18 +236,31 @@ class Journal(JournalReader):
                 self._ends = forget(
                     self._db, write, self._ends, self._id_window, self._id_files.end
                 )
+            case ExpireLog() | DropExpired() | DropPlaced():
+                self._shorten(write)
+            case ShrinkJournal():
+                pass  # not part of the transaction: done after it
+            case PutPlaced() | PutValue():
+                self._keep_value(write)
+            case _:
+                assert_never(write)
+
+    def _shorten(self, write: ExpireLog | DropExpired | DropPlaced) -> None:
+        match write:
             case ExpireLog():
                 log_expiry.expire_log(self._db, write)
             case DropExpired():
                 log_expiry.drop_expired(self._db, write)
-            case ShrinkJournal():
-                pass  # not part of the transaction: done after it
-            case PutValue():
-                self._db.execute(
-                    "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)
-                )
-            case _:
-                assert_never(write)
+            case DropPlaced():
+                placed_rows.drop_placed(self._db, write)
+
+    def _keep_value(self, write: PutPlaced | PutValue) -> None:
+        if isinstance(write, PutPlaced):
+            placed_rows.put_placed(self._db, write)
+            return
+        self._db.execute(
+            "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)
+        )
 
     def _keep_announcement(self, write: PutAnnouncement | DropAnnouncement) -> None:
         if isinstance(write, DropAnnouncement):
@@ -332,6 +347,7 @@ class Journal(JournalReader):
         put_writes(self._db, write.writes, self._ends.published)
         put_undecided(self._db, write.undecided)
         put_commit_tables(self._db, write.commit_tables, self._ends.published)
+        placed_rows.put_ordered(self._db, write.commit_tables)
         until = write.ordered_at - self._id_window_us
         put_verdicts(self._db, write.entries, write.ordered_at, until, self._is_id_known)
 

@@ -28,11 +28,13 @@ from sparktxlog.storage.interfaces import (
     JournalState,
     LogExtent,
     OlderIdsFound,
+    OrderedCommit,
     QueueSnapshot,
     Segment,
     SegmentCut,
     StoredEntry,
 )
+from sparktxlog.storage.journal import placed_rows
 from sparktxlog.storage.journal.commit_rows import read_commit_tables
 from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.prepared_rows import (
@@ -295,6 +297,38 @@ class JournalReader:
             "SELECT code, text FROM withdrawn WHERE id = ?", transaction_id
         )
         return found
+
+    # -- commits of commit tables ------------------------------------------------------------------
+
+    def read_ordered_commits(self, uuid: str, after: int) -> list[OrderedCommit]:
+        """Return what is known of the versions of a commit table after one, ascending."""
+        with self._reading() as db:
+            return placed_rows.read_ordered(db, uuid, after)
+
+    def read_kept_commits(self) -> list[OrderedCommit]:
+        """Return all commits whose files the payload store has to keep."""
+        with self._reading() as db:
+            return placed_rows.read_all_ordered(db)
+
+    def read_commits_at(self, position: int) -> list[OrderedCommit]:
+        """Return the commits that a position ordered, with the files that are kept of them."""
+        with self._reading() as db:
+            return placed_rows.read_at(db, position)
+
+    def read_done_commits(self) -> list[OrderedCommit]:
+        """Return placed commits of expired positions: their files may go."""
+        with self._reading() as db:
+            return placed_rows.read_done(db, read_number(db, "kept_after"))
+
+    def read_placed(self, uuid: str) -> bytes | None:
+        """Return the state of a commit table where it is placed, None = nowhere."""
+        with self._reading() as db:
+            return placed_rows.read_placed(db, uuid)
+
+    def read_unplaced(self, after: int) -> list[str]:
+        """Return the commit tables with versions that wait, ordered after a position, by UUID."""
+        with self._reading() as db:
+            return placed_rows.read_unplaced(db, after)
 
     # -- ids that the core no longer holds -----------------------------------------------------
 

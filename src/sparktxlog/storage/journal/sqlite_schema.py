@@ -93,7 +93,12 @@ CREATE INDEX IF NOT EXISTS verdicts_by_id ON verdicts(id);
 #: The same.  Each commit table after the runs that changed it; see `commit_rows`.
 _COMMIT_TABLES = """
 CREATE TABLE IF NOT EXISTS commit_tables(uuid TEXT, position INTEGER, body BLOB,
-    PRIMARY KEY(uuid, position)) WITHOUT ROWID
+    PRIMARY KEY(uuid, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ordered_commits(uuid TEXT, version INTEGER, position INTEGER, body BLOB,
+    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS commits_by_position ON ordered_commits(position);
+CREATE TABLE IF NOT EXISTS placed_commits(uuid TEXT PRIMARY KEY, version INTEGER, state BLOB)
+    WITHOUT ROWID;
 """
 
 #: Columns of a run, named as the fields of its header.
@@ -175,7 +180,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         _fold_log(connection, path)
         connection.execute(_WITHDRAWN)
         connection.executescript(f"BEGIN; {_PREPARED} COMMIT;")
-        connection.execute(_COMMIT_TABLES)
+        connection.executescript(f"BEGIN; {_COMMIT_TABLES} COMMIT;")
         _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()

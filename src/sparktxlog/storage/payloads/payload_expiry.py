@@ -40,8 +40,9 @@ def named_files(journal: Journal, kept_after: int) -> set[str]:
             named.update(staged_files(segment))
         after = page[-1].last
     for payload in journal.read_waiting_payloads():
-        for block in read_manifest(payload).blocks:
-            named.update(file.path for file in block.files)
+        named.update(file.path for file in read_manifest(payload).staged_files)
+    for commit in journal.read_kept_commits():
+        named.update(file.path for file in commit.files)
     return named
 
 

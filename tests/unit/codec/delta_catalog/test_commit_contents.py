@@ -42,6 +42,18 @@ def test_files_that_a_commit_needs() -> None:
     }
 
 
+def test_a_file_that_only_gets_a_deletion_vector_is_not_new() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": CODED, "offset": 4, "sizeInBytes": 40}
+    found = read(
+        {"add": {"path": "x%20y", "size": 3, "deletionVector": vector}},
+        {"remove": {"path": "x%20y"}},
+        {"add": {"path": "z", "size": 3}},
+        {"remove": {"path": "w"}},
+    )
+    new = {file.path: file.is_new for file in found.files}
+    assert new == {"x y": False, f"ab/deletion_vector_{VECTOR}.bin": True, "z": True}
+
+
 @pytest.mark.parametrize(
     "action",
     [
@@ -52,6 +64,7 @@ def test_files_that_a_commit_needs() -> None:
         {"add": {"path": "%2e%2e/x", "size": 1}},
         {"add": {"path": "a%00", "size": 1}},
         {"add": {"path": "%ff", "size": 1}},
+        {"add": {"path": "_delta_log/00000000000000000009.json", "size": 1}},
         {"add": {"path": "", "size": 1}},
         {"add": {"path": "x", "size": "1"}},
         {"cdc": {"path": "file:/x", "size": 1}},

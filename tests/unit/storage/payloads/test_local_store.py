@@ -142,3 +142,29 @@ def test_a_file_written_again_leaves_its_other_names_alone(
     store.write_file("inline/7-7/t-append.parquet", b"new")
     assert (tmp_path / "linked").read_bytes() == b"former"
     assert Path(store.path("inline/7-7/t-append.parquet")).read_bytes() == b"new"
+
+
+def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
+    store: LocalPayloadStore, tmp_path: Path
+) -> None:
+    source = tmp_path / "x.bin"
+    source.write_bytes(b"no Parquet")
+    for given in (source, b"no Parquet"):
+        file = store.take_in(NAME, given)
+        assert file == staged_of(NAME, b"no Parquet", rows=0)
+        path = Path(store.path(NAME))
+        assert path.read_bytes() == b"no Parquet"
+        assert path.samefile(source) == (given is source)
+        store.verify(file)
+        store.forget_verified(NAME)
+        store.verify(file)
+    # Bytes have no other name, so what happens to the file changes nothing here.
+    source.write_bytes(b"changed it")
+    store.forget_verified(NAME)
+    store.verify(file)
+    file = store.take_in(NAME, source)
+    source.write_bytes(b"once again")
+    with pytest.raises(ManifestMismatchError, match="digest"):
+        store.verify(file)
+    with pytest.raises(InvalidNameError):
+        store.take_in("../x", source)

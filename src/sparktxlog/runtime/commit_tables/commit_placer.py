@@ -1,0 +1,281 @@
+"""Places ordered commits in the directories of their tables, at this site, in version order (P36).
+
+What is ordered stands in the journal, with the files that came with it.  For each version the
+files are placed, then its commit file, then the journal says so.  After a crash at any step the
+next start does that step again: to place what is placed changes nothing.  A version whose files
+this site never had must be in the directory: somebody copied it from another site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+import structlog
+
+from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
+from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.errors import (
+    CorruptLogError,
+    NotPlacedError,
+    StagedCommitError,
+    StorageError,
+    TxLogError,
+)
+from sparktxlog.model.answers import OperatorWarning
+from sparktxlog.model.commit_table import CommitTable, commit_file_name, commit_file_prefix
+from sparktxlog.runtime.commit.executor import Executor
+from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.interfaces import OrderedCommit, PutPlaced
+from sparktxlog.supervision import foreseen
+
+_log = structlog.get_logger("sparktxlog.placing")
+
+#: Seconds that one wait for the next ordered transaction takes at most.
+_WAIT_S = 3_600.0
+#: Seconds after which a table that could not be placed is tried again.
+_RETRY_S = 10.0
+_encode = msgspec.msgpack.Encoder().encode
+_state_of = msgspec.msgpack.Decoder(DeltaTableState).decode
+
+
+class CommitPlacer:
+    """Places commits; belongs to the event loop, its file work runs in threads."""
+
+    def __init__(
+        self, base: Foundation, executor: Executor, files: FileRepair, places: TablePlaces
+    ) -> None:
+        self._base = base
+        self._executor = executor
+        self._files = files
+        self._places = places
+        #: UUID → the table at its newest version that is placed; durable.
+        self._states: dict[str, DeltaTableState] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: UUID → why the last attempt failed.
+        self._failed: dict[str, TxLogError] = {}
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def placed(self, table: CommitTable) -> DeltaTableState:
+        """Return a table at its version or a later one, once that is placed here.
+
+        Raises:
+            NotPlacedError: This site never had the files of a version, or lost them.
+            CorruptLogError: The directory has other bytes than the log.
+            StorageError: The disk fails.
+        """
+        state = self._states.get(table.uuid)
+        if state is not None and state.version >= table.version:
+            return state
+        # What the core ordered a moment ago may not be in the journal yet.
+        await self._base.ordered.reach(table.position, _WAIT_S)
+        return await self._place_all(table.uuid, table.version)
+
+    def warnings(self) -> list[OperatorWarning]:
+        """Return the tables that could not be placed."""
+        return [
+            {"code": "commit-table-not-placed", "text": _sentence(error)}
+            for uuid, error in self._failed.items()
+            if uuid in self._base.master.commit_tables
+        ]
+
+    # -- following the log -------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Place what is ordered, and at the start what waits since before; until cancelled."""
+        after, ordered, master = 0, self._base.ordered, self._base.master
+        while not self._base.ending.is_set():
+            seen = ordered.value
+            try:
+                if master.commit_tables or not after:
+                    waiting = self._base.journal.read_unplaced
+                    for uuid in await self._base.run_blocking(waiting, after):
+                        self._start(uuid)
+            except StorageError as error:
+                _log.error("what waits to be placed cannot be read", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            after = seen
+            await ordered.reach(seen + 1, _WAIT_S)
+        await (
+            self._base.loop.create_future()
+        )  # a task that ends before it is cancelled is a failure
+
+    async def close(self) -> None:
+        """Stop; what is under way is done again after the next start."""
+        for retry in self._retries.values():
+            retry.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, uuid: str) -> None:
+        if not self._base.ending.is_set():
+            # It waits for its turn: one that is under way may not have seen the newest version.
+            task = asyncio.create_task(self._guarded(uuid))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, uuid: str) -> None:
+        try:
+            await self._place_all(uuid, 0)
+        except TxLogError:
+            pass  # it is told in the status, and tried again
+        except Exception:  # noqa: BLE001
+            _log.exception("placing failed unexpectedly", uuid=uuid)
+
+    async def _place_all(self, uuid: str, version: int) -> DeltaTableState:
+        """Place a table up to a version, and up to all that the journal knows."""
+        async with self._turns[uuid]:
+            try:
+                state = await self._caught_up(uuid, version)
+            except Exception as error:
+                self._fail(uuid, foreseen(error))
+                raise
+        self._failed.pop(uuid, None)
+        return state
+
+    def _fail(self, uuid: str, error: TxLogError) -> None:
+        if uuid not in self._failed:
+            _log.error("commit table is not placed", uuid=uuid, reason=str(error))
+        self._failed[uuid] = error
+        if (retry := self._retries.pop(uuid, None)) is not None:
+            retry.cancel()
+        if uuid in self._base.master.commit_tables:  # nobody asks for one that is dropped
+            self._retries[uuid] = self._base.loop.call_later(_RETRY_S, self._start, uuid)
+
+    # -- one table ---------------------------------------------------------------------------------
+
+    async def _caught_up(self, uuid: str, version: int) -> DeltaTableState:
+        journal = self._base.journal
+        state = self._states.get(uuid)
+        if state is None:
+            state = await self._base.run_blocking(self._kept, uuid)
+        after = -1 if state is None else state.version
+        commits = await self._base.run_blocking(journal.read_ordered_commits, uuid, after)
+        known = {commit.version: commit for commit in commits}
+        version = max(version, *known, 0)
+        while state is None or state.version < version:
+            following = 0 if state is None else state.version + 1
+            commit = known.get(following)
+            if commit is not None and commit.files:
+                await self._whole(commit)
+                state = await asyncio.to_thread(self._place, commit, state)
+            else:
+                until = min((v for v, one in known.items() if one.files), default=version + 1)
+                state = await asyncio.to_thread(self._found, uuid, state, until - 1, known)
+            await self._executor.write(
+                [PutPlaced(uuid=uuid, version=state.version, state=_encode(state))]
+            )
+            self._states[uuid] = state
+        self._states[uuid] = state
+        return state
+
+    def _kept(self, uuid: str) -> DeltaTableState | None:
+        """Return what the journal says is placed, None = nothing, or it is gone; blocks."""
+        kept = self._base.journal.read_placed(uuid)
+        state = None if kept is None else _state_of(kept)
+        if state is None or self._places.published(uuid, state.version) is None:
+            return None
+        return state
+
+    async def _whole(self, commit: OrderedCommit) -> None:
+        """Check the files of a commit in the payload store; peers give what is lost or damaged."""
+        lost = await self._files.repaired(commit.files)
+        if lost:
+            path, reason = next(iter(lost.items()))
+            raise NotPlacedError(
+                f"version {commit.version} of commit table {commit.uuid} cannot be placed: {path}: "
+                f"{reason}",
+                hint="Start a node that has the file; this one then goes on.",
+                uuid=commit.uuid,
+                version=commit.version,
+            )
+
+    def _place(self, commit: OrderedCommit, before: DeltaTableState | None) -> DeltaTableState:
+        """Place the files of a version, then its commit file; blocks."""
+        uuid, version, places = commit.uuid, commit.version, self._places
+        prefix = commit_file_prefix(commit.transaction_id, uuid)
+        sources = {
+            file.path.removeprefix(prefix): self._base.payloads.path(file.path)
+            for file in commit.files
+        }
+        raw = places.read(sources.pop(commit_file_name(version)))
+        content = read_commit_file(raw)
+        places.place(uuid, sources)
+        self._check_files(uuid, version, content)
+        places.publish(uuid, version, raw)
+        return _after(before, content)
+
+    def _found(
+        self,
+        uuid: str,
+        state: DeltaTableState | None,
+        last: int,
+        known: dict[int, OrderedCommit],
+    ) -> DeltaTableState:
+        """Return the state after versions whose files did not come here, from the directory."""
+        first = 0 if state is None else state.version + 1
+        for version in range(first, last + 1):
+            raw = self._places.published(uuid, version)
+            if raw is None:
+                raise self._missing(uuid, range(version, last + 1), "is missing")
+            try:
+                content = read_commit_file(raw)
+                found = _after(state, content)
+                found.check(uuid)
+            except StagedCommitError as error:
+                raise self._missing(
+                    uuid, range(version, last + 1), f"cannot be read: {error.message}"
+                ) from error
+            if version in known and known[version].timestamp != content.timestamp:
+                raise CorruptLogError(
+                    f"version {version} of commit table {uuid} in {self._places.location(uuid)} is "
+                    f"another commit than the log has: its timestamp is {content.timestamp}, not "
+                    f"{known[version].timestamp}",
+                    hint="Move the directory away, and copy it from another site.",
+                    uuid=uuid,
+                    version=version,
+                )
+            self._check_files(uuid, version, content)
+            state = found
+        assert state is not None, "version 0 was just read"
+        return state
+
+    def _check_files(self, uuid: str, version: int, content: CommitContent) -> None:
+        try:
+            self._places.secure(uuid, content.files)
+        except StagedCommitError as error:
+            raise self._missing(uuid, range(version, version + 1), error.message) from error
+
+    def _missing(self, uuid: str, versions: Iterable[int], problem: str) -> NotPlacedError:
+        table = self._base.master.commit_tables.get(uuid)
+        name, asked = uuid if table is None else table.name, list(versions)
+        span = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        return NotPlacedError(
+            f"commit table {name!r} lacks versions at this site: {span}; version {asked[0]} "
+            f"{problem}",
+            hint=f"Copy the table's directory {uuid} from commit-table-dir of another site to "
+            f"{self._places.location(uuid)}: names are equal at all sites.  Use a tool that writes "
+            "each file under another name first, like rsync.  The node then goes on by itself.",
+            uuid=uuid,
+            table=name,
+            first=asked[0],
+            last=asked[-1],
+        )
+
+
+def _after(state: DeltaTableState | None, content: CommitContent) -> DeltaTableState:
+    return DeltaTableState.first(content) if state is None else state.after(content)
+
+
+def _sentence(error: TxLogError) -> str:
+    return f"{error.message}  {error.hint}" if error.hint else error.message

@@ -1,0 +1,138 @@
+"""Rows of ordered commits, and up to which version this site placed each commit table (P36).
+
+A row lists the files of a version in the payload store.  It stays until the version is placed and
+the log before its position has expired: until then a peer may still ask for the files.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+import msgspec
+
+from sparktxlog.codec.payload import read_manifest
+from sparktxlog.model.commit_table import CommitTable
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
+from sparktxlog.storage.journal.sqlite_schema import encode, read_number
+
+_commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
+
+
+def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
+    """Keep the versions that runs made, with the files that their containers name."""
+    for table in tables:
+        if table.is_dropped:
+            continue
+        row = db.execute(
+            "SELECT p.payload FROM queue q JOIN payloads p USING (origin, incarnation, seq)"
+            " WHERE q.position = ? AND q.staged_bytes > 0",
+            (table.position,),
+        ).fetchone()
+        _put(db, table, () if row is None else read_manifest(row[0]).commit_files)
+
+
+def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
+    """Keep the newest versions that a snapshot tells; their files never were here.
+
+    What this site has itself of the same history stays.
+    """
+    for table in tables:
+        if _contradicts(db, table):
+            for name in ("ordered_commits", "placed_commits"):
+                db.execute(f"DELETE FROM {name} WHERE uuid = ?", (table.uuid,))
+        if not table.is_dropped and not read_ordered(db, table.uuid, table.version - 1):
+            _put(db, table, ())
+
+
+def _contradicts(db: sqlite3.Connection, table: CommitTable) -> bool:
+    """Return whether this site has another history of a table than a snapshot tells."""
+    later = any(
+        db.execute(f"SELECT 1 FROM {name} WHERE uuid = ? AND version > ?", key).fetchone()
+        for name in ("ordered_commits", "placed_commits")
+        for key in [(table.uuid, table.version)]
+    )
+    other = db.execute(
+        "SELECT body FROM ordered_commits WHERE uuid = ? AND version = ?",
+        (table.uuid, table.version),
+    ).fetchone()
+    who = None if other is None or table.is_dropped else _commit_of(other[0]).transaction_id
+    return later or who not in (None, table.transaction_id)
+
+
+def _put(db: sqlite3.Connection, table: CommitTable, files: tuple[StagedFile, ...]) -> None:
+    commit = OrderedCommit(
+        uuid=table.uuid,
+        version=table.version,
+        timestamp=table.timestamp,
+        position=table.position,
+        transaction_id=table.transaction_id,
+        files=files,
+    )
+    db.execute(
+        "INSERT OR REPLACE INTO ordered_commits(uuid, version, position, body) VALUES(?, ?, ?, ?)",
+        (table.uuid, table.version, table.position, encode(commit)),
+    )
+
+
+def put_placed(db: sqlite3.Connection, write: PutPlaced) -> None:
+    """Keep up to where a table is placed."""
+    db.execute(
+        "INSERT OR REPLACE INTO placed_commits(uuid, version, state) VALUES(?, ?, ?)",
+        (write.uuid, write.version, write.state),
+    )
+
+
+def drop_placed(db: sqlite3.Connection, write: DropPlaced) -> None:
+    """Forget commits whose files are removed."""
+    position = min(write.position, read_number(db, "kept_after"))
+    gone = [(commit.uuid, commit.version) for commit in read_done(db, position)]
+    db.executemany("DELETE FROM ordered_commits WHERE uuid = ? AND version = ?", gone)
+
+
+def read_done(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
+    """Return the placed commits up to a position, whose files may go."""
+    rows = db.execute(
+        "SELECT c.body FROM ordered_commits c JOIN placed_commits p USING (uuid)"
+        " WHERE c.position <= ? AND c.version <= p.version ORDER BY c.position",
+        (position,),
+    )
+    return [_commit_of(body) for (body,) in rows]
+
+
+def read_ordered(db: sqlite3.Connection, uuid: str, after: int) -> list[OrderedCommit]:
+    """Return what is known of the versions of a table after one, ascending."""
+    rows = db.execute(
+        "SELECT body FROM ordered_commits WHERE uuid = ? AND version > ? ORDER BY version",
+        (uuid, after),
+    )
+    return [_commit_of(body) for (body,) in rows]
+
+
+def read_all_ordered(db: sqlite3.Connection) -> list[OrderedCommit]:
+    """Return all commits whose files are in the payload store."""
+    return [_commit_of(body) for (body,) in db.execute("SELECT body FROM ordered_commits")]
+
+
+def read_at(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
+    """Return the commits that a position ordered."""
+    rows = db.execute("SELECT body FROM ordered_commits WHERE position = ?", (position,))
+    return [_commit_of(body) for (body,) in rows]
+
+
+def read_placed(db: sqlite3.Connection, uuid: str) -> bytes | None:
+    """Return the state of a table at the newest version that is placed, None = none is."""
+    row = db.execute("SELECT state FROM placed_commits WHERE uuid = ?", (uuid,)).fetchone()
+    state: bytes | None = None if row is None else row[0]
+    return state
+
+
+def read_unplaced(db: sqlite3.Connection, after: int) -> list[str]:
+    """Return the UUIDs of tables with versions that are not placed, ordered after a position."""
+    rows = db.execute(
+        "SELECT DISTINCT c.uuid FROM ordered_commits c LEFT JOIN placed_commits p USING (uuid)"
+        " WHERE c.position > ? AND c.version > coalesce(p.version, -1)",
+        (after,),
+    )
+    return [uuid for (uuid,) in rows]

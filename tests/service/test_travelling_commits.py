@@ -1,0 +1,307 @@
+"""Commits of commit tables at several sites: their files travel, and each site places them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.test_catalog_api import Caller, told
+from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.support.delta_writer import StagedTable, path_of
+
+from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
+from sparktxlog.runtime.node import Node
+
+LOST = (409, "CommitVersionConflictException")
+
+
+@dataclass
+class Site:
+    """A node, and a table as writers of its site see it."""
+
+    caller: Caller
+    table: StagedTable
+
+    @property
+    def directory(self) -> Path:
+        return self.table.directory
+
+    async def write(self, version: int, *actions: dict[str, Any]) -> dict[str, Any]:
+        """Commit a version that adds a file; return its body."""
+        body = self.table.update(self.table.stage(version, self.table.add(), *actions))
+        status, answer = await self.caller.commit(body)
+        assert status == 200, answer
+        return body
+
+    async def placed(self, version: int) -> None:
+        """Wait until the newest version is placed, without asking the node for it."""
+        async with asyncio.timeout(60):
+            while not self.table.published(version).exists():
+                await asyncio.sleep(0.01)
+
+    def files(self) -> dict[str, str]:
+        """Return all files of the table with their digests, without what is only staged."""
+        found = (path for path in self.directory.rglob("*") if path.is_file())
+        return {
+            str(path.relative_to(self.directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in found
+            if "_staged_commits" not in path.parts
+        }
+
+
+def site_of(node: Node, session: aiohttp.ClientSession, table: StagedTable) -> Site:
+    """Return a site, with a table that was staged at another one."""
+    directory = node.config.commit_table_dir / table.table_id
+    there = StagedTable(
+        table_id=table.table_id,
+        directory=directory,
+        location=f"file:{directory}",
+        metadata=table.metadata,
+        protocol=table.protocol,
+    )
+    return Site(caller=Caller(node, session), table=there)
+
+
+@asynccontextmanager
+async def sites(directory: Path, names: str = "AB") -> AsyncIterator[list[Site]]:
+    """Run nodes with one table, which the first one created."""
+    async with cluster(directory, names) as nodes, aiohttp.ClientSession() as session:
+        await until(lambda: all(node.membership.joining.proven for node in nodes.values()))
+        first, *_ = nodes.values()
+        table = await Caller(first, session).create()
+        yield [site_of(node, session, table) for node in nodes.values()]
+
+
+def test_three_sites_write_one_table_and_have_equal_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path, "ABC") as (a, b, c):
+            for version, site in enumerate((a, b, c, b, a), start=1):
+                assert await site.caller.version() == version - 1
+                await site.write(version)
+            for site in (a, b, c):
+                await site.placed(5)
+                assert await site.caller.version() == 5
+            assert a.files() == b.files() == c.files()
+            # Six versions, and a file of each.
+            assert len(a.files()) == 12
+
+    asyncio.run(main())
+
+
+def test_a_file_whose_rows_are_only_marked_as_deleted_does_not_travel_again(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            add = a.table.add(b"many rows")
+            commit = a.table.stage(1, add)
+            assert (await a.caller.commit(a.table.update(commit)))[0] == 200
+            await b.placed(1)
+            vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1}
+            marked = {"add": add["add"] | {"deletionVector": vector}}
+            removed = {"remove": {"path": add["add"]["path"]}}
+            commit = b.table.stage(2, marked, removed)
+            assert (await b.caller.commit(b.table.update(commit)))[0] == 200
+            await a.placed(2)
+            assert a.files() == b.files()
+            (ordered,) = b.caller.node.base.journal.read_ordered_commits(b.table.table_id, 1)
+            assert [file.path.split("/")[-1] for file in ordered.files] == [f"{2:020}.json"]
+
+    asyncio.run(main())
+
+
+def test_who_loses_reads_the_files_of_who_won(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            both = (a, b)
+            bodies = [site.table.update(site.table.stage(1, site.table.add())) for site in both]
+            found = await asyncio.gather(
+                *(site.caller.commit(body) for site, body in zip(both, bodies, strict=True))
+            )
+            assert sorted(status for status, _ in found) == [200, 409]
+            lost = [status for status, _ in found].index(409)
+            assert told(found[lost]) == LOST
+            # At this moment, not later: the loser reads the version, and all that it adds.
+            loser, winner = both[lost], both[1 - lost]
+            raw = loser.table.published(1).read_bytes()
+            assert raw == winner.table.published(1).read_bytes()
+            added = [json.loads(line).get("add") for line in raw.splitlines()]
+            for add in filter(None, added):
+                assert (loser.directory / add["path"]).read_bytes() == b"rows"
+            await loser.write(2)
+            await winner.placed(2)
+            names = {path for path in winner.files() if path.endswith(".json")}
+            assert names == {f"_delta_log/{version:020}.json" for version in range(3)}
+
+    asyncio.run(main())
+
+
+def test_a_changed_file_changes_no_version(tmp_path: Path) -> None:
+    """What was answered is what is placed, whatever happens in the directory afterwards."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            commit = a.table.stage(1, a.table.add())
+            raw = a.table.staged(commit["file-name"]).read_bytes()
+            assert (await a.caller.commit(a.table.update(commit)))[0] == 200
+            a.table.staged(commit["file-name"]).write_bytes(b"x")
+            await b.placed(1)
+            assert b.table.published(1).read_bytes() == raw
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def pair(directory: Path, ports: dict[str, int]) -> AsyncIterator[list[Node]]:
+    """Run two nodes at ports that a restart finds again."""
+    async with AsyncExitStack() as stack:
+        nodes = []
+        for name, port in ports.items():
+            listener = socket.create_server(("127.0.0.1", port))
+            config = config_of(directory, name, ports)
+            nodes.append(await stack.enter_async_context(serving(config, listener)))
+        await until(lambda: all(node.membership.joining.proven for node in nodes))
+        yield nodes
+
+
+@pytest.mark.parametrize("step", ["nothing is placed", "files are placed", "all is placed"])
+def test_a_node_that_ends_while_it_places_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A version is ordered at B, whose node ends before its journal says that it is placed."""
+    ports = free_ports("AB")
+
+    async def main() -> None:
+        async with pair(tmp_path, ports) as (a, b), aiohttp.ClientSession() as session:
+            table = await Caller(a, session).create()
+            one, two = (site_of(node, session, table) for node in (a, b))
+            await two.placed(0)
+            placer, ended = b.catalog.placer, asyncio.Event()
+
+            async def whole(commit: Any) -> None:
+                ended.set()
+                raise OSError("ended")
+
+            def place(commit: Any, before: Any) -> Any:
+                if step == "all is placed":
+                    CommitPlacer._place(placer, commit, before)
+                b.base.loop.call_soon_threadsafe(ended.set)
+                raise OSError("ended")
+
+            def publish(uuid: str, version: int, content: bytes) -> None:
+                place(None, None)
+
+            if step == "nothing is placed":
+                monkeypatch.setattr(placer, "_whole", whole)
+            elif step == "all is placed":
+                monkeypatch.setattr(placer, "_place", place)
+            else:
+                monkeypatch.setattr(placer._places, "publish", publish)
+            monkeypatch.setattr("sparktxlog.runtime.commit_tables.commit_placer._RETRY_S", 3_600)
+            await one.write(1)
+            await asyncio.wait_for(ended.wait(), 60)
+            assert two.table.published(1).exists() == (step == "all is placed")
+        monkeypatch.undo()
+        async with pair(tmp_path, ports) as (a, b), aiohttp.ClientSession() as session:
+            one, two = (site_of(node, session, table) for node in (a, b))
+            await two.placed(1)
+            await two.write(2)
+            await one.placed(2)
+            assert one.files() == two.files()
+
+    asyncio.run(main())
+
+
+def test_a_lost_file_is_fetched_from_another_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await b.placed(0)
+            placer = b.caller.node.catalog.placer
+            damaged = False
+
+            async def whole(commit: Any) -> None:
+                nonlocal damaged
+                for file in () if damaged else commit.files:
+                    path = Path(b.caller.node.payloads.path(file.path))
+                    path.unlink()
+                damaged = True
+                await CommitPlacer._whole(placer, commit)
+
+            monkeypatch.setattr(placer, "_whole", whole)
+            await a.write(1)
+            await b.placed(1)
+            assert damaged
+            assert a.files() == b.files()
+
+    asyncio.run(main())
+
+
+def test_a_drop_while_a_commit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await b.placed(0)
+            placer, go_on = b.caller.node.catalog.placer, asyncio.Event()
+
+            async def whole(commit: Any) -> None:
+                await go_on.wait()
+                await CommitPlacer._whole(placer, commit)
+
+            monkeypatch.setattr(placer, "_whole", whole)
+            body = await a.write(1)
+            waiting = asyncio.create_task(b.caller.version())
+            assert (await a.caller.ask("DELETE", path_of("t")))[0] == 204
+            await b.caller.node.reach(3, 60)
+            go_on.set()
+            # Who asked before the drop is told what it asked for, later ones that it is gone.
+            assert await waiting == 1
+            gone = (404, "NoSuchTableException")
+            assert told(await b.caller.ask("GET", path_of("t"))) == gone
+            assert told(await b.caller.commit(body)) == gone
+            await b.placed(1)
+            assert a.files() == b.files()
+            # Its name is free, for another table.
+            assert (await b.caller.create()).table_id != a.table.table_id
+
+    asyncio.run(main())
+
+
+def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            other = await b.caller.create("other")
+            await b.placed(0)
+            add = a.table.add()
+            path = b.directory / add["add"]["path"]
+            path.write_bytes(b"else")
+            commit = a.table.stage(1, add)
+            assert (await a.caller.commit(a.table.update(commit)))[0] == 200
+            status, answer = await b.caller.ask("GET", path_of("t"))
+            assert status == 500
+            assert str(path) in answer["error"]["message"]
+            assert not b.table.published(1).exists()
+            (warning,) = b.caller.node.status()["warnings"]
+            assert str(path) in warning["text"]
+            body = other.update(other.stage(1, other.add()))
+            assert (await b.caller.commit(body, "other"))[0] == 200
+            status, listed = await b.caller.ask(
+                "GET", "/api/2.1/unity-catalog/tables?catalog_name=tx&schema_name=default"
+            )
+            assert [one["name"] for one in listed["tables"]] == ["other", "t"]
+            path.unlink()
+            assert await b.caller.version() == 1
+            assert b.caller.node.status()["warnings"] == []
+            assert a.files() == b.files()
+
+    asyncio.run(main())

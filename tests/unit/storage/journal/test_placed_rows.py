@@ -1,0 +1,179 @@
+"""Ordered commits in the journal: their files, what is placed, and what a snapshot leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.segments import segment
+from tests.support.storage_samples import entries_of, run_of, staged_of
+
+from sparktxlog.model.commit_table import (
+    CommitKind,
+    CommitOperation,
+    CommitTable,
+    commit_file_name,
+    commit_file_prefix,
+)
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.storage.interfaces import (
+    AppendQueue,
+    DropPlaced,
+    ExpireLog,
+    MarkPublished,
+    OrderedCommit,
+    PutPlaced,
+    ResetJournal,
+)
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.payload_expiry import named_files
+
+T = "00000000-0000-4000-8000-000000000001"
+
+
+def _id(version: int) -> bytes:
+    return bytes([version + 1]) * 16
+
+
+def _files(version: int) -> tuple[StagedFile, ...]:
+    prefix = commit_file_prefix(_id(version), T)
+    names = ("x.parquet", commit_file_name(version))
+    return tuple(staged_of(prefix + name, name.encode(), rows=0) for name in names)
+
+
+def _operation(version: int) -> CommitOperation:
+    kind, name = (CommitKind.COMMIT, "") if version else (CommitKind.CREATE, "s.t")
+    return CommitOperation(kind=kind, uuid=T, name=name, version=version, timestamp=version + 5)
+
+
+#: Version 0 at position 1, and so on.
+RUNS = [
+    run_of(seq=v + 1, ids=_id(v), commits=((0, _operation(v)),), commit_files=_files(v))
+    for v in range(3)
+]
+ENTRIES = entries_of(RUNS)
+TABLES = [
+    CommitTable(
+        uuid=T, name="s.t", version=v, timestamp=v + 5, transaction_id=_id(v), position=v + 1
+    )
+    for v in range(3)
+]
+
+
+def _commit(version: int, files: tuple[StagedFile, ...] | None = None) -> OrderedCommit:
+    return OrderedCommit(
+        uuid=T,
+        version=version,
+        timestamp=version + 5,
+        position=version + 1,
+        transaction_id=_id(version),
+        files=_files(version) if files is None else files,
+    )
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """A journal in which version 0 to 2 are ordered and published."""
+    found = Journal(tmp_path)
+    for run, entry, table in zip(RUNS, ENTRIES, TABLES, strict=True):
+        found.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
+    hashes = {"from_hash": bytes(32).hex(), "to_hash": ENTRIES[1].chain_hash.hex()}
+    found.write([MarkPublished(position=2, version=1, segment=replace(segment(1, 2), **hashes))])
+    yield found
+    found.close()
+
+
+def test_versions_wait_with_their_files_until_they_are_placed(journal: Journal) -> None:
+    assert journal.read_ordered_commits(T, -1) == [_commit(0), _commit(1), _commit(2)]
+    assert journal.read_commits_at(2) == [_commit(1)]
+    assert (journal.read_unplaced(0), journal.read_unplaced(3)) == ([T], [])
+    assert journal.read_placed(T) is None
+    journal.write([PutPlaced(uuid=T, version=1, state=b"state")])
+    assert journal.read_placed(T) == b"state"
+    assert journal.read_unplaced(0) == [T]
+    journal.write([PutPlaced(uuid=T, version=2, state=b"later")])
+    assert (journal.read_placed(T), journal.read_unplaced(0)) == (b"later", [])
+
+
+@pytest.mark.parametrize("placed", [-1, 0, 2])
+def test_files_go_once_they_are_placed_and_the_log_is_shortened(
+    journal: Journal, placed: int
+) -> None:
+    if placed >= 0:
+        journal.write([PutPlaced(uuid=T, version=placed, state=b"state")])
+    assert journal.read_done_commits() == [], "a peer may ask for them"
+    journal.write([DropPlaced(position=3)])
+    assert len(journal.read_kept_commits()) == 3
+    journal.write([ExpireLog(position=2, chain_hash=ENTRIES[1].chain_hash)])
+    done = [_commit(version) for version in range(3) if version <= min(placed, 1)]
+    assert journal.read_done_commits() == done
+    journal.write([DropPlaced(position=2)])
+    kept = [version for version in range(3) if version > min(placed, 1)]
+    assert journal.read_kept_commits() == [_commit(version) for version in kept]
+    paths = {file.path for version in kept for file in _files(version)}
+    assert named_files(journal, 2) == paths
+
+
+def test_a_drop_leaves_what_waits(journal: Journal) -> None:
+    run = run_of(seq=4, commits=((0, CommitOperation(kind=CommitKind.DROP, uuid=T)),))
+    (entry,) = entries_of([run], after=3, previous=ENTRIES[2].chain_hash)
+    dropped = replace(TABLES[2], is_dropped=True, position=4)
+    journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(dropped,))])
+    assert journal.read_ordered_commits(T, 1) == [_commit(2)]
+
+
+def test_a_commit_without_files_says_that_there_are_none(journal: Journal) -> None:
+    run = run_of(seq=4, commits=((0, _operation(3)),))
+    (entry,) = entries_of([run], after=3, previous=ENTRIES[2].chain_hash)
+    table = replace(TABLES[2], version=3, timestamp=8, position=4, transaction_id=_id(3))
+    journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
+    assert journal.read_ordered_commits(T, 2) == [_commit(3, files=())]
+
+
+def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal) -> None:
+    snapshot = journal.read_snapshot()
+    reset = ResetJournal(snapshot=snapshot, node_id=NodeId("b"))
+    fresh = Journal(tmp_path / "fresh")
+    fresh.write([reset])
+    assert fresh.read_ordered_commits(T, -1) == [_commit(1, files=())]
+    assert fresh.read_unplaced(0) == [T]
+    fresh.close()
+    gone = replace(snapshot, commit_tables=(replace(TABLES[1], is_dropped=True),))
+    fresh = Journal(tmp_path / "dropped")
+    fresh.write([replace(reset, snapshot=gone)])
+    assert fresh.read_unplaced(0) == []
+    fresh.close()
+
+
+def test_a_node_that_lagged_keeps_what_it_has_of_the_same_history(
+    tmp_path: Path, journal: Journal
+) -> None:
+    reset = ResetJournal(snapshot=journal.read_snapshot(), node_id=NodeId("b"))
+    lagging = Journal(tmp_path / "lagging")
+    for run, entry, table in zip(RUNS[:2], ENTRIES, TABLES, strict=False):
+        lagging.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
+    lagging.write([PutPlaced(uuid=T, version=0, state=b"state"), reset])
+    assert lagging.read_placed(T) == b"state"
+    assert lagging.read_ordered_commits(T, 0) == [_commit(1)]
+    lagging.close()
+
+
+@pytest.mark.parametrize("problem", ["another commit", "later"])
+def test_what_is_of_another_history_is_forgotten(
+    tmp_path: Path, journal: Journal, problem: str
+) -> None:
+    snapshot = journal.read_snapshot()
+    other = replace(TABLES[1], transaction_id=_id(9))
+    if problem == "later":
+        other = TABLES[0]
+    journal.write([PutPlaced(uuid=T, version=1, state=b"state")])
+    journal.write(
+        [ResetJournal(snapshot=replace(snapshot, commit_tables=(other,)), node_id=NodeId("b"))]
+    )
+    assert journal.read_placed(T) is None
+    (kept,) = journal.read_ordered_commits(T, -1)
+    assert (kept.version, kept.transaction_id) == (other.version, other.transaction_id)
+    assert kept.files == ()
