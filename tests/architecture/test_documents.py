@@ -212,7 +212,6 @@ def test_the_architecture_names_what_is_there() -> None:
         "payloads/",
         "quarantine/",
         "snapshots/",
-        "staged_commits/",
         "lake/",
         "leases/",
         "_sparktxlog/",

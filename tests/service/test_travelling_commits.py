@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,11 +17,16 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
-from tests.service.test_catalog_api import Caller, told
+from tests.service.test_catalog_api import Caller, catalog, told
+from tests.service.test_lost_front import FRONT
 from tests.service.test_start_behind_a_snapshot import free_ports
-from tests.support.delta_writer import StagedTable, path_of
+from tests.support.delta_writer import BEGIN, StagedTable, info_of, lines_of, path_of
 
+from sparktxlog.codec.commit_requests import committing
+from sparktxlog.model.receipt import Level
+from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
+from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 
 LOST = (409, "CommitVersionConflictException")
@@ -162,15 +169,17 @@ def test_a_changed_file_changes_no_version(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def pair(directory: Path, ports: dict[str, int]) -> AsyncIterator[list[Node]]:
-    """Run two nodes at ports that a restart finds again."""
+async def pair(
+    directory: Path, ports: dict[str, int], *, proven: bool = True
+) -> AsyncIterator[list[Node]]:
+    """Run nodes at ports that a restart finds again."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, port in ports.items():
             listener = socket.create_server(("127.0.0.1", port))
             config = config_of(directory, name, ports)
             nodes.append(await stack.enter_async_context(serving(config, listener)))
-        await until(lambda: all(node.membership.joining.proven for node in nodes))
+        await until(lambda: not proven or all(n.membership.joining.proven for n in nodes))
         yield nodes
 
 
@@ -303,5 +312,87 @@ def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
             assert await b.caller.version() == 1
             assert b.caller.node.status()["warnings"] == []
             assert a.files() == b.files()
+
+    asyncio.run(main())
+
+
+def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(tmp_path: Path) -> None:
+    """A copy of the directory from another site is all that it needs."""
+    ports = free_ports("ABC")
+
+    async def main() -> None:
+        async with pair(tmp_path, ports) as (a, b, _), aiohttp.ClientSession() as session:
+            table = await Caller(a, session).create()
+            one, two = (site_of(node, session, table) for node in (a, b))
+            for version in (1, 2, 3):
+                await one.write(version)
+            await two.placed(3)
+            await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
+        (tmp_path / "B" / FRONT).unlink()
+        before = two.directory.rename(tmp_path / "before")
+        for _ in ("joins", "has the snapshot"):
+            async with pair(tmp_path, ports, proven=False) as (_, b, _):
+                assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
+        async with pair(tmp_path, ports) as (a, b, _), aiohttp.ClientSession() as session:
+            one, two = (site_of(node, session, table) for node in (a, b))
+            status, answer = await two.caller.ask("GET", path_of("t"))
+            assert status == 500
+            said = answer["error"]["message"]
+            assert "'default.t' lacks versions at this site: 0 to 3" in said
+            assert f"Copy the table's directory {table.table_id}" in said
+            (warning,) = b.status()["warnings"]
+            assert warning == {"code": "commit-table-not-placed", "text": said}
+            await until(lambda: all(n.base.master.phase is Phase.NORMAL for n in (a, b)), 30)
+            # Other tables work, and so does this one at the other site.
+            other = await two.caller.create("other")
+            await one.write(4)
+            shutil.copytree(before, two.directory)
+            (two.directory / "_delta_log" / f"{3:020}.json").unlink()
+            status, answer = await two.caller.ask("GET", path_of("t"))
+            assert "site: 3;" in answer["error"]["message"]
+            shutil.copytree(one.directory, two.directory, dirs_exist_ok=True)
+            (two.directory / "_delta_log" / f"{4:020}.json").unlink()
+            assert await two.caller.version() == 4
+            assert b.status()["warnings"] == []
+            await two.write(5)
+            await one.placed(5)
+            assert one.files() == two.files()
+            assert other.published(0).exists()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("problem", ["bytes", "timestamp", "file"])
+def test_a_copy_is_compared_with_what_the_log_knows(tmp_path: Path, problem: str) -> None:
+    """Version 1 is known without files: as after a snapshot."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            identity = uuid.uuid4().bytes
+            operation = committing(identity, table.table_id, 1, BEGIN + 1)
+            await caller.node.submit(operation, level=Level.ORDERED, timeout=60)
+            lacks = await caller.ask("GET", path_of("t"))
+            assert "site: 1; version 1 is missing" in lacks[1]["error"]["message"]
+            add = table.add()
+            at = BEGIN + 2 if problem == "timestamp" else BEGIN + 1
+            path = table.directory / add["add"]["path"]
+            raw = lines_of(info_of(at), add)
+            if problem == "bytes":
+                raw = raw[:-9]
+            if problem == "file":
+                path.unlink()
+            table.published(1).write_bytes(raw)
+            status, answer = await caller.ask("GET", path_of("t"))
+            assert status == 500
+            expected = {
+                "bytes": "version 1 cannot be read",
+                "timestamp": "another commit than the log has",
+                "file": "which is not at this site",
+            }
+            assert expected[problem] in answer["error"]["message"]
+            path.write_bytes(b"rows")
+            table.published(1).write_bytes(lines_of(info_of(BEGIN + 1), add))
+            assert await caller.version() == 1
 
     asyncio.run(main())

@@ -8,7 +8,8 @@ next one, and each repeatable after a kill:
    node of the kept log, with O(log n) small requests;
 2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
-3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`;
+3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`; commit tables
+   move to `.set-aside/<id>` beside where they were, because Spark would read the abandoned side;
 4. an empty journal replaces the old one; it only holds the order to join under the next
    incarnation.  So the node starts like one that lost its disk, and founds no log meanwhile.
 
@@ -49,6 +50,7 @@ from sparktxlog.runtime.giving_way.giving_up import (
 )
 from sparktxlog.runtime.membership.founding import core_config, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order, keep_order
+from sparktxlog.storage.commit_tables.table_places import set_tables_aside
 from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
@@ -278,6 +280,7 @@ class _Act:
                     old.rename(free_name(directory / old.name))
                     sync_directory(old.parent)
             sync_directory(directory)
+            set_tables_aside(self._config.commit_table_dir, directory.name)
             if prepared.exists():
                 shutil.rmtree(prepared)
         except OSError as error:

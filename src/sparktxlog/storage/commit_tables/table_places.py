@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.storage.durability import (
+    free_name,
     link_or_copy,
     storing,
     sync_directory,
@@ -24,9 +25,28 @@ from sparktxlog.storage.durability import (
 )
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Where tables of an abandoned history are, below the root.
+SET_ASIDE = ".set-aside"
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20
+
+
+def set_tables_aside(root: Path, name: str) -> None:
+    """Move all tables of a node that leaves its history to `<root>/.set-aside/<name>`, durably.
+
+    Raises:
+        OSError: Some may be moved; try again.
+    """
+    if not root.is_dir():
+        return
+    aside = root / SET_ASIDE / name
+    for directory in sorted(root.iterdir()):
+        if _UUID.fullmatch(directory.name):
+            aside.mkdir(parents=True, exist_ok=True)
+            directory.rename(free_name(aside / directory.name))
+    if aside.is_dir():
+        sync_parents([aside / "x"], root)
 
 
 class TablePlaces:

@@ -269,6 +269,9 @@ class Quarantine:
             at = rows.schema.get_field_index("outcome")
             rows = rows.set_column(at, rows.schema.field(at), outcome)
         for entry in entries:
+            assert entry.payload is not None
+            for file in read_manifest(entry.payload).commit_files:
+                notes.gone(entry.entry.position, [] if self._files.keep(file.path) else [file.path])
             for block, position in self._blocks(entry):
                 if block.definition is not None:
                     notes.creates.setdefault(position, []).append(block.definition)

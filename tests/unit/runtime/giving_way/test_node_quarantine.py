@@ -27,6 +27,12 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import (
     LocalProtocolError,
 )
+from sparktxlog.model.commit_table import (
+    CommitKind,
+    CommitOperation,
+    commit_file_name,
+    commit_file_prefix,
+)
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Block, Mark, OperationKind
 from sparktxlog.protocol.words.messages import Rejection, Verdict
@@ -196,6 +202,34 @@ def test_staged_files_stay_when_the_payload_store_forgets_them(
         '{"b/orders/1.parquet":{"land":"NO"}}',
         None,
     ]
+
+
+def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
+    node: Node, other: OtherNode
+) -> None:
+    table = str(uuid.UUID(int=7))
+    raw, identity = b"the commit", bytes(16)
+    path = commit_file_prefix(identity, table) + commit_file_name(1)
+    node.payloads.take_in(path, raw)
+    operation = CommitOperation(kind=CommitKind.COMMIT, uuid=table, version=1, timestamp=5)
+    file = staged_of(path, raw, rows=0)
+    node.order(
+        [run_of(seq=4, origin="B", ids=identity, commits=((0, operation),), commit_files=(file,))]
+    )
+    root = node.config.commit_table_dir
+    placed = root / table / commit_file_name(1)
+    placed.parent.mkdir(parents=True)
+    placed.write_bytes(raw)
+    (root / "notes").mkdir()
+    done = quarantine_node(node.config, other)
+    assert not (root / table).exists()
+    aside = root / ".set-aside" / done.quarantine_id / table
+    assert (aside / commit_file_name(1)).read_bytes() == raw
+    assert (root / "notes").is_dir(), "what is no table stays"
+    (row,) = node.kept()
+    assert row["remark"] is None
+    Path(node.payloads.path(path)).unlink()
+    assert (Path(row["files_root"]) / path).read_bytes() == raw
 
 
 def city_run(seq: int) -> PutRun:
