@@ -248,6 +248,7 @@ class CommitPlacer:
             self._check_files(uuid, version, content)
             state = found
         assert state is not None, "version 0 was just read"
+        self._places.place(uuid, {})
         return state
 
     def _check_files(self, uuid: str, version: int, content: CommitContent) -> None:

@@ -202,8 +202,8 @@ class TablePlaces:
         """
         directory = self._root / uuid
         with storing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / _LOG).mkdir(exist_ok=True)
+            # A writer stages there; it makes no directory in a table that it did not create.
+            (directory / _LOG / _STAGED).mkdir(parents=True, exist_ok=True)
         for relative, source in sources.items():
             path = directory / relative
             with storing(path):

@@ -1,0 +1,103 @@
+"""Spark at two sites: the same statements on one commit table, each through its own node."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.delta_writer import path_of
+from tests.support.node_processes import NodeProcess, free_ports, wait_until
+
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+    """Two nodes that are each other's peer."""
+    directory = tmp_path_factory.mktemp("sites")
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    found = {
+        name: NodeProcess(directory, name, port, {n: p for n, p in ports.items() if n != name})
+        for name, port in ports.items()
+    }
+    try:
+        for node in found.values():
+            node.start()
+        for node in found.values():
+            node.wait_ready()
+        yield found
+    finally:
+        for node in found.values():
+            node.stop()
+
+
+@pytest.fixture(scope="module")
+def sites(
+    spark: SparkSession, nodes: dict[str, NodeProcess], plugin_classes: Path
+) -> Iterator[SparkSession]:
+    """The session, with the catalogs `a` and `b`: one at each node."""
+    jvm = spark.sparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
+    settings = {}
+    for name, node in nodes.items():
+        catalog = f"spark.sql.catalog.{name.lower()}"
+        settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"
+        settings |= {f"{catalog}.uri": node.url, f"{catalog}.token": "any"}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key in settings:
+        spark.conf.unset(key)
+
+
+def _directory(node: NodeProcess) -> Path:
+    """Return where a node has the table."""
+    with urllib.request.urlopen(node.url + path_of("t"), timeout=30) as answer:
+        location: str = json.load(answer)["metadata"]["location"]
+    return Path(location.removeprefix("file:"))
+
+
+def _history(directory: Path) -> dict[str, bytes]:
+    """Return all versions of a table, and the files that they need; a writer may leave others."""
+    versions = sorted((directory / "_delta_log").glob("0*[0-9].json"))
+    needed = [one.path for path in versions for one in read_commit_file(path.read_bytes()).files]
+    paths = {str(path.relative_to(directory)) for path in versions} | set(needed)
+    return {path: (directory / path).read_bytes() for path in paths}
+
+
+def test_the_same_statements_at_both_sites_make_one_history(
+    sites: SparkSession, nodes: dict[str, NodeProcess]
+) -> None:
+    sites.sql("CREATE TABLE a.default.t (id BIGINT, v STRING) USING delta")
+    wait_until(lambda: _directory(nodes["B"]), what="B has the table")
+    for number, site in enumerate("abab"):
+        sites.sql(f"INSERT INTO {site}.default.t VALUES ({number}, 'new at {site}')")
+        sites.sql(
+            f"MERGE INTO {site}.default.t AS t USING (SELECT {number} AS id) AS s ON t.id = s.id "
+            f"WHEN MATCHED THEN UPDATE SET v = 'merged at {site}' WHEN NOT MATCHED THEN INSERT "
+            "(id) VALUES (s.id)"
+        )
+    sites.sql("DELETE FROM b.default.t WHERE id = 0")
+    found = {
+        site: sorted(tuple(row) for row in sites.sql(f"SELECT * FROM {site}.default.t").collect())
+        for site in "ab"
+    }
+    expected = [(1, "merged at b"), (2, "merged at a"), (3, "merged at b")]
+    assert found == {"a": expected, "b": expected}
+    histories = [
+        [row.operation for row in sites.sql(f"DESCRIBE HISTORY {site}.default.t").collect()]
+        for site in "ab"
+    ]
+    assert histories[0] == histories[1] == ["DELETE", *["MERGE", "WRITE"] * 4, "CREATE TABLE"]
+    one, two = (_directory(nodes[name]) for name in "AB")
+    assert one != two
+    history = _history(one)
+    assert history == _history(two)
+    assert {f"_delta_log/{version:020}.json" for version in range(10)} <= history.keys()
