@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import cluster, until
+from tests.service.test_catalog_api import catalog
 from tests.service.test_replica_routes import create, give_replica
 
 from sparktxlog.runtime.log import published_log
@@ -39,5 +40,42 @@ def test_what_is_older_than_its_limit_expires(
                 done = await node.maintain()
                 assert (done.pruned_to, list(done.limits)) == (kept_after, limits)
             assert node.status()["kept_after"] == 1
+
+    asyncio.run(main())
+
+
+def test_files_of_a_commit_stay_until_it_is_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log expires after a week, whether or not a version could be placed."""
+    wall_us = published_log.wall_us
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            node = caller.node
+            await create(node)
+            table = await caller.create()
+            commit = table.stage(1, table.add())
+            raw = table.staged(commit["file-name"]).read_bytes()
+            table.published(1).write_bytes(b"foreign")
+            assert (await caller.commit(table.update(commit)))[0] == 500
+            await until(lambda: node.base.published.value == 3, 10)
+            await give_replica(node, 10)
+            monkeypatch.setattr(published_log, "wall_us", lambda: wall_us() + 200 * _HOUR_US)
+            first, second = (commit.files for commit in node.base.journal.read_kept_commits())
+            done = await node.maintain()
+            # What is placed went, each a commit file and a data file.
+            assert (done.pruned_to, done.files, len(first), len(second)) == (3, 2, 2, 2)
+            assert not Path(node.payloads.path(first[0].path)).exists()
+            for file in second:
+                node.payloads.verify(file)
+            table.published(1).unlink()
+            assert await caller.version() == 1
+            assert table.published(1).read_bytes() == raw
+            assert (await node.maintain()).files == 2
+            assert node.base.journal.read_kept_commits() == []
+        async with catalog(tmp_path) as caller:
+            assert await caller.version() == 1
+            assert (await caller.commit(table.update(table.stage(2, table.add()))))[0] == 200
 
     asyncio.run(main())
