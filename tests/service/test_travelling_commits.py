@@ -7,8 +7,9 @@ import hashlib
 import json
 import shutil
 import socket
+import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.interfaces import AppendQueue, Write
 
 LOST = (409, "CommitVersionConflictException")
 
@@ -151,6 +153,66 @@ def test_who_loses_reads_the_files_of_who_won(tmp_path: Path) -> None:
             await winner.placed(2)
             names = {path for path in winner.files() if path.endswith(".json")}
             assert names == {f"_delta_log/{version:020}.json" for version in range(3)}
+
+    asyncio.run(main())
+
+
+def test_nobody_is_told_before_the_version_is_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as both:
+            go_on = asyncio.Event()
+            for site in both:
+                await site.placed(0)
+                placer = site.caller.node.catalog.placer
+
+                async def whole(commit: Any, placer: CommitPlacer = placer) -> None:
+                    await go_on.wait()
+                    await CommitPlacer._whole(placer, commit)
+
+                monkeypatch.setattr(placer, "_whole", whole)
+            asked = [
+                asyncio.create_task(site.caller.commit(site.table.update(site.table.stage(1))))
+                for site in both
+            ]
+            await until(lambda: all(site.caller.node.base.ordered.value == 3 for site in both))
+            done, _ = await asyncio.wait(asked, timeout=0.5)
+            assert not done
+            go_on.set()
+            assert sorted(status for status, _ in await asyncio.gather(*asked)) == [200, 409]
+
+    asyncio.run(main())
+
+
+def test_who_asks_waits_until_what_is_ordered_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await b.placed(0)
+            base, go_on = b.caller.node.base, threading.Event()
+            write = base.journal.write
+
+            def late(writes: Sequence[Write]) -> None:
+                if any(isinstance(one, AppendQueue) for one in writes):
+                    assert go_on.wait(60)
+                write(writes)
+
+            monkeypatch.setattr(base.journal, "write", late)
+            try:
+                writing = asyncio.create_task(a.write(1))
+                tables = base.master.commit_tables
+                await until(lambda: tables[a.table.table_id].version == 1)
+                asked = asyncio.create_task(b.caller.version())
+                # The placer itself waits for the position, and so does who asks.
+                awaited = base.ordered._waiting
+                await until(lambda: asked.done() or [one[0] for one in awaited].count(2) == 2)
+            finally:
+                go_on.set()
+            assert await asked == 1
+            await writing
+            assert a.files() == b.files()
 
     asyncio.run(main())
 
