@@ -293,17 +293,16 @@ class CommitCatalog:
             return shown  # a repeat that comes so late that its id is forgotten
         self._check_etag(state, update.etag)
         self._check_backfilled(state, update.backfilled)
-        if proposed.version > state.version + 1:
-            # It could become the next version later, when nobody has checked it against that.
+        if proposed.version != state.version + 1:
+            # A later one could become the next version when nobody has checked it against that.
+            # An earlier one would lose wherever it is ordered: another commit has its version.
             raise VersionConflictError(
                 f"version {proposed.version} was asked for, the newest one of {table.name!r} is "
                 f"{state.version}",
                 table=table.name,
                 version=state.version,
             )
-        # One that is late has lost, and the log says so.
-        before = state if proposed.version == state.version + 1 else None
-        files = await self._run(self._secure, uuid, before, update, proposed)
+        files = await self._run(self._secure, uuid, state, update, proposed)
         receipt = await self._submits.submit(
             committing(transaction_id, uuid, proposed.version, proposed.timestamp, files=files),
             level=Level.ORDERED,
@@ -328,7 +327,7 @@ class CommitCatalog:
         return staged == self._places.published(uuid, proposed.version)
 
     def _secure(
-        self, uuid: str, before: DeltaTableState | None, update: Update, proposed: ProposedCommit
+        self, uuid: str, before: DeltaTableState, update: Update, proposed: ProposedCommit
     ) -> tuple[StagedFile, ...]:
         """Check a staged commit and all that it adds; return its files; runs in a thread."""
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
@@ -340,9 +339,8 @@ class CommitCatalog:
                 field="timestamp",
                 value=proposed.timestamp,
             )
-        if before is not None:
-            before.after(content).check(uuid)
-            check_changes(update, before, content)
+        before.after(content).check(uuid)
+        check_changes(update, before, content)
         return self._taken_in(uuid, proposed.version, proposed.transaction_id, raw, content)
 
     async def _ordered(self, uuid: str, version: int) -> ShownTable:
