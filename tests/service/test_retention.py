@@ -54,11 +54,11 @@ def test_files_of_a_commit_stay_until_it_is_placed(
         async with catalog(tmp_path) as caller:
             node = caller.node
             await create(node)
-            table = await caller.create()
+            table = await caller.create("c")
             commit = table.stage(1, table.add())
             raw = table.staged(commit["file-name"]).read_bytes()
             table.published(1).write_bytes(b"foreign")
-            assert (await caller.commit(table.update(commit)))[0] == 500
+            assert (await caller.commit(table.update(commit), "c"))[0] == 500
             await until(lambda: node.base.published.value == 3, 10)
             await give_replica(node, 10)
             monkeypatch.setattr(published_log, "wall_us", lambda: wall_us() + 200 * _HOUR_US)
@@ -70,12 +70,12 @@ def test_files_of_a_commit_stay_until_it_is_placed(
             for file in second:
                 node.payloads.verify(file)
             table.published(1).unlink()
-            assert await caller.version() == 1
+            assert await caller.version("c") == 1
             assert table.published(1).read_bytes() == raw
             assert (await node.maintain()).files == 2
             assert node.base.journal.read_kept_commits() == []
         async with catalog(tmp_path) as caller:
-            assert await caller.version() == 1
-            assert (await caller.commit(table.update(table.stage(2, table.add()))))[0] == 200
+            assert await caller.version("c") == 1
+            assert (await caller.commit(table.update(table.stage(2, table.add())), "c"))[0] == 200
 
     asyncio.run(main())

@@ -56,3 +56,5 @@ def catalogs(
     yield
     for key in settings:
         spark.conf.unset(key)
+    # The session keeps the catalogs that it has loaded, and those of another node may have a name.
+    spark._jsparkSession.sessionState().catalogManager().reset()
