@@ -71,8 +71,9 @@ class Operator:
         newest = views[max(views)] if views else view
         if newest.lineage != view.lineage:
             return  # it was the other one that was let go on alone: two forks are a mistake
-        if newest.epoch > view.epoch and newest.elects({dead.name}):
-            return  # the other one went on without it
+        is_whole = newest.is_current(dead.name, dead.disk.incarnation)
+        if newest.elects({dead.name}) and (newest.epoch > view.epoch or is_whole):
+            return  # the other one has all votes: it went on by itself, or does once it is back
         if not view.elects({survivor.name}):
             self._world.marks.hit("forced")
             self._let_go_on_alone(survivor)
