@@ -112,7 +112,7 @@ class CommitCatalog:
     # -- questions ---------------------------------------------------------------------------------
 
     async def load(self, schema: str, name: str) -> ShownTable:
-        """Return a table at its newest version, once that is published here.
+        """Return a table at its newest version, once that is placed here.
 
         Raises:
             UnknownSchemaError, UnknownTableError: There is none (definite).

@@ -54,9 +54,14 @@ class SchemaNames:
             UnknownSchemaError: There is none (definite).
         """
         wanted = schema.lower()
-        for name in self.all():
+        for name in (DEFAULT_SCHEMA, *self._created):
             if name.lower() == wanted:
                 return name
+        # Only a schema that this node did not create is looked for among the tables.
+        for name in self._names():
+            found = name.partition(".")[0]
+            if found.lower() == wanted:
+                return found
         raise UnknownSchemaError(
             f"there is no schema {schema[:80]!r} at this node",
             hint="Create it first: CREATE SCHEMA.",
