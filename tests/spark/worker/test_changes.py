@@ -21,7 +21,6 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register
 from sparktxlog.errors import SynchroTimeoutError
 from sparktxlog.worker.apply import steps
-from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
@@ -122,16 +121,21 @@ class Killed(BaseException):
     """Ends a worker where it stands."""
 
 
-def killed_at_changes(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Kill the worker before or after its next Delta commit of a change, once."""
+def killed_at(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool) -> None:
+    """Kill the worker before or after it does a step the next time, once.
+
+    Args:
+        name: Of the step, as `sparktxlog.worker.apply.steps` calls it.
+    """
+    step = getattr(steps, name)
 
     def dying(*args: Any) -> None:
-        monkeypatch.setattr(steps, "alter_table", alter_table)
+        monkeypatch.setattr(steps, name, step)
         if after:
-            alter_table(*args)
+            step(*args)
         raise Killed
 
-    monkeypatch.setattr(steps, "alter_table", dying)
+    monkeypatch.setattr(steps, name, dying)
 
 
 def _many(session: SparkSession) -> DataFrame:
@@ -187,7 +191,7 @@ def test_columns_are_renamed_and_dropped(
         last = log.delete_keys("orders", session.createDataFrame([(5,)], "number bigint"))
         # A takes all of it in one batch, B went on from state to state; both are killed.
         for node, after in ((a, False), (b, True)):
-            killed_at_changes(monkeypatch, after=after)
+            killed_at(monkeypatch, "alter_table", after=after)
             with pytest.raises(Killed):
                 apply(spark, node, last.position)
             apply(spark, node, last.position)
@@ -245,7 +249,7 @@ def test_types_are_widened(
         upserted = [(1, 1.5, 2.5, noon, Decimal("1.2345"))]
         last = log.upsert("wide", session.createDataFrame(upserted, new))
         for node, after in ((a, True), (b, False)):
-            killed_at_changes(monkeypatch, after=after)
+            killed_at(monkeypatch, "alter_table", after=after)
             with pytest.raises(Killed):
                 apply(spark, node, last.position)
             apply(spark, node, last.position)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.copying.donor import apply_all
-from tests.spark.worker.test_changes import Killed, apply, check, recorded, rows
+from tests.spark.worker.test_changes import Killed, apply, check, killed_at, recorded, rows
 from tests.support.node_processes import Cluster, NodeProcess, running
 from tests.support.worker_log import LogBuilder, table
 
@@ -21,24 +20,11 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register
 from sparktxlog.errors import ConflictError, LocalProtocolError, NameTakenError, UnknownTableError
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.storage.dropped_tables import dropped_path, dropped_tables, put_aside
-from sparktxlog.worker.apply import steps
+from sparktxlog.storage.dropped_tables import dropped_path, dropped_tables
 from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-def killed_at_drops(monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Kill the worker before or after it moves the directory of a dropped table, once."""
-
-    def dying(*args: Any) -> None:
-        monkeypatch.setattr(steps, "put_aside", put_aside)
-        if after:
-            put_aside(*args)
-        raise Killed
-
-    monkeypatch.setattr(steps, "put_aside", dying)
 
 
 def test_a_table_is_dropped_and_created_again(
@@ -69,7 +55,7 @@ def test_a_table_is_dropped_and_created_again(
         client.drop_table("passing")
         last = client.upsert("orders", [{"id": 2, "n": 20}])
         for node, after in ((a, False), (b, True)):
-            killed_at_drops(monkeypatch, after=after)
+            killed_at(monkeypatch, "put_aside", after=after)
             with pytest.raises(Killed):
                 apply(spark, node, last.position)
             assert apply(spark, node, last.position) == last.position
