@@ -114,6 +114,11 @@ def test_a_late_copy_repeats_the_first_one_behind_its_acceptance() -> None:
     assert hunted(seed, LAYOUTS[seed % len(LAYOUTS)]) == ""
 
 
+def test_a_joiner_that_was_admitted_with_a_copied_disk_is_told_to_join_again() -> None:
+    """P30: the member had seen another disk of it, and stopped before it saw the admitted one."""
+    assert hunted(29, next(layout for layout in LAYOUTS if layout.name == "two-alone")) == ""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_hours_with_faults_violate_nothing() -> None:

@@ -271,6 +271,21 @@ def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
     assert judge.judge(replace(older, standing=None), "B") == 0  # an older release says nothing
 
 
+def test_an_admitted_disk_that_was_not_noted_is_told_to_join_again() -> None:
+    """The node stopped between the decision that admitted it and the note of its disk."""
+    judge = make_greeter(
+        A,
+        {"B": Place(urls=("http://b",), incarnation=3)},
+        {"B": "first"},
+        lambda *_: None,
+        is_linked=lambda node: False,
+        shortfall=lambda *_: "epoch 1, before 7",
+    )
+    standing = Standing(incarnation=3, start=2, epoch=1)
+    copied = replace(B, instance="third", incarnation=3, fresh=True, standing=standing)
+    assert judge.judge(copied, "B") == 4
+
+
 def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> None:
     linked = [True]
     judge = make_greeter(

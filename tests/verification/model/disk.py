@@ -106,8 +106,8 @@ class CoreDisk:
         self.starts = 0
         #: Names this disk; images of it bear the same name.
         self.instance = next(_instances)
-        #: Other nodes' names, as they were seen.
-        self.instances: dict[str, int] = {}
+        #: The disks and incarnations that other nodes showed.
+        self.instances: dict[str, tuple[int, int]] = {}
         self._watermarks: dict[str, int] = {}
         self._facts = facts
 

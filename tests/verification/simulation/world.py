@@ -348,8 +348,11 @@ class World:
         shown = self.rot(sender.name, sender.master.standing)
         master, disk, empty = reader.master, sender.disk, sender.disk.is_empty
         empty = empty and sender.name not in self.layout.witnesses  # it keeps no queue
-        seat, known = master.view.seat(sender.name), reader.disk.instances.get(sender.name)
+        known, shown_as = reader.disk.instances.get(sender.name, (None, 0))
+        seat = master.view.seat(sender.name)
         returned = seat is not None and disk.incarnation == seat.incarnation > 1
+        if returned and seat is not None and shown_as < seat.incarnation:
+            known = disk.instance  # it was admitted with another disk than it showed here before
         # What a node without a seat showed binds nobody: it is a stranger, and may come with
         # another disk.
         free = seat is None or returned or master.is_blank(sender.name)
@@ -380,7 +383,7 @@ class World:
                 self.join_anew(sender, master.view)
             return False  # two nodes with one id
         if admitted:
-            reader.disk.instances[sender.name] = disk.instance
+            reader.disk.instances[sender.name] = (disk.instance, disk.incarnation)
         self._greeted[reader.name, sender.name] = (reader.life, sender.life)
         greeted = Greeted(peer=NodeId(sender.name), standing=shown)
         reader.handle([greeted])
@@ -409,7 +412,8 @@ class World:
         other = self.nodes[peer]
         if self._greeted.pop((node.name, peer), None) == (node.life, other.life):
             # It may have greeted as a joiner: its disk is known since it was admitted.
-            node.disk.instances.setdefault(peer, other.disk.instance)
+            shown = (other.disk.instance, other.disk.incarnation)
+            node.disk.instances.setdefault(peer, shown)
 
     def _is_greeted(self, sender: str, reader: str) -> bool:
         """Return whether a node hears another one, as both are, after a greeting if need be."""
