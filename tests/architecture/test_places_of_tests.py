@@ -20,7 +20,6 @@ _CATALOG = "service/test_catalog_api.py"
 ELSEWHERE = {
     "codec/delta_catalog/catalog_answers.py": _CATALOG,
     "codec/delta_catalog/catalog_requests.py": _CATALOG,
-    "codec/delta_catalog/lockstep.py": _CATALOG,
     "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",
     "codec/partitions.py": "unit/storage/segments/test_publishing.py",

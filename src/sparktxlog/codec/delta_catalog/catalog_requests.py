@@ -7,6 +7,7 @@ version of it may add are ignored.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +172,21 @@ def read_update(request: UpdateTableRequest) -> Update:
         if told is None
         else converted(told.get("latest-published-version"), int, "latest-published-version"),
         changes=actions,
+    )
+
+
+def update_of(
+    uuid: str, commit: ProposedCommit, changes: Iterable[dict[str, Any]] = ()
+) -> UpdateTableRequest:
+    """Return the request that commits a staged commit.
+
+    Args:
+        uuid: That the table must have.
+        changes: The actions that say what the commit changes of the table's definition.
+    """
+    return UpdateTableRequest(
+        requirements=[Requirement(type="assert-table-uuid", uuid=uuid)],
+        updates=[{"action": ADD_COMMIT, "commit": msgspec.to_builtins(commit)}, *changes],
     )
 
 

@@ -98,8 +98,9 @@ class _File(msgspec.Struct, rename="camel"):
     deletion_vector: _Vector | None = None
 
 
-class _Removed(msgspec.Struct):
+class _Removed(msgspec.Struct, rename="camel"):
     path: str
+    deletion_vector: _Vector | None = None
 
 
 class _Domain(msgspec.Struct):
@@ -134,6 +135,9 @@ class CommitContent:
     protocol: TableProtocol | None
     #: Domain → its configuration as JSON text, None = removed.
     domains: dict[str, str | None]
+    #: Files of what the commit removes that it does not need itself; other deletion vectors of the
+    #: version may be in one of them.
+    removed: frozenset[str] = frozenset()
 
 
 _lines = msgspec.json.Decoder(_Line)
@@ -159,6 +163,7 @@ def read_commit_file(content: bytes) -> CommitContent:
     domains: dict[str, str | None] = {}
     files: dict[str, NeededFile] = {}
     removed = {_relative("remove.path", line.remove.path) for line in lines if line.remove}
+    vectors = [line.remove.deletion_vector for line in lines if line.remove]
     for line in lines:
         for file in (line.add, line.cdc):
             if file is not None:
@@ -175,6 +180,7 @@ def read_commit_file(content: bytes) -> CommitContent:
         metadata=metadata,
         protocol=protocol,
         domains=domains,
+        removed=frozenset({*removed, *(one.path for one in _vectors(vectors))} - files.keys()),
     )
 
 
@@ -193,10 +199,16 @@ def _single(field: str, found: Iterable[_T | None]) -> _T | None:
 
 
 def _needed(file: _File) -> list[NeededFile]:
-    needed = [NeededFile(path=_relative("add.path", file.path), size=file.size)]
-    vector = file.deletion_vector
-    if vector is None or vector.storage_type == "i":
-        return needed
+    data = NeededFile(path=_relative("add.path", file.path), size=file.size)
+    return [data, *_vectors([file.deletion_vector])]
+
+
+def _vectors(found: Iterable[_Vector | None]) -> list[NeededFile]:
+    """Return the files of deletion vectors that are not in the commit file itself."""
+    return [_vector_file(one) for one in found if one is not None and one.storage_type != "i"]
+
+
+def _vector_file(vector: _Vector) -> NeededFile:
     if vector.storage_type != "u" or len(vector.path_or_inline_dv) < _Z85_UUID:
         raise _wrong(
             "add.deletionVector.storageType",
@@ -212,7 +224,7 @@ def _needed(file: _File) -> list[NeededFile]:
     path = f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
     size = vector.offset + vector.size_in_bytes + _AROUND_A_VECTOR
     path = _relative("add.deletionVector.pathOrInlineDv", path)
-    return [*needed, NeededFile(path=path, size=size, is_exact=False)]
+    return NeededFile(path=path, size=size, is_exact=False)
 
 
 def _keep(files: dict[str, NeededFile], needed: NeededFile) -> None:

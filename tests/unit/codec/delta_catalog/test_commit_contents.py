@@ -99,3 +99,13 @@ def test_domains_are_set_and_removed() -> None:
         {"domainMetadata": {"domain": "b", "configuration": "", "removed": True}},
     )
     assert found.domains == {"a": "{}", "b": None}
+
+
+def test_files_that_a_commit_removes() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": CODED, "offset": 4, "sizeInBytes": 40}
+    found = read(
+        {"remove": {"path": "x%20y", "deletionVector": vector}},
+        {"remove": {"path": "w"}},
+        {"add": {"path": "w", "size": 3}},
+    )
+    assert found.removed == {"x y", f"ab/deletion_vector_{VECTOR}.bin"}

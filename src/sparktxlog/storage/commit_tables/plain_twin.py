@@ -1,0 +1,231 @@
+"""Plain twins of commit tables: what Delta refuses to do to a table that a catalog manages.
+
+Delta compacts, vacuums and opens by path no table with the feature `catalogManaged`.  A plain twin
+is a directory with the same data files, as hard links, and the same versions; only its protocol
+does not name that feature.  All else stays: in-commit timestamps, row tracking, deletion vectors.
+So a commit that Delta makes on the twin is, byte for byte, the one that a catalog's table needs as
+its next version.
+
+A twin has one user at a time.  Where a version on it lost, it is of no more use: sessions of Spark
+keep what they read from a path, so the next attempt needs a twin at another path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
+from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.durability import (
+    link_or_copy,
+    storing,
+    sync_directory,
+    sync_file,
+    sync_parents,
+    write_durably,
+)
+
+#: The feature that a twin lacks, among those of readers and of writers.
+CATALOG_MANAGED = "catalogManaged"
+_FEATURES = ("readerFeatures", "writerFeatures")
+_VERSION = re.compile(r"([0-9]{20})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinCommit:
+    """A commit that was made on a twin, staged in the table's directory."""
+
+    #: What a request says of it.
+    proposed: ProposedCommit
+    content: CommitContent
+
+
+def make_plain_twin(table: Path, version: int, twin: Path) -> None:
+    """Make a plain twin of a table at a version.
+
+    Args:
+        table: The table's directory; all versions up to this one are published there.
+        twin: A path that does not exist, best on the table's file system, below no other table.
+
+    Raises:
+        CorruptLogError: The directory lacks a version, or a file that the version needs.
+        DiskFullError, StorageError: It exists, or is not whole; remove it.
+    """
+    with storing(twin):
+        twin.mkdir(parents=True)
+    extend_plain_twin(table, version, twin)
+
+
+def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
+    """Add the versions that a twin lacks, up to this one; after a crash, do it again.
+
+    Raises:
+        CorruptLogError: The twin has a version that is not the table's, or the table lacks a
+            version or a file.
+        DiskFullError, StorageError: Some versions may be added; try again.
+    """
+    log = twin / COMMIT_LOG
+    with storing(twin):
+        log.mkdir(exist_ok=True)
+        first = _check_untouched(table, twin) + 1
+        rewritten: dict[int, bytes] = {}
+        missing: dict[str, int] = {}
+        linked = []
+        for number in range(first, version + 1):
+            raw = _published(table, number)
+            content = read_commit_file(raw)
+            if content.protocol is not None:
+                rewritten[number] = raw
+            for path in content.removed:
+                missing.pop(path, None)
+            for file in content.files:
+                if not _linked(table / file.path, twin / file.path):
+                    missing[file.path] = number
+                linked.append(twin / file.path)
+        # What a later version removes may be vacuumed; all else is there.
+        if missing:
+            path, number = next(iter(missing.items()))
+            raise CorruptLogError(
+                f"{table / path} is missing, and version {version} needs it: version {number} "
+                "added it",
+                hint="Copy it from another site: names are equal at all sites.",
+                path=str(table / path),
+            )
+        # Each version comes after its files, so what a crash leaves is a twin at an older version.
+        sync_parents(linked, twin)
+        for number in range(first, version + 1):
+            target = twin / commit_file_name(number)
+            if number in rewritten:
+                write_durably(target, _without_feature(rewritten[number]))
+            else:
+                link_or_copy(table / commit_file_name(number), target)
+        sync_directory(log)
+
+
+def twin_version(twin: Path) -> int:
+    """Return the newest version of a twin, -1 = it has none."""
+    return max(_versions(twin), default=-1)
+
+
+def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
+    """Stage a commit that was made on a twin in the table's directory, durably.
+
+    Its new files become those of the table, too.  To do it again stages the same file: its UUID,
+    which is the id of the transaction, follows from the content.  Nothing is a version until the
+    node says so.
+
+    Args:
+        version: The twin's next one after those of the table.
+
+    Raises:
+        StagedCommitError: It is no commit for a table of a catalog (definite).
+        CorruptLogError: The twin has no such version, or the table another file of a name.
+        DiskFullError, StorageError: It may be staged in part; try again.
+    """
+    with storing(twin):
+        raw = _published(twin, version)
+        content = read_commit_file(raw)
+        if content.protocol is not None:
+            raw = _with_feature(raw)
+            content = read_commit_file(raw)
+        sources = {file.path: str(twin / file.path) for file in content.files if file.is_new}
+        for source in sources.values():
+            sync_file(source)
+    TablePlaces(table.parent).place(table.name, sources)
+    own = uuid.UUID(bytes=blake2b(raw, digest_size=16).digest(), version=4)
+    path = table / COMMIT_LOG / "_staged_commits" / f"{version:020}.{own}.json"
+    with storing(path):
+        write_durably(path, raw)
+    return TwinCommit(
+        proposed=ProposedCommit(
+            version=version,
+            timestamp=content.timestamp,
+            file_name=path.name,
+            file_size=len(raw),
+            file_modification_timestamp=content.timestamp,
+        ),
+        content=content,
+    )
+
+
+def _versions(directory: Path) -> Iterator[int]:
+    log = directory / COMMIT_LOG
+    for path in log.iterdir() if log.is_dir() else ():
+        if match := _VERSION.fullmatch(path.name):
+            yield int(match[1])
+
+
+def _published(directory: Path, version: int) -> bytes:
+    path = directory / commit_file_name(version)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CorruptLogError(
+            f"{directory} has no version {version}: {path.name} is missing", path=str(path)
+        ) from None
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Give a file its place in the twin; return whether there is one."""
+    if target.exists():
+        return True
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        link_or_copy(source, target)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _check_untouched(table: Path, twin: Path) -> int:
+    """Return the newest version of a twin, all of which must be those of its table."""
+    newest = twin_version(twin)
+    for version in range(newest + 1):
+        ours, theirs = table / commit_file_name(version), twin / commit_file_name(version)
+        try:
+            same = ours.samefile(theirs) or _plain(ours.read_bytes()) == theirs.read_bytes()
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise CorruptLogError(
+                f"version {version} in {twin} is not that of {table}: somebody wrote there",
+                hint="Make the twin again, at another path.",
+                path=str(theirs),
+            )
+    return newest
+
+
+def _plain(raw: bytes) -> bytes:
+    return raw if read_commit_file(raw).protocol is None else _without_feature(raw)
+
+
+def _without_feature(raw: bytes) -> bytes:
+    def lacking(features: list[str]) -> list[str]:
+        return [name for name in features if name != CATALOG_MANAGED]
+
+    return _with_protocol(raw, lacking)
+
+
+def _with_feature(raw: bytes) -> bytes:
+    return _with_protocol(raw, lambda features: sorted({*features, CATALOG_MANAGED}))
+
+
+def _with_protocol(raw: bytes, changed: Callable[[list[str]], list[str]]) -> bytes:
+    lines = []
+    for line in raw.splitlines():
+        action = json.loads(line)
+        if protocol := action.get("protocol"):
+            for key in _FEATURES:
+                protocol[key] = changed(protocol.get(key) or [])
+            line = json.dumps(action, separators=(",", ":")).encode()
+        lines.append(line + b"\n")
+    return b"".join(lines)

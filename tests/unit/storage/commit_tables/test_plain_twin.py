@@ -1,0 +1,142 @@
+"""Plain twins of commit tables: their versions, their files, and commits that were made on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, lines_of
+
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.errors import CorruptLogError, StorageError
+from sparktxlog.storage.commit_tables.plain_twin import (
+    extend_plain_twin,
+    make_plain_twin,
+    stage_twin_commit,
+    twin_version,
+)
+
+PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": FEATURES,
+    "writerFeatures": [*FEATURES, "inCommitTimestamp"],
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StagedTable:
+    """A table whose version 0 holds a row file."""
+    directory = tmp_path / "tables" / str(uuid.uuid4())
+    metadata = {"schemaString": json.dumps(SCHEMA), "configuration": {"a": "b"}}
+    made = StagedTable(directory.name, directory, f"file:{directory}", metadata, PROTOCOL)
+    directory.mkdir(parents=True)
+    made.write_first(made.add())
+    return made
+
+
+def publish(table: StagedTable, version: int, *actions: dict[str, Any]) -> None:
+    table.published(version).write_bytes(lines_of(info_of(version + 1), *actions))
+
+
+def removal(add: dict[str, Any]) -> dict[str, Any]:
+    return {"remove": {"path": add["add"]["path"], "dataChange": False}}
+
+
+def test_a_twin_is_the_table_without_the_feature(table: StagedTable, tmp_path: Path) -> None:
+    added, twin = table.add(b"more"), tmp_path / "twin"
+    publish(table, 1, added)
+    make_plain_twin(table.directory, 1, twin)
+    assert twin_version(twin) == 1
+    content = read_commit_file((twin / "_delta_log" / f"{0:020}.json").read_bytes())
+    of_table = read_commit_file(table.published(0).read_bytes())
+    assert content.protocol is not None
+    assert set(content.protocol.reader_features) == {*FEATURES} - {"catalogManaged"}
+    assert set(content.protocol.writer_features) == {*FEATURES, "inCommitTimestamp"} - {
+        "catalogManaged"
+    }
+    assert (content.metadata, content.timestamp, content.files) == (
+        of_table.metadata,
+        of_table.timestamp,
+        of_table.files,
+    )
+    for path in (added["add"]["path"], "_delta_log/00000000000000000001.json"):
+        assert (twin / path).samefile(table.directory / path)
+    with pytest.raises(StorageError):
+        make_plain_twin(table.directory, 1, twin)
+
+
+def test_a_twin_follows_its_table(table: StagedTable, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    make_plain_twin(table.directory, 0, twin)
+    first, second = table.add(), table.add()
+    publish(table, 1, first)
+    publish(table, 2, second, removal(first))
+    (table.directory / first["add"]["path"]).unlink()  # VACUUM may do that
+    extend_plain_twin(table.directory, 2, twin)
+    assert twin_version(twin) == 2
+    assert not (twin / first["add"]["path"]).exists()
+    publish(table, 3, table.add())
+    added = read_commit_file(table.published(3).read_bytes()).files[0].path
+    (table.directory / added).unlink()
+    with pytest.raises(CorruptLogError, match="version 3 needs it"):
+        extend_plain_twin(table.directory, 3, twin)
+    assert twin_version(twin) == 2
+
+
+def test_a_twin_that_was_written_to_follows_no_more(table: StagedTable, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    make_plain_twin(table.directory, 0, twin)
+    (twin / "_delta_log" / f"{1:020}.json").write_bytes(lines_of(info_of(2)))
+    publish(table, 1, table.add())
+    with pytest.raises(CorruptLogError, match="somebody wrote there"):
+        extend_plain_twin(table.directory, 1, twin)
+
+
+def test_without_hard_links_files_are_copied(
+    table: StagedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    publish(table, 1, table.add(b"rows"))
+    make_plain_twin(table.directory, 1, tmp_path / "twin")
+    path = read_commit_file(table.published(1).read_bytes()).files[0].path
+    copy = tmp_path / "twin" / path
+    assert copy.read_bytes() == b"rows"
+    assert not copy.samefile(table.directory / path)
+    extend_plain_twin(table.directory, 1, tmp_path / "twin")
+
+
+def test_a_commit_of_a_twin_is_staged_in_the_table(table: StagedTable, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    make_plain_twin(table.directory, 0, twin)
+    on_twin = StagedTable("twin", twin, f"file:{twin}")
+    plain = {
+        key: [one for one in value if one != "catalogManaged"] if isinstance(value, list) else value
+        for key, value in PROTOCOL.items()
+    }
+    plain["writerFeatures"].append("clustering")
+    raw = lines_of(info_of(5), on_twin.add(b"compact"), {"protocol": plain})
+    on_twin.published(1).write_bytes(raw)
+    found = stage_twin_commit(table.directory, twin, 1)
+    assert stage_twin_commit(table.directory, twin, 1) == found
+    proposed = found.proposed
+    staged = table.staged(proposed.file_name).read_bytes()
+    assert (proposed.version, proposed.timestamp, proposed.file_size) == (1, 5, len(staged))
+    assert proposed.transaction_id
+    (file,) = found.content.files
+    assert (table.directory / file.path).read_bytes() == b"compact"
+    # The feature is back, and nothing else is changed.
+    content = read_commit_file(staged)
+    assert content.protocol is not None
+    assert set(content.protocol.writer_features) == {*PROTOCOL["writerFeatures"], "clustering"}
+    assert staged.splitlines()[:2] == raw.splitlines()[:2]
+    assert not table.published(1).exists()
+    with pytest.raises(CorruptLogError, match="no version 2"):
+        stage_twin_commit(table.directory, twin, 2)
