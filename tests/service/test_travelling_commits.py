@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,43 @@ def test_a_file_whose_rows_are_only_marked_as_deleted_does_not_travel_again(
             assert a.files() == b.files()
             (ordered,) = b.caller.node.base.journal.read_ordered_commits(b.table.table_id, 1)
             assert [file.path.split("/")[-1] for file in ordered.files] == [f"{2:020}.json"]
+
+    asyncio.run(main())
+
+
+def test_commits_of_several_tables_are_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own position, files and answer; one of them takes no effect."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b), aiohttp.ClientSession() as session:
+            node = a.caller.node
+            tables = {"t": a.table} | {name: await a.caller.create(name) for name in ("u", "v")}
+            cycle, assemble = node.core.cycle, node.core.cycle._assemble
+            gather = partial(monkeypatch.setattr, cycle, "_assemble")
+            gather(lambda: assemble() if len(cycle._singles) == 3 else None)
+            bodies = {
+                # The timestamp of the first is that of version 0.
+                name: table.update(table.stage(1, table.add(name.encode()), timestamp=BEGIN + at))
+                for at, (name, table) in enumerate(tables.items())
+            }
+            found = await asyncio.gather(*(a.caller.commit(bodies[name], name) for name in tables))
+            gather(assemble)
+            assert [status for status, _ in found] == [409, 200, 200], found
+            journal, known = node.base.journal, node.commit_table(tables["v"].table_id)
+            stored = None if known is None else journal.read_entry_at(known.position)
+            assert stored is not None and stored.entry.header.n == 3
+            for at, (name, table) in enumerate(tables.items()):
+                there = site_of(b.caller.node, session, table)
+                commits = journal.read_commits_at(stored.entry.position + at)
+                if name == "t":
+                    assert not commits
+                    assert not there.table.published(1).exists()
+                    continue
+                await there.placed(1)
+                assert there.files() == Site(caller=a.caller, table=table).files()
+                assert [(one.uuid, len(one.files)) for one in commits] == [(table.table_id, 2)]
 
     asyncio.run(main())
 

@@ -59,7 +59,7 @@ def assemble_run(
 
     Args:
         transactions: 1 to 8,192 of them, validated, ids distinct; of one session, or of none.
-            A prepared one comes alone.
+            A prepared one comes alone, and one with commit files among such of other tables.
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
@@ -114,7 +114,7 @@ def assemble_run(
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
         commits=_given(transaction.commit for transaction in transactions),
-        commit_files=transactions[0].commit_files,
+        commit_files=tuple(file for one in transactions for file in one.commit_files),
     )
     return manifest, encode_payload(manifest, sections)
 

@@ -29,7 +29,7 @@ from sparktxlog.model.commit_table import (
     commit_file_prefix,
 )
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.operation import Block, RunFacts, RunManifest
+from sparktxlog.model.operation import Block, RunFacts, RunManifest, StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import Voided
@@ -152,7 +152,7 @@ def _check_prepared(manifest: RunManifest) -> None:
 def _check_commits(manifest: RunManifest) -> None:
     """Check that transactions with a commit exist, are described, and do nothing else (P36).
 
-    A commit with files is alone in its run.
+    A run with files of commits has nothing but commits, each of another table.
 
     Raises:
         ManifestMismatchError: No release writes such a manifest (definite).
@@ -164,18 +164,33 @@ def _check_commits(manifest: RunManifest) -> None:
         block.txs is None or indices.intersection(block.txs) for block in manifest.blocks
     )
     if manifest.commit_files:
-        whole = whole and manifest.n == len(indices) == 1
-        whole = whole and _are_files_of(manifest, manifest.commits[0][1])
+        whole = whole and manifest.n == len(indices) and _are_files_of_commits(manifest)
     if not whole or busy or any(commit.problem for _, commit in manifest.commits):
         raise ManifestMismatchError(
             "the manifest's commits contradict its transactions", n=manifest.n
         )
 
 
-def _are_files_of(manifest: RunManifest, commit: CommitOperation) -> bool:
+def _are_files_of_commits(manifest: RunManifest) -> bool:
+    """Return whether each file is of a commit of the run, and no table has two of these."""
+    uuids = {commit.uuid for _, commit in manifest.commits}
+    try:
+        files = manifest.files_by_commit()
+    except InvalidNameError:
+        return False
+    of_commits = sum(
+        _are_files_of(manifest.transaction_id(index), commit, files)
+        for index, commit in manifest.commits
+    )
+    return len(uuids) == manifest.n and of_commits == len(files)
+
+
+def _are_files_of(
+    transaction_id: bytes, commit: CommitOperation, files: dict[bytes, tuple[StagedFile, ...]]
+) -> bool:
     """Return whether the files are a version of the table: its commit file, and what it adds."""
-    prefix = commit_file_prefix(manifest.ids, commit.uuid)
-    paths = [file.path for file in manifest.commit_files]
+    prefix = commit_file_prefix(transaction_id, commit.uuid)
+    paths = [file.path for file in files.get(transaction_id, ())]
     below = {path.removeprefix(prefix) for path in paths if path.startswith(prefix)}
     if len(below) != len(paths) or commit.kind is CommitKind.DROP:
         return False

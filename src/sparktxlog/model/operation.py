@@ -13,6 +13,7 @@ from enum import Enum
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -164,8 +165,8 @@ class RunManifest:
     marks: tuple[tuple[int, Mark], ...] = ()
     #: (transaction index, what it does to a commit table), ascending; these do nothing else (P36).
     commits: tuple[tuple[int, CommitOperation], ...] = ()
-    #: Of a commit, alone in its run: its commit file and all that it adds to the table, as
-    #: `<transaction id>/<table's UUID>/<path below the table>` (P36).
+    #: Of commits of different tables, in a run of nothing else: the commit file of each, and all
+    #: that it adds to its table, as `<transaction id>/<table's UUID>/<path below the table>` (P36).
     commit_files: tuple[StagedFile, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
@@ -181,6 +182,13 @@ class RunManifest:
     def staged_bytes(self) -> int:
         """Bytes of the staged files."""
         return sum(file.size_bytes for file in self.staged_files)
+
+    def files_by_commit(self) -> dict[bytes, tuple[StagedFile, ...]]:
+        """Return the commit files of each transaction that has some, by its id."""
+        found: dict[str, list[StagedFile]] = {}
+        for file in self.commit_files:
+            found.setdefault(file.path.partition("/")[0], []).append(file)
+        return {transaction_id_from_text(text): tuple(files) for text, files in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,29 @@ _FILES = RunManifest(
 _FILES = replace(_FILES, commits=((0, _FILES.commits[0][1]),))
 
 
+#: Commits of two tables with files, and between them one without.
+_OTHER = f"{_UUID[:-1]}2"
+_SHARED = RunManifest(
+    n=3,
+    ids=b"".join(bytes(15) + bytes([number]) for number in range(3)),
+    submitted_at=5,
+    blocks=(),
+    commits=tuple(
+        (index, CommitOperation(kind=CommitKind.COMMIT, uuid=one, version=1, timestamp=4))
+        for index, one in enumerate((_UUID, f"{_UUID[:-1]}3", _OTHER))
+    ),
+    commit_files=(
+        *_FILES.commit_files,
+        StagedFile(
+            path=f"{uuid.UUID(int=2)}/{_OTHER}/_delta_log/{1:020}.json",
+            size_bytes=9,
+            rows=0,
+            digest="d",
+        ),
+    ),
+)
+
+
 def _renamed(path: str, at: int = 0) -> dict[str, Any]:
     files = list(_FILES.commit_files)
     files[at] = replace(files[at], path=path)
@@ -171,9 +194,13 @@ def _renamed(path: str, at: int = 0) -> dict[str, Any]:
 def test_files_of_a_commit_are_staged_files() -> None:
     assert _FILES.staged_bytes == 18
     assert _FILES.staged_files == list(_FILES.commit_files)
+    assert _SHARED.files_by_commit() == {
+        _SHARED.transaction_id(0): _FILES.commit_files,
+        _SHARED.transaction_id(2): _SHARED.commit_files[2:],
+    }
 
 
-@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES])
+@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES, _SHARED])
 def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
     manifest: RunManifest,
 ) -> None:
@@ -211,6 +238,14 @@ def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
         (_FILES, _renamed(_PREFIX + "../x")),
         (_FILES, _renamed(_PREFIX + f"_delta_log/{2:020}.json")),
         (_FILES, _renamed(_PREFIX + f"_delta_log/{2:020}.json", 1)),
+        (_FILES, _renamed("x/y")),
+        (
+            _SHARED,
+            {"commits": (_SHARED.commits[0], (1, _SHARED.commits[0][1]), _SHARED.commits[2])},
+        ),
+        (_SHARED, {"commits": _SHARED.commits[:2]}),
+        (_SHARED, {"commits": (_SHARED.commits[0], _SHARED.commits[2])}),
+        (_SHARED, {"n": 4, "ids": bytes(15) + bytes([9]) + _SHARED.ids}),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

@@ -52,6 +52,9 @@ class _Single:
     #: How many copies its run needs; 0 = a plain one (P34).
     copies: int
     alone: bool
+    #: Commit tables that it brings files of.  Such a run waits until peers have the files, so it
+    #: takes in nothing else; of each table one version, because the journal keeps one for a run.
+    tables: frozenset[str]
     opened: asyncio.Future[tuple[Submission, int]]
 
 
@@ -193,15 +196,18 @@ class Cycle:
     def _queue_single(
         self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
     ) -> _Single:
-        operations = transaction.operations
+        operations, commit = transaction.operations, transaction.commit
+        files = transaction.commit_files
         single = _Single(
             transaction=transaction,
             acceptance=acceptance,
-            size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None),
+            size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None)
+            + sum(file.size_bytes for file in files),
             copies=copies,
             alone=transaction.session is not None
-            or bool(transaction.participants or transaction.commit_files)
+            or bool(transaction.participants)
             or any(o.files for o in operations),
+            tables=frozenset([commit.uuid] if commit is not None and files else []),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)
@@ -307,18 +313,20 @@ class Cycle:
             group = [self._singles.popleft()]
             size = group[0].size_bytes
             most, most_bytes = self._run_limit
-            passed_over: list[_Single] = []
+            tables, passed_over = set(group[0].tables), list[_Single]()
             while not group[0].alone and self._singles and len(group) < most:
                 following = self._singles[0]
                 if following.alone:
                     break
-                if following.copies != group[0].copies:
+                kinds = (following.copies, bool(following.tables))
+                if kinds != (group[0].copies, bool(tables)) or tables & following.tables:
                     passed_over.append(self._singles.popleft())
                     continue
                 size += following.size_bytes
                 if size > most_bytes:
                     break
                 group.append(self._singles.popleft())
+                tables |= following.tables
             self._singles.extendleft(reversed(passed_over))
             self._open(group)
 

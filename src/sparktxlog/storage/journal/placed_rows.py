@@ -22,15 +22,30 @@ _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
 
 def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
     """Keep the versions that runs made, with the files that their containers name."""
-    for table in tables:
+    #: Of the run that the last version is of, by its last position: several tables share a run.
+    last, files = 0, dict[bytes, tuple[StagedFile, ...]]()
+    for table in sorted(tables, key=lambda table: table.position):
         if table.is_dropped:
             continue
-        row = db.execute(
-            "SELECT p.payload FROM queue q JOIN payloads p USING (origin, incarnation, seq)"
-            " WHERE q.position = ? AND q.staged_bytes > 0",
-            (table.position,),
-        ).fetchone()
-        _put(db, table, () if row is None else read_manifest(row[0]).commit_files)
+        if table.position > last:
+            last, files = _files_at(db, table.position)
+        _put(db, table, files.get(table.transaction_id, ()))
+
+
+def _files_at(
+    db: sqlite3.Connection, position: int
+) -> tuple[int, dict[bytes, tuple[StagedFile, ...]]]:
+    """Return the last position of the run at a position, and the files of its commits by id."""
+    row = db.execute(
+        "SELECT q.position + q.n - 1, p.payload FROM ("
+        " SELECT * FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1) q"
+        " LEFT JOIN payloads p ON q.staged_bytes > 0 AND p.origin = q.origin"
+        " AND p.incarnation = q.incarnation AND p.seq = q.seq",
+        (position,),
+    ).fetchone()
+    if row is None or row[0] < position or row[1] is None:
+        return position, {}
+    return row[0], read_manifest(row[1]).files_by_commit()
 
 
 def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:

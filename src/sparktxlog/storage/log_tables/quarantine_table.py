@@ -270,8 +270,12 @@ class Quarantine:
             rows = rows.set_column(at, rows.schema.field(at), outcome)
         for entry in entries:
             assert entry.payload is not None
-            for file in read_manifest(entry.payload).commit_files:
-                notes.gone(entry.entry.position, [] if self._files.keep(file.path) else [file.path])
+            manifest = read_manifest(entry.payload)
+            files = manifest.files_by_commit()
+            for index, _ in manifest.commits:
+                paths = [file.path for file in files.get(manifest.transaction_id(index), ())]
+                position = entry.entry.position + index
+                notes.gone(position, [path for path in paths if not self._files.keep(path)])
             for block, position in self._blocks(entry):
                 if block.definition is not None:
                     notes.creates.setdefault(position, []).append(block.definition)

@@ -1,4 +1,4 @@
-"""The cycle tells the core of moments of rest that it waits for (protocol P13)."""
+"""The cycle tells the core of moments of rest (protocol P13), and makes runs of what waits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from sparktxlog.codec.commit_requests import committing
+from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.actions import Action
 from sparktxlog.protocol.words.events import Event, Rested
 from sparktxlog.runtime.commit.cycle import Cycle
@@ -31,15 +35,14 @@ class WaitingCore:
         return []
 
 
-def cycle_of(core: WaitingCore, executor: object) -> Cycle:
+def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -> Cycle:
     base: Any = SimpleNamespace(
         master=core,
         clock=SimpleNamespace(now=lambda: 0, wall=lambda: 0),
-        config=SimpleNamespace(run_limit_transactions=1, run_limit_bytes=1, id_window=1),
+        config=SimpleNamespace(run_limit_transactions=most, run_limit_bytes=1_000, id_window=1),
         state=SimpleNamespace(core=SimpleNamespace(announcements=()), values={}),
     )
-    unused: Any = None
-    return Cycle(base, cast(Any, executor), unused, unused)
+    return Cycle(base, cast(Any, executor), parts.get("holdings"), parts.get("receipts"))
 
 
 @pytest.mark.parametrize("hindrance", ["writing", "depth", "publisher"])
@@ -62,6 +65,49 @@ def test_the_core_is_told_once_nothing_hinders(hindrance: str) -> None:
             cycle.look_for_rest()
             await asyncio.sleep(0)
         assert core.events == [Rested()]
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def _commit(number: int, table: int = 0, size: int = 9) -> PreparedTransaction:
+    """Return a commit with a file of that size, 0 = without files."""
+    transaction_id, uuid = bytes([number]) * 16, f"00000000-0000-4000-8000-{table:012}"
+    path = commit_file_prefix(transaction_id, uuid) + commit_file_name(1)
+    files = (StagedFile(path=path, size_bytes=size, rows=0, digest="d"),) if size else ()
+    return committing(transaction_id, uuid, 1, 5, files=files)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "runs"),
+    [
+        ([_commit(1, 1), _commit(2, 2), _commit(3, 3)], [[1, 2, 3]]),
+        # The journal keeps one version of a table for a run.
+        ([_commit(1, 1), _commit(2, 2), _commit(3, 1), _commit(4, 3)], [[1, 2, 4], [3]]),
+        # What has no files is not delayed by the files of others.
+        ([_commit(1, 1), _commit(2, 2, 0), _commit(3, 3), _commit(4, 4, 0)], [[1, 3], [2, 4]]),
+        ([_commit(1, 1, 600), _commit(2, 2, 600), _commit(3, 3)], [[1], [2, 3]]),
+        ([_commit(n, n) for n in range(1, 7)], [[1, 2, 3, 4, 5], [6]]),
+    ],
+)
+def test_commits_of_different_tables_share_a_run(
+    waiting: list[PreparedTransaction], runs: list[list[int]]
+) -> None:
+    async def main() -> None:
+        made: list[list[int]] = []
+        receipts = SimpleNamespace(
+            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
+        )
+        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
+        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
+        cycle = cycle_of(WaitingCore(), executor, most=5, holdings=holdings, receipts=receipts)
+        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in waiting]
+        await asyncio.sleep(0)
+        task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
+        found = await asyncio.gather(*places)
+        assert made == runs
+        for one, (ticket, index) in zip(waiting, found, strict=True):
+            assert made[cast(Any, ticket) - 1][index] == one.transaction_id[0]
         task.cancel()
 
     asyncio.run(main())

@@ -177,3 +177,45 @@ def test_what_is_of_another_history_is_forgotten(
     (kept,) = journal.read_ordered_commits(T, -1)
     assert (kept.version, kept.transaction_id) == (other.version, other.transaction_id)
     assert kept.files == ()
+
+
+def test_commits_of_one_run_keep_their_own_files(tmp_path: Path) -> None:
+    """Of two tables, behind a commit that took no effect; the runs around it have others."""
+    other = f"{T[:-1]}2"
+    operations = [
+        replace(_operation(2), version=9),
+        _operation(1),
+        replace(_operation(1), uuid=other),
+    ]
+    ids = b"".join(bytes([number]) * 16 for number in (20, 21, 22))
+    files = tuple(
+        staged_of(
+            commit_file_prefix(ids[16 * at : 16 * at + 16], one.uuid)
+            + commit_file_name(one.version),
+            b"x",
+            rows=0,
+        )
+        for at, one in enumerate(operations)
+    )
+    operations[0] = replace(operations[0], uuid=f"{T[:-1]}3")
+    shared = run_of(
+        seq=2, n=3, ids=ids, commits=tuple(enumerate(operations)), commit_files=files[1:]
+    )
+    runs = [RUNS[0], shared, replace(RUNS[2], header=replace(RUNS[2].header, seq=3))]
+    entries = entries_of(runs)
+    tables = [
+        TABLES[0],
+        replace(TABLES[1], transaction_id=ids[16:32], position=3),
+        replace(TABLES[1], uuid=other, name="s.o", transaction_id=ids[32:], position=4),
+        replace(TABLES[2], position=5),
+    ]
+    journal = Journal(tmp_path)
+    journal.write([*runs, AppendQueue(entries=entries, ordered_at=1, commit_tables=tuple(tables))])
+    found = [commit for uuid in (T, other) for commit in journal.read_ordered_commits(uuid, -1)]
+    assert [(one.version, one.position, one.files) for one in found] == [
+        (0, 1, _files(0)),
+        (1, 3, files[1:2]),
+        (2, 5, _files(2)),
+        (1, 4, files[2:]),
+    ]
+    journal.close()
