@@ -11,6 +11,7 @@ import typer
 from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     backup_commands,
+    checkpoint_commands,
     job_commands,
     peer_commands,
     status_commands,

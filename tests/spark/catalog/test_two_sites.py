@@ -13,6 +13,7 @@ from tests.support.delta_writer import path_of
 from tests.support.node_processes import NodeProcess, free_ports, wait_until
 
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.storage.stream_checkpoints import copy_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -57,9 +58,9 @@ def sites(
         spark.conf.unset(key)
 
 
-def _directory(node: NodeProcess) -> Path:
-    """Return where a node has the table."""
-    with urllib.request.urlopen(node.url + path_of("t"), timeout=30) as answer:
+def _directory(node: NodeProcess, name: str = "t") -> Path:
+    """Return where a node has a table."""
+    with urllib.request.urlopen(node.url + path_of(name), timeout=30) as answer:
         location: str = json.load(answer)["metadata"]["location"]
     return Path(location.removeprefix("file:"))
 
@@ -101,3 +102,47 @@ def test_the_same_statements_at_both_sites_make_one_history(
     history = _history(one)
     assert history == _history(two)
     assert {f"_delta_log/{version:020}.json" for version in range(10)} <= history.keys()
+
+
+def _stream(session: SparkSession, site: str, checkpoint: Path) -> None:
+    """Write what is new in `source` into `sink`, through the catalog of a site, and stop."""
+    query = (
+        session.readStream.table(f"{site}.default.source")
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .toTable(f"{site}.default.sink")
+    )
+    assert query.awaitTermination(120)
+
+
+def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
+    sites: SparkSession, nodes: dict[str, NodeProcess], tmp_path: Path
+) -> None:
+    """Source and sink are commit tables; a batch that B runs again was written at A already."""
+    for name in ("source", "sink"):
+        sites.sql(f"CREATE TABLE a.default.{name} (id BIGINT) USING delta")
+    sites.sql("INSERT INTO a.default.source VALUES (1), (2)")
+    checkpoint = tmp_path / "a"
+    _stream(sites, "a", checkpoint)
+    sites.sql("INSERT INTO b.default.source VALUES (3)")
+    _stream(sites, "a", checkpoint)
+    # As if A was lost between the commit of the sink and the end of the batch.
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink()
+    found = copy_checkpoint(checkpoint, tmp_path / "b")
+    assert (found.done, found.begun) == (0, 1)
+    sites.sql("INSERT INTO a.default.source VALUES (4)")
+    wait_until(lambda: _directory(nodes["B"], "sink"), what="B has the sink")
+    _stream(sites, "b", tmp_path / "b")
+    sites.sql("INSERT INTO b.default.source VALUES (5)")
+    _stream(sites, "b", tmp_path / "b")
+    for site in "ab":
+        rows = [row[0] for row in sites.sql(f"SELECT id FROM {site}.default.sink").collect()]
+        assert sorted(rows) == [1, 2, 3, 4, 5]
+    offsets = [json.loads(line) for line in (tmp_path / "b/offsets/3").read_text().splitlines()[2:]]
+    assert (
+        offsets[0]["reservoirId"]
+        == json.loads((checkpoint / "offsets/0").read_text().splitlines()[2])["reservoirId"]
+    )
+    assert _history(_directory(nodes["A"], "sink")) == _history(_directory(nodes["B"], "sink"))

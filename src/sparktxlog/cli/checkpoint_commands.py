@@ -1,0 +1,60 @@
+"""Command `checkpoint copy`: a streaming query of Spark goes on at another site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparktxlog.cli.root import AsJson, app, print_json
+from sparktxlog.errors import InvalidRequestError
+
+checkpoint_app = typer.Typer(help="Take a streaming query of Spark to another site.")
+app.add_typer(checkpoint_app, name="checkpoint", no_args_is_help=True)
+
+
+@checkpoint_app.command(
+    "copy", epilog="Example: sparktxlog checkpoint copy /site-a/checkpoints/q /site-b/checkpoints/q"
+)
+def checkpoint_copy(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FROM", help="checkpointLocation of a query that was stopped."),
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="New directory, on storage of the other site.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Copy the checkpoint of a streaming query that was stopped; start the query with the copy.
+
+    TO appears when the copy is whole. The command fails if the checkpoint changes meanwhile.
+    """
+    from sparktxlog.storage.stream_checkpoints import copy_checkpoint
+
+    found = copy_checkpoint(_local(source, "FROM"), _local(target, "TO"))
+    if as_json:
+        print_json(found.to_document())
+        return
+    done = "before its first batch" if found.done is None else f"after batch {found.done}"
+    again = "" if found.begun is None else f"; batch {found.begun} was begun, and is run again"
+    typer.echo(
+        f"Query {found.query_id} goes on {done}{again}.  Copied {found.files:,} files of "
+        f"{found.size_bytes:,} bytes to {target}."
+    )
+
+
+def _local(path: str, field: str) -> Path:
+    """Return a path of this machine; Spark may write it as a URL."""
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme:
+        if scheme != "file":
+            raise InvalidRequestError(
+                f"{field} is {path[:200]!r}; checkpoints are copied between directories",
+                hint="Mount the storage, or copy with its own tool while the query stands still.",
+                field=field,
+                value=path[:200],
+            )
+        path = "/" + rest.lstrip("/")
+    return Path(path)
