@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +25,12 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.delta_writer import BEGIN, StagedTable, info_of, lines_of, path_of
 
 from sparktxlog.codec.commit_requests import committing
+from sparktxlog.errors import NotFoundError
 from sparktxlog.model.receipt import Level
+from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
+from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import AppendQueue, Write
@@ -67,6 +70,17 @@ class Site:
             for path in found
             if "_staged_commits" not in path.parts
         }
+
+
+@dataclass
+class Joined:
+    """Three sites, of which B began with a snapshot."""
+
+    a: Site
+    b: Site
+    c: Site
+    #: What B had of the table before.
+    before: Path
 
 
 def site_of(node: Node, session: aiohttp.ClientSession, table: StagedTable) -> Site:
@@ -422,37 +436,63 @@ def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(tmp_path: Path) -> None:
-    """A copy of the directory from another site is all that it needs."""
+@asynccontextmanager
+async def began_with_a_snapshot(
+    directory: Path, prepare: Callable[[Path, Path], None] = lambda before, now: None
+) -> AsyncIterator[Joined]:
+    """Run three nodes with a table of four versions; B lost its disk, and begins anew.
+
+    Args:
+        prepare: Takes what B had of the table before, and the place of the new one.
+    """
     ports = free_ports("ABC")
+    async with pair(directory, ports) as (a, b, _), aiohttp.ClientSession() as session:
+        table = await Caller(a, session).create()
+        one, two = (site_of(node, session, table) for node in (a, b))
+        for version in (1, 2, 3):
+            await one.write(version)
+        await two.placed(3)
+        await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
+    (directory / "B" / FRONT).unlink()
+    before = two.directory.rename(directory / "before")
+    for _ in ("joins", "has the snapshot"):
+        async with pair(directory, ports, proven=False) as (_, b, _):
+            assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
+    prepare(before, two.directory)
+    async with pair(directory, ports) as nodes, aiohttp.ClientSession() as session:
+        a, b, c = (site_of(node, session, table) for node in nodes)
+        yield Joined(a=a, b=b, c=c, before=before)
+
+
+def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no peer gives it anything, a copy of the directory from another site is all it needs."""
+
+    async def refuse(giver: TableGiver, uuid: str, after: int, until: int) -> TableVersions:
+        raise NotFoundError("not here")
+
+    monkeypatch.setattr(TableGiver, "versions", refuse)
 
     async def main() -> None:
-        async with pair(tmp_path, ports) as (a, b, _), aiohttp.ClientSession() as session:
-            table = await Caller(a, session).create()
-            one, two = (site_of(node, session, table) for node in (a, b))
-            for version in (1, 2, 3):
-                await one.write(version)
-            await two.placed(3)
-            await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
-        (tmp_path / "B" / FRONT).unlink()
-        before = two.directory.rename(tmp_path / "before")
-        for _ in ("joins", "has the snapshot"):
-            async with pair(tmp_path, ports, proven=False) as (_, b, _):
-                assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
-        async with pair(tmp_path, ports) as (a, b, _), aiohttp.ClientSession() as session:
-            one, two = (site_of(node, session, table) for node in (a, b))
+        async with began_with_a_snapshot(tmp_path) as found:
+            one, two, table = found.a, found.b, found.a.table
+            a, b = one.caller.node, two.caller.node
             status, answer = await two.caller.ask("GET", path_of("t"))
             assert status == 500
             said = answer["error"]["message"]
             assert "'default.t' lacks versions at this site: 0 to 3" in said
-            assert f"Copy the table's directory {table.table_id}" in said
+            assert f"copy the table's directory {table.table_id}" in said
+            await until(lambda: "No peer could give them" in b.status()["warnings"][0]["text"])
             (warning,) = b.status()["warnings"]
-            assert warning == {"code": "commit-table-not-placed", "text": said}
+            assert warning["code"] == "commit-table-not-placed"
+            assert warning["text"].startswith(said)
+            assert "A: " in warning["text"] and "not here" in warning["text"]
             await until(lambda: all(n.base.master.phase is Phase.NORMAL for n in (a, b)), 30)
             # Other tables work, and so does this one at the other site.
             other = await two.caller.create("other")
             await one.write(4)
-            shutil.copytree(before, two.directory)
+            shutil.copytree(found.before, two.directory)
             (two.directory / "_delta_log" / f"{3:020}.json").unlink()
             status, answer = await two.caller.ask("GET", path_of("t"))
             assert "site: 3;" in answer["error"]["message"]

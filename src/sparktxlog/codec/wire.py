@@ -22,6 +22,7 @@ from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.view import FIRST_VERSION
@@ -160,6 +161,7 @@ Message = (
     | Grant
     | ReplicaSize
     | SnapshotOffer
+    | TableVersions
 )
 _M = TypeVar("_M", bound=Message)
 

@@ -99,7 +99,9 @@ class Node:
         self._submits = Submits(base, self.core, self.membership, self.replicas)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
-        self.catalog = CommitCatalog(base, self.core, self._submits, self.files)
+        self.catalog = CommitCatalog(
+            base, self.core, self._submits, self.files, self.fetcher, throttle
+        )
         #: Row tables, as the same catalogs show them.
         self.row_tables = RowTables(base)
         self.open_transactions = OpenTransactions(base.config.body_limit)
@@ -115,7 +117,7 @@ class Node:
             self.fleet,
             self.fetcher,
             self.damage,
-            self.catalog.placer,
+            self.catalog.overview,
         )
         self.status, self.prepared = shown.show, shown.prepared
         base.metrics.registry.register(StatusMetrics(self.status))
@@ -210,8 +212,8 @@ class Node:
         self.begin_stop()
         self.open_transactions.close()
         owners = (
-            *(self.membership, self._delivery, self.fetcher, self.files, self.fleet, self.donor),
-            self.catalog.placer,
+            *(self.membership, self._delivery, self.catalog.fetcher, self.fetcher, self.files),
+            *(self.fleet, self.donor, self.catalog.placer),
         )
         for owner in owners:
             await owner.close()

@@ -14,7 +14,7 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
-from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
+from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
@@ -36,7 +36,7 @@ class NodeStatus:
         fleet: Fleet,
         fetcher: RunFetcher,
         damage: Damage,
-        placer: CommitPlacer,
+        commit_tables: TableOverview,
     ) -> None:
         self._base = base
         self._core = core
@@ -45,7 +45,7 @@ class NodeStatus:
         self._fleet = fleet
         self._fetcher = fetcher
         self._damage = damage
-        self._placer = placer
+        self._commit_tables = commit_tables
 
     def show(self, *, tables: bool = False) -> StatusAnswer:
         """Return the node's status: queues, peers, missing nodes, replicas.
@@ -65,7 +65,7 @@ class NodeStatus:
             "paused": base.settings.in_force.paused,
             "warnings": [
                 *(*epochs.warnings(), *replicas.warnings(now), *damage.warnings()),
-                *self._placer.warnings(),
+                *self._commit_tables.warnings(),
             ],
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),

@@ -127,7 +127,7 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
         QuestionRoutes(running),
         MemberRoutes(running),
         CatalogRoutes(running),
-        PeerRoutes(running.peering, running.files, running.payloads, donor),
+        PeerRoutes(running.peering, running.files, running.payloads, donor, running.catalog.giver),
         ReplicaRoutes(donor),
         _Health(running),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import (
@@ -22,6 +23,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response
@@ -29,6 +31,8 @@ from sparktxlog.service.listener import HEAD_S
 from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
+#: The header of a peer that has the first bytes of a file.
+_RESUMED = re.compile(r"bytes=([0-9]{1,18})-")
 #: Least limit of a peer's request, bytes; that of clients may be lower.
 _LEAST_LIMIT = 64 << 20
 
@@ -116,15 +120,23 @@ class PeerRoutes(RouteHandlers):
         files: Checks staged files before they are sent.
         payloads: The store whose files peers may fetch.
         donor: Grants peers leases on this node's replica.
+        giver: Gives peers files of commit tables.
     """
 
     def __init__(
-        self, peering: Peering, files: FileRepair, payloads: PayloadStore, donor: Donor
+        self,
+        peering: Peering,
+        files: FileRepair,
+        payloads: PayloadStore,
+        donor: Donor,
+        giver: TableGiver,
     ) -> None:
         self._peering = peering
         self._files = files
         self._payloads = payloads
         self._donor = donor
+        self._giver = giver
+        self.table_versions = giver.versions
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
         self.queue_tail, self.run = peering.run_behind, peering.run_payload
@@ -171,6 +183,26 @@ class PeerRoutes(RouteHandlers):
         if not found.is_file():
             raise NotFoundError("no such file in the payload store", path=found.name)
         return FileResponse(found, media_type=BINARY)
+
+    async def table_file(
+        self,
+        request: Request,
+        uuid: str,
+        version: int,
+        path: str,
+        digest: str | None,
+        size: int,
+        rows: int,
+    ) -> Response:
+        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest or "")
+        found = await self._giver.open(uuid, version, wanted)
+        resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
+        offset = min(int(resumed[1]), size) if resumed else 0
+        headers = {"content-length": str(size - offset)}
+        status = 206 if offset else 200
+        return StreamingResponse(
+            self._giver.pieces(found, offset), status, headers=headers, media_type=BINARY
+        )
 
     async def grant_lease(self, sender: str, body: wire.LeaseRequest) -> Grant:
         return await self._donor.grant(f"{body.worker_id[:80]} of {sender}", named=body.named)

@@ -61,6 +61,7 @@ from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.query import Query, seconds, whole
@@ -313,6 +314,10 @@ _STAGED = (
     Query("digest", "Digest of the file; older nodes leave it out."),
     whole("size", "Its bytes.", 0),
     whole("rows", "Its rows.", 0),
+)
+_VERSIONS = (
+    whole("after", "After this version.", -1, low=-1),
+    whole("until", "Up to this version.", LARGEST),
 )
 _PIECE = (
     Query("table", "Its table.", required=True),
@@ -586,6 +591,22 @@ _PEERS = (
     _peer("POST /runs", "runs", "Small runs", wire.RunsRequest, answer=wire.RunsAnswer),
     _peer("GET /announced/{digest}", "announced", "Payload of an announced run", **_RUN),
     _peer("GET /files/{path:path}", "file", "A staged file", query=_STAGED, **_FILE),
+    _peer(
+        "GET /commit-tables/{uuid}/versions",
+        "table_versions",
+        "Files of the versions of a commit table",
+        query=_VERSIONS,
+        answer=TableVersions,
+        at_witness=False,
+    ),
+    _peer(
+        "GET /commit-tables/{uuid}/versions/{version:number}/files/{path:path}",
+        "table_file",
+        "A file that a version of a commit table brings",
+        query=_STAGED,
+        at_witness=False,
+        **_FILE,
+    ),
     _peer("POST /leases", "grant_lease", "A lease", wire.LeaseRequest, answer=Grant),
     _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
 )

@@ -13,6 +13,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided, UndecidedChange
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_versions import VersionFiles
 from sparktxlog.protocol.words.balloting import BallotState
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
 from sparktxlog.protocol.words.recovery import RecoveredState
@@ -208,6 +209,15 @@ class DropPlaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutVersionFiles:
+    """The files of versions whose transactions this site never had, or has no more."""
+
+    #: Of the table.
+    uuid: str
+    versions: tuple[VersionFiles, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutValue:
     """Keep one small named value (instance ids of peers, worker reports, settings)."""
 
@@ -232,6 +242,7 @@ Write = (
     | ShrinkJournal
     | PutPlaced
     | DropPlaced
+    | PutVersionFiles
     | PutValue
 )
 

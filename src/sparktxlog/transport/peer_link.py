@@ -35,6 +35,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
@@ -594,10 +595,20 @@ class PeerLink:
         except TimeoutError as error:
             raise PeerTimeoutError(f"no link to {self.node_id}: {self.reason}") from error
 
-    def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
+    async def table_versions(self, uuid: str, after: int, until: int) -> TableVersions:
+        """Ask what versions of a commit table consist of; errors as `request_lease`."""
+        await self._wait_greeted()
+        target = f"/peer/v1/commit-tables/{uuid}/versions?after={after}&until={until}"
+        answer = await self._request("GET", target, b"", _DONOR_TIMEOUT)
+        return wire.decode(TableVersions, answer)
+
+    def stream(self, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
         """Yield a file of the peer's payload store; blocks, so call it in a thread.
 
         The request has digest, size and rows; the peer compares them before it sends a byte.
+
+        Args:
+            source: Target of the request, without query; default: that of a staged file.
 
         Raises:
             TransportError: The transfer broke; it may be resumed.
@@ -605,7 +616,7 @@ class PeerLink:
         if not self.up:
             raise TransportError(f"no link to {self.node_id}: {self.reason}")
         wanted = f"size={file.size_bytes}&rows={file.rows}&digest={file.digest}"
-        target = f"/peer/v1/files/{quote(file.path)}?{wanted}"
+        target = f"{source or '/peer/v1/files/' + quote(file.path)}?{wanted}"
         headers = self._signer.headers("GET", target, b"", self._to)
         for block in stream_file(self.url, target, headers, offset, _FILE_TIMEOUT_S):
             self.traffic.received_bytes += len(block)

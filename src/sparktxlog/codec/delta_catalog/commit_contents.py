@@ -131,6 +131,8 @@ class CommitContent:
     #: In-commit timestamp, milliseconds since 1970 UTC.
     timestamp: int
     files: tuple[NeededFile, ...]
+    #: Path of an added data file → all files that readers of its rows need.
+    added: dict[str, tuple[NeededFile, ...]]
     metadata: TableMetadata | None
     protocol: TableProtocol | None
     #: Domain → its configuration as JSON text, None = removed.
@@ -162,13 +164,17 @@ def read_commit_file(content: bytes) -> CommitContent:
     protocol = _single("protocol", (line.protocol for line in lines))
     domains: dict[str, str | None] = {}
     files: dict[str, NeededFile] = {}
+    added: dict[str, tuple[NeededFile, ...]] = {}
     removed = {_relative("remove.path", line.remove.path) for line in lines if line.remove}
     vectors = [line.remove.deletion_vector for line in lines if line.remove]
     for line in lines:
         for file in (line.add, line.cdc):
             if file is not None:
-                for needed in _needed(file):
+                needs = _needed(file)
+                for needed in needs:
                     _keep(files, replace(needed, is_new=needed.path not in removed))
+                if file is line.add:
+                    added[needs[0].path] = tuple(needs)
         domain = line.domain_metadata
         if domain is not None:
             if domain.domain in domains:
@@ -177,11 +183,34 @@ def read_commit_file(content: bytes) -> CommitContent:
     return CommitContent(
         timestamp=info.in_commit_timestamp,
         files=tuple(files.values()),
+        added=added,
         metadata=metadata,
         protocol=protocol,
         domains=domains,
         removed=frozenset({*removed, *(one.path for one in _vectors(vectors))} - files.keys()),
     )
+
+
+class LiveFiles:
+    """The files that readers of a version need, brought from version to version."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[NeededFile, ...]] = {}
+
+    def follow(self, content: CommitContent) -> None:
+        """Go on to the next version."""
+        for path in content.removed:
+            self._files.pop(path, None)
+        self._files.update(content.added)
+
+    @property
+    def needed(self) -> dict[str, NeededFile]:
+        """By path; what was there before the first version is not among them."""
+        found: dict[str, NeededFile] = {}
+        for files in self._files.values():
+            for file in files:
+                _keep(found, file)
+        return found
 
 
 def _decoded(number: int, line: bytes) -> _Line:

@@ -31,6 +31,7 @@ from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import KeyedTasks
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
@@ -195,8 +196,19 @@ class RunFetcher:
             for transfer in transfers:
                 transfer.cancel()
 
-    async def get_file(self, link: PeerLink, file: StagedFile) -> None:
-        """Get one staged file from a peer, unless a good copy is here.
+    async def get_file(
+        self,
+        link: PeerLink,
+        file: StagedFile,
+        *,
+        into: LocalPayloadStore | None = None,
+        source: str = "",
+    ) -> None:
+        """Get one file from a peer, unless a good copy is here.
+
+        Args:
+            into: Where it is kept; default: the payload store.
+            source: Target of the request, without query; default: the peer's payload store.
 
         Raises:
             TransportError: The peer cannot be reached, or has no good copy.
@@ -205,7 +217,7 @@ class RunFetcher:
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._in_thread(self._receive, link, file)
+                await self._in_thread(self._receive, link, file, into or self._payloads, source)
             except StaleSessionError:
                 link.greet_again()
             except (TransportError, ManifestMismatchError):
@@ -215,19 +227,21 @@ class RunFetcher:
                 return
         raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
 
-    def _receive(self, link: PeerLink, file: StagedFile) -> None:
+    def _receive(
+        self, link: PeerLink, file: StagedFile, store: LocalPayloadStore, source: str
+    ) -> None:
         """Fetch one file, in a thread, unless a good copy is here."""
-        if self._payloads.has(file):
+        if store.has(file):
             try:
-                self._payloads.verify(file)
+                store.verify(file)
             except (ManifestMismatchError, StorageError) as error:
                 _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
             else:
                 return
-        offset = self._payloads.received_bytes(file)
+        offset = store.received_bytes(file)
         # All bytes may be here but unverified, if the node died before it put the file in place.
-        rest = link.stream(file, offset) if offset < file.size_bytes else ()
-        self._payloads.receive(file, rest, offset)
+        rest = link.stream(file, offset, source) if offset < file.size_bytes else ()
+        store.receive(file, rest, offset)
 
 
 def _is_missing(error: TxLogError) -> bool:

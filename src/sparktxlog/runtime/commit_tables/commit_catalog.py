@@ -52,8 +52,14 @@ from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.file_repair import FileRepair
+from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
+from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
+from sparktxlog.runtime.commit_tables.table_giver import TableGiver
+from sparktxlog.runtime.commit_tables.table_overview import TableOverview
+from sparktxlog.runtime.commit_tables.table_records import TableRecords
+from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
@@ -95,12 +101,25 @@ class CommitCatalog:
     """The commit tables of this site; belongs to the event loop, its file work runs in threads."""
 
     def __init__(
-        self, base: Foundation, core: CoreLoop, submits: Submits, files: FileRepair
+        self,
+        base: Foundation,
+        core: CoreLoop,
+        submits: Submits,
+        files: FileRepair,
+        fetcher: RunFetcher,
+        throttle: CopyThrottle,
     ) -> None:
         self._base = base
         self._submits = submits
-        self._places = TablePlaces(base.config.commit_table_dir)
-        self.placer = CommitPlacer(base, core.executor, files, self._places)
+        self._places = places = TablePlaces(base.config.commit_table_dir)
+        self.placer = placer = CommitPlacer(base, core.executor, files, places)
+        records = TableRecords(base, core.executor, places)
+        #: Gives peers what they lack, and fetches what this site lacks.
+        self.giver = TableGiver(base, records, places, placer.versions, throttle)
+        self.fetcher = TableFetcher(base, core.executor, fetcher, records, places)
+        placer.on_missing, self.fetcher.on_fetched = self.fetcher.start, placer.look_again
+        #: What is shown of them.
+        self.overview = TableOverview(base, placer, self.fetcher)
         self.schemas = SchemaNames(
             base.state.values,
             core.executor,

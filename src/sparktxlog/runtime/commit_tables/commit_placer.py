@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
 
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
+from sparktxlog.codec.delta_catalog.commit_contents import (
+    CommitContent,
+    LiveFiles,
+    NeededFile,
+    read_commit_file,
+)
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.errors import (
     CorruptLogError,
@@ -24,7 +29,6 @@ from sparktxlog.errors import (
     StorageError,
     TxLogError,
 )
-from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.commit_table import CommitTable, commit_file_name, commit_file_prefix
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.file_repair import FileRepair
@@ -60,6 +64,10 @@ class CommitPlacer:
         #: UUID → why the last attempt failed.
         self._failed: dict[str, TxLogError] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
+        #: UUID → the newest version that is placed, of all tables.
+        self.versions: dict[str, int] = {}
+        #: Called with UUID, first and last version that a directory lacks.
+        self.on_missing: Callable[[str, int, int], None] = lambda uuid, first, last: None
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -78,19 +86,22 @@ class CommitPlacer:
         await self._base.ordered.reach(table.position, _WAIT_S)
         return await self._place_all(table.uuid, table.version)
 
-    def warnings(self) -> list[OperatorWarning]:
-        """Return the tables that could not be placed."""
-        return [
-            {"code": "commit-table-not-placed", "text": _sentence(error)}
-            for uuid, error in self._failed.items()
-            if uuid in self._base.master.commit_tables
-        ]
+    def failures(self) -> dict[str, TxLogError]:
+        """Return the tables that could not be placed, by UUID, and why."""
+        tables = self._base.master.commit_tables
+        return {uuid: error for uuid, error in self._failed.items() if uuid in tables}
+
+    def look_again(self, uuid: str) -> None:
+        """Place a table that was changed from outside, or fetched."""
+        self._start(uuid)
 
     # -- following the log -------------------------------------------------------------------------
 
     async def watch(self) -> None:
         """Place what is ordered, and at the start what waits since before; until cancelled."""
         after, ordered, master = 0, self._base.ordered, self._base.master
+        placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
+        self.versions.update(placed | self.versions)
         while not self._base.ending.is_set():
             seen = ordered.value
             try:
@@ -151,6 +162,8 @@ class CommitPlacer:
             retry.cancel()
         if uuid in self._base.master.commit_tables:  # nobody asks for one that is dropped
             self._retries[uuid] = self._base.loop.call_later(_RETRY_S, self._start, uuid)
+            if "first" in error.fields:
+                self.on_missing(uuid, error.fields["first"], error.fields["last"])
 
     # -- one table ---------------------------------------------------------------------------------
 
@@ -159,6 +172,8 @@ class CommitPlacer:
         state = self._states.get(uuid)
         if state is None:
             state = await self._base.run_blocking(self._kept, uuid)
+            if state is None:
+                self.versions.pop(uuid, None)
         after = -1 if state is None else state.version
         commits = await self._base.run_blocking(journal.read_ordered_commits, uuid, after)
         known = {commit.version: commit for commit in commits}
@@ -176,7 +191,9 @@ class CommitPlacer:
                 [PutPlaced(uuid=uuid, version=state.version, state=_encode(state))]
             )
             self._states[uuid] = state
+            self.versions[uuid] = state.version
         self._states[uuid] = state
+        self.versions[uuid] = state.version
         return state
 
     def _kept(self, uuid: str) -> DeltaTableState | None:
@@ -211,7 +228,7 @@ class CommitPlacer:
         raw = places.read(sources.pop(commit_file_name(version)))
         content = read_commit_file(raw)
         places.place(uuid, sources)
-        self._check_files(uuid, version, content)
+        self._check_files(uuid, range(version, version + 1), content.files)
         places.publish(uuid, version, raw)
         return _after(before, content)
 
@@ -223,60 +240,59 @@ class CommitPlacer:
         known: dict[int, OrderedCommit],
     ) -> DeltaTableState:
         """Return the state after versions whose files did not come here, from the directory."""
-        first = 0 if state is None else state.version + 1
+        first, live = 0 if state is None else state.version + 1, LiveFiles()
         for version in range(first, last + 1):
             raw = self._places.published(uuid, version)
             if raw is None:
-                raise self._missing(uuid, range(version, last + 1), "is missing")
+                problem = f"version {version} is missing"
+                raise self._missing(uuid, first, range(version, last + 1), problem)
             try:
                 content = read_commit_file(raw)
                 found = _after(state, content)
                 found.check(uuid)
             except StagedCommitError as error:
-                raise self._missing(
-                    uuid, range(version, last + 1), f"cannot be read: {error.message}"
-                ) from error
+                problem = f"version {version} cannot be read: {error.message}"
+                raise self._missing(uuid, first, range(version, last + 1), problem) from error
             if version in known and known[version].timestamp != content.timestamp:
                 raise CorruptLogError(
                     f"version {version} of commit table {uuid} in {self._places.location(uuid)} is "
                     f"another commit than the log has: its timestamp is {content.timestamp}, not "
                     f"{known[version].timestamp}",
-                    hint="Move the directory away, and copy it from another site.",
+                    hint="The node fetches the right one from a peer.  Or move the directory away, "
+                    "and copy it from another site.",
                     uuid=uuid,
-                    version=version,
+                    first=first,
+                    last=last,
                 )
-            self._check_files(uuid, version, content)
+            live.follow(content)
             state = found
+        self._check_files(uuid, range(first, last + 1), live.needed.values())
         assert state is not None, "version 0 was just read"
         self._places.place(uuid, {})
         return state
 
-    def _check_files(self, uuid: str, version: int, content: CommitContent) -> None:
+    def _check_files(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> None:
         try:
-            self._places.secure(uuid, content.files)
+            self._places.secure(uuid, files)
         except StagedCommitError as error:
-            raise self._missing(uuid, range(version, version + 1), error.message) from error
+            raise self._missing(uuid, versions[0], versions, error.message) from error
 
-    def _missing(self, uuid: str, versions: Iterable[int], problem: str) -> NotPlacedError:
+    def _missing(self, uuid: str, first: int, asked: range, problem: str) -> NotPlacedError:
         table = self._base.master.commit_tables.get(uuid)
-        name, asked = uuid if table is None else table.name, list(versions)
+        name = uuid if table is None else table.name
         span = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
         return NotPlacedError(
-            f"commit table {name!r} lacks versions at this site: {span}; version {asked[0]} "
-            f"{problem}",
-            hint=f"Copy the table's directory {uuid} from commit-table-dir of another site to "
-            f"{self._places.location(uuid)}: names are equal at all sites.  Use a tool that writes "
-            "each file under another name first, like rsync.  The node then goes on by itself.",
+            f"commit table {name!r} lacks versions at this site: {span}; {problem}",
+            hint="The node fetches them from a peer and goes on by itself; `sparktxlog status` "
+            f"shows how far it is.  Or copy the table's directory {uuid} from commit-table-dir of "
+            f"another site to {self._places.location(uuid)}, with a tool that writes each file "
+            "under another name first, like rsync.",
             uuid=uuid,
             table=name,
-            first=asked[0],
+            first=first,
             last=asked[-1],
         )
 
 
 def _after(state: DeltaTableState | None, content: CommitContent) -> DeltaTableState:
     return DeltaTableState.first(content) if state is None else state.after(content)
-
-
-def _sentence(error: TxLogError) -> str:
-    return f"{error.message}  {error.hint}" if error.hint else error.message

@@ -10,6 +10,7 @@ import filecmp
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -23,6 +24,7 @@ from sparktxlog.storage.durability import (
     sync_file,
     sync_parents,
 )
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where tables of an abandoned history are, below the root.
@@ -58,6 +60,11 @@ class TablePlaces:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    @cached_property
+    def store(self) -> LocalPayloadStore:
+        """The same directories, to receive files from peers: `<UUID>/<path below the table>`."""
+        return LocalPayloadStore(self._root)
 
     # -- places ------------------------------------------------------------------------------------
 

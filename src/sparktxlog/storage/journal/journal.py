@@ -41,6 +41,7 @@ from sparktxlog.storage.interfaces import (
     PutRestamp,
     PutRun,
     PutValue,
+    PutVersionFiles,
     PutView,
     ResetJournal,
     ShrinkJournal,
@@ -240,7 +241,7 @@ class Journal(JournalReader):
                 self._shorten(write)
             case ShrinkJournal():
                 pass  # not part of the transaction: done after it
-            case PutPlaced() | PutValue():
+            case PutPlaced() | PutVersionFiles() | PutValue():
                 self._keep_value(write)
             case _:
                 assert_never(write)
@@ -254,9 +255,12 @@ class Journal(JournalReader):
             case DropPlaced():
                 placed_rows.drop_placed(self._db, write)
 
-    def _keep_value(self, write: PutPlaced | PutValue) -> None:
+    def _keep_value(self, write: PutPlaced | PutVersionFiles | PutValue) -> None:
         if isinstance(write, PutPlaced):
             placed_rows.put_placed(self._db, write)
+            return
+        if isinstance(write, PutVersionFiles):
+            placed_rows.put_version_files(self._db, write.uuid, write.versions)
             return
         self._db.execute(
             "INSERT OR REPLACE INTO named_values VALUES(?, ?)", (write.name, write.value)

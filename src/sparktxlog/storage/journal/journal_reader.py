@@ -16,6 +16,7 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import ExpiredError, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_versions import VersionFiles
 from sparktxlog.protocol.words.messages import MergeBase, Verdict
 from sparktxlog.protocol.words.recovery import (
     RecoveredAnnouncement,
@@ -324,6 +325,16 @@ class JournalReader:
         """Return the state of a commit table where it is placed, None = nowhere."""
         with self._reading() as db:
             return placed_rows.read_placed(db, uuid)
+
+    def read_placed_versions(self) -> dict[str, int]:
+        """Return up to which version each commit table is placed, by UUID."""
+        with self._reading() as db:
+            return placed_rows.read_placed_versions(db)
+
+    def read_version_files(self, uuid: str, after: int, limit: int) -> list[VersionFiles]:
+        """Return the files of the versions of a commit table after one, as far as known."""
+        with self._reading() as db:
+            return placed_rows.read_version_files(db, uuid, after, limit)
 
     def read_unplaced(self, after: int) -> list[str]:
         """Return the commit tables with versions that wait, ordered after a position, by UUID."""

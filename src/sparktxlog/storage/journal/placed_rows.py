@@ -1,23 +1,27 @@
 """Rows of ordered commits, and up to which version this site placed each commit table (P36).
 
 A row lists the files of a version in the payload store.  It stays until the version is placed and
-the log before its position has expired: until then a peer may still ask for the files.
+the log before its position has expired: until then a peer may still ask for the files.  Then only
+what the version consists of is kept, as it is of versions that came from another site.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.model.commit_table import CommitTable
+from sparktxlog.model.commit_table import CommitTable, commit_file_prefix
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.table_versions import VersionFiles
 from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
 from sparktxlog.storage.journal.sqlite_schema import encode, read_number
 
 _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
+_version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 
 
 def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
@@ -55,7 +59,7 @@ def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> Non
     """
     for table in tables:
         if _contradicts(db, table):
-            for name in ("ordered_commits", "placed_commits"):
+            for name in ("ordered_commits", "placed_commits", "version_files"):
                 db.execute(f"DELETE FROM {name} WHERE uuid = ?", (table.uuid,))
         if not table.is_dropped and not read_ordered(db, table.uuid, table.version - 1):
             _put(db, table, ())
@@ -102,8 +106,48 @@ def put_placed(db: sqlite3.Connection, write: PutPlaced) -> None:
 def drop_placed(db: sqlite3.Connection, write: DropPlaced) -> None:
     """Forget commits whose files are removed."""
     position = min(write.position, read_number(db, "kept_after"))
-    gone = [(commit.uuid, commit.version) for commit in read_done(db, position)]
+    done = read_done(db, position)
+    for commit in done:
+        if commit.files:
+            put_version_files(db, commit.uuid, [version_files_of(commit)])
+    gone = [(commit.uuid, commit.version) for commit in done]
     db.executemany("DELETE FROM ordered_commits WHERE uuid = ? AND version = ?", gone)
+
+
+def put_version_files(db: sqlite3.Connection, uuid: str, versions: Iterable[VersionFiles]) -> None:
+    """Keep what versions consist of."""
+    db.executemany(
+        "INSERT OR REPLACE INTO version_files(uuid, version, body) VALUES(?, ?, ?)",
+        [(uuid, one.version, encode(one)) for one in versions],
+    )
+
+
+def version_files_of(commit: OrderedCommit) -> VersionFiles:
+    """Return what an ordered commit consists of, by paths below the table's directory."""
+    prefix = commit_file_prefix(commit.transaction_id, commit.uuid)
+    files = (replace(file, path=file.path.removeprefix(prefix)) for file in commit.files)
+    return VersionFiles(version=commit.version, files=tuple(files))
+
+
+def read_version_files(
+    db: sqlite3.Connection, uuid: str, after: int, limit: int
+) -> list[VersionFiles]:
+    """Return what the versions of a table after one consist of, as far as known, ascending."""
+    kept = db.execute(
+        "SELECT version, body FROM version_files WHERE uuid = ? AND version > ?"
+        " ORDER BY version LIMIT ?",
+        (uuid, after, limit),
+    )
+    found = {version: _version_files_of(body) for version, body in kept}
+    rows = db.execute(
+        "SELECT body FROM ordered_commits WHERE uuid = ? AND version > ? ORDER BY version LIMIT ?",
+        (uuid, after, limit),
+    )
+    for (body,) in rows:
+        commit = _commit_of(body)
+        if commit.files:
+            found[commit.version] = version_files_of(commit)
+    return [found[version] for version in sorted(found)][:limit]
 
 
 def read_done(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
@@ -141,6 +185,11 @@ def read_placed(db: sqlite3.Connection, uuid: str) -> bytes | None:
     row = db.execute("SELECT state FROM placed_commits WHERE uuid = ?", (uuid,)).fetchone()
     state: bytes | None = None if row is None else row[0]
     return state
+
+
+def read_placed_versions(db: sqlite3.Connection) -> dict[str, int]:
+    """Return up to which version each table is placed, by UUID."""
+    return dict(db.execute("SELECT uuid, version FROM placed_commits").fetchall())
 
 
 def read_unplaced(db: sqlite3.Connection, after: int) -> list[str]:

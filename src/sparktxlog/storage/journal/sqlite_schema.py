@@ -99,6 +99,8 @@ CREATE TABLE IF NOT EXISTS ordered_commits(uuid TEXT, version INTEGER, position 
 CREATE INDEX IF NOT EXISTS commits_by_position ON ordered_commits(position);
 CREATE TABLE IF NOT EXISTS placed_commits(uuid TEXT PRIMARY KEY, version INTEGER, state BLOB)
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS version_files(uuid TEXT, version INTEGER, body BLOB,
+    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
 """
 
 #: Columns of a run, named as the fields of its header.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.delta_writer import info_of, lines_of
 
-from sparktxlog.codec.delta_catalog.commit_contents import NeededFile, read_commit_file
+from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, NeededFile, read_commit_file
 from sparktxlog.errors import StagedCommitError
 
 #: A deletion vector as Delta writes it: the prefix "ab", then this UUID as Z85.
@@ -52,6 +52,28 @@ def test_a_file_that_only_gets_a_deletion_vector_is_not_new() -> None:
     )
     new = {file.path: file.is_new for file in found.files}
     assert new == {"x y": False, f"ab/deletion_vector_{VECTOR}.bin": True, "z": True}
+
+
+def test_what_readers_of_a_version_need() -> None:
+    """A file with the vectors of two data files is needed as long as one of them is."""
+    vector = {"storageType": "u", "pathOrInlineDv": CODED, "offset": 4, "sizeInBytes": 40}
+    live, path = LiveFiles(), f"ab/deletion_vector_{VECTOR}.bin"
+    steps: list[tuple[list[dict[str, Any]], set[str]]] = [
+        ([{"add": {"path": "x"}}, {"add": {"path": "y"}}], {"x", "y"}),
+        (
+            [
+                *({"add": {"path": name, "deletionVector": vector}} for name in "xy"),
+                *({"remove": {"path": name}} for name in "xy"),
+                {"cdc": {"path": "_change_data/c"}},
+            ],
+            {"x", "y", path},
+        ),
+        ([{"remove": {"path": "x"}}], {"y", path}),
+        ([{"remove": {"path": "y"}}, {"add": {"path": "z"}}], {"z"}),
+    ]
+    for actions, needed in steps:
+        live.follow(read(*actions))
+        assert live.needed.keys() == needed
 
 
 @pytest.mark.parametrize(

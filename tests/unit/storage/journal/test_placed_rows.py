@@ -26,9 +26,11 @@ from sparktxlog.storage.interfaces import (
     MarkPublished,
     OrderedCommit,
     PutPlaced,
+    PutVersionFiles,
     ResetJournal,
 )
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.journal.placed_rows import version_files_of
 from sparktxlog.storage.payloads.payload_expiry import named_files
 
 T = "00000000-0000-4000-8000-000000000001"
@@ -115,6 +117,18 @@ def test_files_go_once_they_are_placed_and_the_log_is_shortened(
     assert journal.read_kept_commits() == [_commit(version) for version in kept]
     paths = {file.path for version in kept for file in _files(version)}
     assert named_files(journal, 2) == paths
+    # What versions consist of is known for ever.
+    assert journal.read_version_files(T, -1, 9) == [version_files_of(_commit(v)) for v in range(3)]
+    assert journal.read_version_files(T, 0, 1) == [version_files_of(_commit(1))]
+
+
+def test_what_a_version_consists_of() -> None:
+    found = version_files_of(_commit(1))
+    assert [file.path for file in found.brought] == ["x.parquet"]
+    assert found.commit_file == replace(_files(1)[1], path=commit_file_name(1))
+    assert found.digest == replace(found, files=found.files[::-1]).digest
+    other = replace(found.files[0], digest="0" * 64)
+    assert found.digest != replace(found, files=(other, found.files[1])).digest
 
 
 def test_a_drop_leaves_what_waits(journal: Journal) -> None:
@@ -170,6 +184,7 @@ def test_what_is_of_another_history_is_forgotten(
     if problem == "later":
         other = TABLES[0]
     journal.write([PutPlaced(uuid=T, version=1, state=b"state")])
+    journal.write([PutVersionFiles(uuid=T, versions=(version_files_of(_commit(0)),))])
     journal.write(
         [ResetJournal(snapshot=replace(snapshot, commit_tables=(other,)), node_id=NodeId("b"))]
     )
@@ -177,6 +192,7 @@ def test_what_is_of_another_history_is_forgotten(
     (kept,) = journal.read_ordered_commits(T, -1)
     assert (kept.version, kept.transaction_id) == (other.version, other.transaction_id)
     assert kept.files == ()
+    assert journal.read_version_files(T, -1, 9) == []
 
 
 def test_commits_of_one_run_keep_their_own_files(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""Versions of a commit table on their way from another site into the table's directory.
+
+    <root>/.fetched/<UUID>/_delta_log/…     commit files, until everything that they name is there
+    <root>/<UUID>/…                         data files, at once: no version names them yet
+    <root>/.set-aside/<act>/<UUID>/…        what a node had before it gave way, or what was in the
+                                            place of a file that the log has; nobody reads it
+
+A file that is here already, in its place or set aside, is used if its digest agrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.storage.commit_tables.table_places import SET_ASIDE, TablePlaces
+from sparktxlog.storage.durability import (
+    free_name,
+    link_or_copy,
+    storing,
+    sync_directory,
+    sync_file,
+    sync_parents,
+)
+
+_FETCHED = ".fetched"
+#: Act of those files that were in the place of others.
+_REPLACED = "replaced"
+
+
+class TableStaging:
+    """Puts together versions of commit tables; its methods block.
+
+    Args:
+        root: Directory of all tables.
+    """
+
+    def __init__(self, root: Path, places: TablePlaces) -> None:
+        self._root = root
+        self._places = places
+
+    def commit_file(self, uuid: str, file: StagedFile) -> Path:
+        """Return where a commit file waits for the files that it names."""
+        return self._root / _FETCHED / uuid / file.path
+
+    def finds_commit(self, uuid: str, file: StagedFile) -> bool:
+        """Return whether a commit file waits, after one that is here was taken if it agrees."""
+        waiting = self.commit_file(uuid, file)
+        for found in (waiting, *self._known(uuid, file)):
+            if _agrees(found, file):
+                if found != waiting:
+                    self._take(found, waiting)
+                return True
+        return False
+
+    def finds_file(self, uuid: str, file: StagedFile) -> bool:
+        """Return whether a file has its place, after one that is here was taken if it agrees.
+
+        What else is in that place is set aside.
+        """
+        place = self._places.path(uuid, file.path)
+        if _agrees(place, file):
+            return True
+        self.set_aside(uuid, file.path)
+        for found in self._known(uuid, file):
+            if found != place and _agrees(found, file):
+                self._take(found, place)
+                return True
+        return False
+
+    def publish(self, uuid: str, commits: Iterable[tuple[int, StagedFile]]) -> None:
+        """Publish versions whose files have their places, ascending.
+
+        Raises:
+            CorruptLogError: Somebody published another one meanwhile.
+            StorageError: Some may be published; try again.
+        """
+        self._places.place(uuid, {})
+        for version, file in commits:
+            if not _agrees(self._places.path(uuid, file.path), file):
+                self.set_aside(uuid, file.path)
+            content = self._places.read(str(self.commit_file(uuid, file)))
+            self._places.publish(uuid, version, content)
+        self.drop(uuid)
+
+    def set_aside(self, uuid: str, path: str) -> None:
+        """Move a file of a table to where nobody reads it, if there is one."""
+        place = self._places.path(uuid, path)
+        aside = self._root / SET_ASIDE / _REPLACED / uuid / path
+        with storing(place):
+            if not place.exists():
+                return
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            place.rename(free_name(aside))
+            sync_parents([aside], self._root)
+            sync_directory(place.parent)
+
+    def drop(self, uuid: str) -> None:
+        """Remove the commit files that wait."""
+        shutil.rmtree(self._root / _FETCHED / uuid, ignore_errors=True)
+
+    def _known(self, uuid: str, file: StagedFile) -> list[Path]:
+        """Return where a file may be here."""
+        acts = sorted((self._root / SET_ASIDE).glob("*"))
+        # A directory that was set aside twice has a number after its name.
+        aside = [one for act in acts for one in sorted(act.glob(f"{uuid}*"))]
+        return [directory / file.path for directory in (self._root / uuid, *aside)]
+
+    def _take(self, found: Path, place: Path) -> None:
+        with storing(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(found, place)
+            sync_file(place)
+            sync_parents([place], self._root)
+
+
+def _agrees(path: Path, file: StagedFile) -> bool:
+    """Return whether a file has a size and a digest; reads it only if the size agrees."""
+    try:
+        if path.stat().st_size != file.size_bytes:
+            return False
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with storing(path), path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == file.digest

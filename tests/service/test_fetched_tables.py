@@ -1,0 +1,155 @@
+"""A site that lacks versions of a commit table gets them from its peers, by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.service.local_nodes import until
+from tests.service.test_peer_routes import Stranger
+from tests.service.test_travelling_commits import Site, began_with_a_snapshot, sites
+
+from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.protocol.words.view import Phase
+from sparktxlog.transport.peer_link import PeerLink
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files of tables that peers were asked for, by their paths below the table."""
+    found: list[str] = []
+    stream = PeerLink.stream
+
+    def noted(link: PeerLink, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
+        if source:
+            found.append(source.partition("/files/")[2])
+        return stream(link, file, offset, source)
+
+    monkeypatch.setattr(PeerLink, "stream", noted)
+    return found
+
+
+async def goes_on(site: Site, other: Site, version: int) -> None:
+    """Check that a site has all versions, without a warning, and writes the next one."""
+    await until(lambda: not site.caller.node.status()["warnings"], 30)
+    assert await site.caller.version() == version - 1
+    nodes = (site.caller.node, other.caller.node)
+    await until(lambda: all(node.base.master.phase is Phase.NORMAL for node in nodes), 30)
+    await site.write(version)
+    await other.placed(version)
+    assert site.files() == other.files()
+
+
+def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
+    tmp_path: Path, fetched: list[str]
+) -> None:
+    async def main() -> None:
+        async with began_with_a_snapshot(tmp_path) as found:
+            await found.b.placed(3)
+            await goes_on(found.b, found.a, 4)
+            await found.c.placed(4)
+            assert len(fetched) == len(set(fetched)) == 8, "four versions, and a file of each"
+            assert not (found.b.directory.parent / ".fetched" / found.b.directory.name).exists()
+            # What came is on record, as it is where it came from.
+            records = [
+                site.caller.node.base.journal.read_version_files(site.table.table_id, -1, 9)
+                for site in (found.a, found.b)
+            ]
+            assert [one.digest for one in records[0]] == [one.digest for one in records[1]]
+
+    asyncio.run(main())
+
+
+def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> None:
+    """Half of a table is here, one file is damaged, and one version is of an abandoned history."""
+    wanted: set[str] = set()
+
+    def prepare(before: Path, now: Path) -> None:
+        shutil.copytree(before, now)
+        lost, damaged, *_ = sorted(path.name for path in now.glob("*.parquet"))
+        (now / lost).unlink()
+        (now / damaged).write_bytes(b"swor")
+        for version, content in ((2, b"{}"), (3, None)):
+            path = now / commit_file_name(version)
+            if content is None:
+                path.unlink()
+            else:
+                path.write_bytes(content)
+        wanted.update((lost, damaged, commit_file_name(2), commit_file_name(3)))
+
+    async def main() -> None:
+        async with began_with_a_snapshot(tmp_path, prepare) as found:
+            await goes_on(found.b, found.a, 4)
+            assert sorted(fetched) == sorted(wanted)
+            aside = found.b.directory.parent / ".set-aside" / "replaced" / found.b.directory.name
+            assert (aside / commit_file_name(2)).read_bytes() == b"{}"
+            assert [path.read_bytes() for path in aside.glob("*.parquet")] == [b"swor"]
+
+    asyncio.run(main())
+
+
+def test_peers_get_only_what_a_version_names(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await a.write(1)
+            await b.placed(1)
+            node, uuid = a.caller.node, a.table.table_id
+            (link,) = b.caller.node.base.links.values()
+            told = await link.table_versions(uuid, -1, 9)
+            assert (told.placed, [one.version for one in told.versions]) == (1, [0, 1])
+            assert await link.table_versions(uuid, 0, 9) == TableVersions(
+                versions=told.versions[1:], placed=1
+            )
+            (file,) = told.versions[1].brought
+            base = f"/peer/v1/commit-tables/{uuid}/versions"
+            query = f"size={file.size_bytes}&rows=0&digest={file.digest}"
+            (a.directory / "else.parquet").write_bytes(b"rows")
+            Path(a.directory.parent / "secret").write_bytes(b"rows")
+            async with Stranger(node, "B") as peer:
+                await peer.greet(b.caller.node.membership.greeter.own)
+
+                async def get(target: str) -> int:
+                    return (await peer.send(target, method="GET"))[0]
+
+                assert await get(f"{base}/1/files/{file.path}?{query}") == 200
+                refused = (
+                    f"{base}/0/files/{file.path}?{query}",  # of another version
+                    f"{base}/2/files/{file.path}?{query}",  # not placed
+                    f"{base}/1/files/{file.path}?size=4&rows=0",
+                    f"{base}/1/files/else.parquet?{query}",
+                    f"{base}/1/files/%2e%2e/secret?{query}",
+                    f"{base}/1/files/_delta_log/_staged_commits/x.json?{query}",
+                    f"{base}?after=1",
+                    base.replace(uuid, "x"),
+                )
+                assert [await get(target) for target in refused] == [404] * len(refused)
+                (a.directory / file.path).write_bytes(b"shorter or longer")
+                assert await get(f"{base}/1/files/{file.path}?{query}") == 404
+            async with Stranger(node, "X") as stranger:
+                assert (await stranger.send(base, method="GET"))[0] == 403
+
+    asyncio.run(main())
+
+
+def test_a_version_without_a_record_is_counted_from_its_files(tmp_path: Path) -> None:
+    """As after somebody copied the directory by hand."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await a.write(1)
+            await b.placed(1)
+            uuid, node = a.table.table_id, a.caller.node
+            (link,) = b.caller.node.base.links.values()
+            before = await link.table_versions(uuid, -1, 9)
+            for table in ("ordered_commits", "version_files"):
+                node.base.journal._db.execute(f"DELETE FROM {table}")
+            assert await link.table_versions(uuid, -1, 9) == before
+            kept = node.base.journal.read_version_files(uuid, -1, 9)
+            assert [one.digest for one in kept] == [one.digest for one in before.versions]
+
+    asyncio.run(main())
