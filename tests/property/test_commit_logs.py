@@ -1,6 +1,7 @@
 """Commit tables in random logs: the fold does what a model does that keeps whole histories (P36).
 
-A node may restart, or begin from a snapshot, after any run: it decides all later ones alike.
+Transactions do something to one table or to several, all or nothing.  A node may restart, or begin
+from a snapshot, after any run: it decides all later ones alike.
 """
 
 from __future__ import annotations
@@ -66,14 +67,20 @@ def _runs(random: Random) -> Iterator[RunFacts]:
         n = random.randrange(1, 5)
         chosen = random.sample(ids, n)
         places = [at for at in range(n) if random.random() < 0.8]
-        yield RunFacts(
-            n=n, ids=b"".join(chosen), commits=tuple((at, _drawn(random)) for at in places)
-        )
+        drawn = tuple((at, one) for at in places for one in _of_one_transaction(random))
+        yield RunFacts(n=n, ids=b"".join(chosen), commits=drawn)
 
 
-def _drawn(random: Random) -> CommitOperation:
+def _of_one_transaction(random: Random) -> list[CommitOperation]:
+    """Return what a transaction does to one table or several."""
+    uuids = random.sample(_UUIDS[: random.choice((2, 3, 8))], random.choice((1, 1, 2)))
+    drawn = [_drawn(random, uuid) for uuid in uuids]
+    names = [one.name.lower() for one in drawn if one.name]
+    return drawn if len(set(names)) == len(names) else drawn[:1]
+
+
+def _drawn(random: Random, uuid: str) -> CommitOperation:
     kind = random.choices(list(CommitKind), (2, 8, 1))[0]
-    uuid = random.choice(_UUIDS[: random.choice((2, 3, 8))])
     if kind is CommitKind.DROP:
         return CommitOperation(kind=kind, uuid=uuid)
     return CommitOperation(
@@ -89,13 +96,14 @@ def _expected(
     model: ReferenceCommits, first: int, facts: RunFacts, known: set[bytes]
 ) -> list[tuple[int, str]]:
     """Return what the model says that a run rejects."""
-    found, commits = [], dict(facts.commits)
+    found = []
     for index in range(facts.n):
         one = facts.ids[16 * index : 16 * index + 16]
         code = "duplicate-transaction" if one in known else ""
         known.add(one)
-        if not code and index in commits:
-            code = model.judge(commits[index], first + index, one)
+        if not code:
+            own = [commit for at, commit in facts.commits if at == index]
+            code = model.judge(own, first + index, one)
         found += [(index, code)] if code else []
     model.end_run(first)
     return found
@@ -158,6 +166,21 @@ def test_the_model_itself_has_whole_histories() -> None:
         for versions in committed:
             numbers = [version for version, _, _, _ in versions]
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_what_one_transaction_does_to_several_tables_is_all_or_nothing() -> None:
+    won = lost = 0
+    for seed in range(_LOGS):
+        node, random = Node({}, 0, b""), Random(seed)
+        for _ in range(_RUNS):
+            commits = _of_one_transaction(random)
+            before = dict(node.kept)
+            told, _ = node.fold(_facts(random.randbytes(14), commits))
+            changed = {uuid for uuid, table in node.kept.items() if before.get(uuid) != table}
+            assert changed == (set() if told else {commit.uuid for commit in commits})
+            won += len(commits) > 1 and not told
+            lost += len(commits) > 1 and bool(told)
+    assert min(won, lost) > 20
 
 
 def test_a_history_that_is_wrong_is_seen() -> None:
@@ -232,12 +255,12 @@ def test_the_fold_tells_in_all_short_logs_what_the_model_of_the_decision_tells(m
 def _told(log: Sequence[Commit]) -> dict[str, str]:
     """Return what the fold tells each commit; one that is repeated is told the same again."""
     node, told = Node({}, 0, b""), dict[str, str]()
-    node.fold(_facts(b"0", CommitOperation(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")))
+    node.fold(_facts(b"0", [CommitOperation(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")]))
     for word in log:
         if word == REPLACED:
             drop = CommitOperation(kind=CommitKind.DROP, uuid=_T["t1"])
             create = CommitOperation(kind=CommitKind.CREATE, uuid=_T["t2"], name="s.t")
-            assert node.fold(_facts(b"RS", drop, create))[0] == []
+            assert node.fold(_facts(b"RS", [drop], [create]))[0] == []
             continue
         commit = CommitOperation(
             kind=CommitKind.COMMIT,
@@ -245,13 +268,14 @@ def _told(log: Sequence[Commit]) -> dict[str, str]:
             version=word.version,
             timestamp=word.version,
         )
-        codes = [code for _, code in node.fold(_facts(word.name.encode()[:2], commit))[0]]
+        codes = [code for _, code in node.fold(_facts(word.name.encode()[:2], [commit]))[0]]
         if codes != ["duplicate-transaction"]:
             (code,) = codes or [""]
             told[word.name] = next(said for said, kept in _CODES.items() if kept == code)
     return told
 
 
-def _facts(name: bytes, *commits: CommitOperation) -> RunFacts:
-    ids = [bytes([at]) + name.ljust(15, b"-") for at in range(len(commits))]
-    return RunFacts(n=len(commits), ids=b"".join(ids), commits=tuple(enumerate(commits)))
+def _facts(name: bytes, *transactions: Sequence[CommitOperation]) -> RunFacts:
+    ids = [bytes([at]) + name.ljust(15, b"-") for at in range(len(transactions))]
+    commits = tuple((at, commit) for at, own in enumerate(transactions) for commit in own)
+    return RunFacts(n=len(transactions), ids=b"".join(ids), commits=commits)

@@ -76,6 +76,9 @@ def test_small_cluster_completely(configuration: Configuration, states: int, dep
         ("commits-2", 3_127, "unknown-table version-conflict", ""),
         ("commits-2-drop", 3_127, "unknown-table", ""),
         ("commits-2-crash", 3_825, "unknown-table", ""),
+        ("commits-2-both", 3_127, "unknown-table version-conflict", ""),
+        ("commits-2-both-crash", 3_825, "unknown-table", ""),
+        ("commits-2-both-rows", 3_127, "conflict", ""),
     ],
 )
 def test_conditions_marks_expiry_and_commits_completely(
@@ -113,6 +116,8 @@ def test_conditions_marks_expiry_and_commits_completely(
         ("all-commits-win", CONFIGURATIONS["commits-2"], 8, "P25b"),
         ("dropped-lives-on", CONFIGURATIONS["commits-2-drop"], 8, "P25b"),
         ("tables-forgotten", CONFIGURATIONS["commits-2-crash"], 4, "P36"),
+        ("half-a-transaction", CONFIGURATIONS["commits-2-both"], 8, "P36"),
+        ("only-the-first-commit-judged", CONFIGURATIONS["commits-2-both"], 8, "P25b"),
     ],
 )
 def test_mutants_are_found(

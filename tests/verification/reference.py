@@ -7,7 +7,7 @@ core's ADD must be exactly that; with a smaller quorum that prefix must be a pre
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -194,7 +194,7 @@ class ReferenceCatalog:
                 self.decided.append((position, at, "expired-transaction"))
         counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
-        marks, commits, wrote = dict(facts.marks), dict(facts.commits), set[str]()
+        marks, wrote = dict(facts.marks), set[str]()
         for index in codes:
             tables = dict(self._tables)
             codes[index] = self._try(position + index, index, facts, tables, after)
@@ -203,9 +203,10 @@ class ReferenceCatalog:
                 codes[index] = "prepared"
             elif not codes[index] and index in marks:
                 codes[index] = self._mark(marks[index], position + index, after, wrote)
-            elif not codes[index] and index in commits:
+            elif not codes[index]:
                 one = facts.ids[16 * index : 16 * index + 16]
-                codes[index] = self.commits.judge(commits[index], position + index, one)
+                own = [commit for at, commit in facts.commits if at == index]
+                codes[index] = self.commits.judge(own, position + index, one)
             if codes[index]:
                 continue
             before, self._tables = self._tables, tables
@@ -381,29 +382,37 @@ class ReferenceCommits:
         #: Commit tables as each run left those that it changed.
         self.left: list[CommitTable] = []
 
-    def judge(self, commit: CommitOperation, position: int, one: bytes) -> str:
+    def judge(self, commits: Iterable[CommitOperation], position: int, one: bytes) -> str:
         """Take in what a transaction does; return why it takes no effect, empty = it does."""
+        after = dict(self.histories)
+        for commit in commits:
+            left = self._left(commit, position, one)
+            if isinstance(left, str):
+                return left
+            after[commit.uuid] = left
+        self.histories = after
+        return ""
+
+    def _left(self, commit: CommitOperation, position: int, one: bytes) -> CommitHistory | str:
+        """Return how a commit leaves its table, or why it does not fit what was there before."""
         known = self.histories.get(commit.uuid)
         version = (commit.version, commit.timestamp, one, position)
         if commit.kind is CommitKind.CREATE:
             names = {h.name.lower() for h in self.histories.values() if h.dropped is None}
             if known is not None or commit.name.lower() in names:
                 return "name-taken"
-            self.histories[commit.uuid] = CommitHistory(commit.name, (version,))
-            return ""
+            return CommitHistory(commit.name, (version,))
         if known is None or known.dropped is not None:
             return "unknown-table"
         if commit.kind is CommitKind.DROP:
-            self.histories[commit.uuid] = known._replace(dropped=(one, position))
-            return ""
+            return known._replace(dropped=(one, position))
         newest, timestamp, winner, at = known.versions[-1]
         if newest != commit.version - 1:
             self.lost[position] = (known.name, newest, at, winner)
             return "version-conflict"
         if not timestamp < commit.timestamp:
             return "stale-timestamp"
-        self.histories[commit.uuid] = known._replace(versions=(*known.versions, version))
-        return ""
+        return known._replace(versions=(*known.versions, version))
 
     def end_run(self, first: int) -> None:
         """Note how a run that starts at a position leaves the tables that it changed."""

@@ -113,7 +113,7 @@ def assemble_run(
         copies=copies,
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
-        commits=_given(transaction.commit for transaction in transactions),
+        commits=tuple((tx, one) for tx, each in enumerate(transactions) for one in each.commits),
         commit_files=tuple(file for one in transactions for file in one.commit_files),
     )
     return manifest, encode_payload(manifest, sections)

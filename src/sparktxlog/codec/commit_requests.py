@@ -1,4 +1,4 @@
-"""Transactions of commit tables: each creates one, commits a version of one, or drops one (P36).
+"""Transactions of one commit table: each creates it, commits a version, or drops it (P36).
 
 The id of a commit is the UUID in the name of its staged file, so to ask again is to repeat it
 (P25c).  Where it is ordered, every site decides alike whether it takes effect.
@@ -90,6 +90,6 @@ def _transaction(
     return PreparedTransaction(
         transaction_id=transaction_id,
         operations=(),
-        commit=commit.checked(),
+        commits=(commit.checked(),),
         commit_files=files,
     )

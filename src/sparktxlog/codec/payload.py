@@ -150,21 +150,23 @@ def _check_prepared(manifest: RunManifest) -> None:
 
 
 def _check_commits(manifest: RunManifest) -> None:
-    """Check that transactions with a commit exist, are described, and do nothing else (P36).
+    """Check that transactions with commits exist, and do one thing to a table (P36).
 
-    A run with files of commits has nothing but commits, each of another table.
+    A run with files of commits has nothing but transactions with commits, all of different tables.
+    None with commits is prepared, or a mark.
 
     Raises:
         ManifestMismatchError: No release writes such a manifest (definite).
     """
-    indices = {index for index, _ in manifest.commits}
-    whole = [index for index, _ in manifest.commits] == sorted(indices & set(range(manifest.n)))
-    others = {index for index, _ in manifest.marks}
-    busy = bool(manifest.participants or indices & others) or any(
-        block.txs is None or indices.intersection(block.txs) for block in manifest.blocks
-    )
+    indices = [index for index, _ in manifest.commits]
+    whole = indices == sorted(indices) and set(indices) <= set(range(manifest.n))
+    uuids = {(index, commit.uuid) for index, commit in manifest.commits}
+    created = [(index, one.name.lower()) for index, one in manifest.commits if one.name]
+    whole = whole and len(uuids) == len(indices) and len(set(created)) == len(created)
+    busy = bool(manifest.participants or set(indices) & {index for index, _ in manifest.marks})
     if manifest.commit_files:
-        whole = whole and manifest.n == len(indices) and _are_files_of_commits(manifest)
+        everyone = set(indices) == set(range(manifest.n))
+        whole = whole and everyone and _are_files_of_commits(manifest)
     if not whole or busy or any(commit.problem for _, commit in manifest.commits):
         raise ManifestMismatchError(
             "the manifest's commits contradict its transactions", n=manifest.n
@@ -173,29 +175,31 @@ def _check_commits(manifest: RunManifest) -> None:
 
 def _are_files_of_commits(manifest: RunManifest) -> bool:
     """Return whether each file is of a commit of the run, and no table has two of these."""
-    uuids = {commit.uuid for _, commit in manifest.commits}
     try:
         files = manifest.files_by_commit()
     except InvalidNameError:
         return False
-    of_commits = sum(
-        _are_files_of(manifest.transaction_id(index), commit, files)
-        for index, commit in manifest.commits
-    )
-    return len(uuids) == manifest.n and of_commits == len(files)
+    with_files, found = {transaction_id for transaction_id, _ in files}, 0
+    for index, commit in manifest.commits:
+        transaction_id = manifest.transaction_id(index)
+        if transaction_id in with_files and commit.kind is not CommitKind.DROP:
+            own = files.get((transaction_id, commit.uuid), ())
+            if not _are_files_of(transaction_id, commit, own):
+                return False
+            found += len(own)
+    uuids = {commit.uuid for _, commit in manifest.commits}
+    return len(uuids) == len(manifest.commits) and found == len(manifest.commit_files)
 
 
 def _are_files_of(
-    transaction_id: bytes, commit: CommitOperation, files: dict[bytes, tuple[StagedFile, ...]]
+    transaction_id: bytes, commit: CommitOperation, files: Sequence[StagedFile]
 ) -> bool:
     """Return whether the files are a version of the table: its commit file, and what it adds."""
     prefix = commit_file_prefix(transaction_id, commit.uuid)
-    paths = [file.path for file in files.get(transaction_id, ())]
-    below = {path.removeprefix(prefix) for path in paths if path.startswith(prefix)}
-    if len(below) != len(paths) or commit.kind is CommitKind.DROP:
-        return False
+    below = {file.path.removeprefix(prefix) for file in files if file.path.startswith(prefix)}
     logged = {path for path in below if path.startswith(COMMIT_LOG)}
-    return logged == {commit_file_name(commit.version)} and not any(map(_is_no_path, below))
+    whole = logged == {commit_file_name(commit.version)} and len(below) == len(files)
+    return whole and not any(map(_is_no_path, below))
 
 
 def _is_no_path(path: str) -> bool:

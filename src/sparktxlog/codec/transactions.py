@@ -62,8 +62,8 @@ class PreparedTransaction:
     participants: tuple[str, ...] = ()
     #: It does nothing but this (P35).
     mark: Mark | None = None
-    #: It does nothing but this (P36).
-    commit: CommitOperation | None = None
+    #: What it does to commit tables, at most one thing for each (P36).
+    commits: tuple[CommitOperation, ...] = ()
     #: See `RunManifest.commit_files`.
     commit_files: tuple[StagedFile, ...] = ()
 

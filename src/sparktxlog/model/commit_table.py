@@ -1,7 +1,8 @@
 """Commit tables: Delta tables whose next version the log decides (protocol P36).
 
-One commit is one transaction; its id is the UUID in the name of the staged commit file.  A table is
-known by its own UUID, because another one may get its name once it is dropped.
+A commit of one table is one transaction; its id is the UUID in the name of the staged commit file.
+Commits of several tables are one transaction, too, all or none.  A table is known by its own UUID,
+because another one may get its name once it is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class CommitKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOperation:
-    """What a transaction does to a commit table; it does nothing else."""
+    """What a transaction does to one commit table."""
 
     kind: CommitKind
     #: Of the table, lower-case text with hyphens.

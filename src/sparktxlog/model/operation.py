@@ -163,10 +163,12 @@ class RunManifest:
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending; these transactions do nothing else (P35).
     marks: tuple[tuple[int, Mark], ...] = ()
-    #: (transaction index, what it does to a commit table), ascending; these do nothing else (P36).
+    #: (transaction index, what it does to a commit table), ascending by index; of one transaction
+    #: at most one for each table (P36).
     commits: tuple[tuple[int, CommitOperation], ...] = ()
-    #: Of commits of different tables, in a run of nothing else: the commit file of each, and all
-    #: that it adds to its table, as `<transaction id>/<table's UUID>/<path below the table>` (P36).
+    #: Of transactions with commits, of different tables, in a run of nothing else: the commit file
+    #: of each commit, and all that it adds to its table, as
+    #: `<transaction id>/<table's UUID>/<path below the table>` (P36).
     commit_files: tuple[StagedFile, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
@@ -183,12 +185,16 @@ class RunManifest:
         """Bytes of the staged files."""
         return sum(file.size_bytes for file in self.staged_files)
 
-    def files_by_commit(self) -> dict[bytes, tuple[StagedFile, ...]]:
-        """Return the commit files of each transaction that has some, by its id."""
-        found: dict[str, list[StagedFile]] = {}
+    def files_by_commit(self) -> dict[tuple[bytes, str], tuple[StagedFile, ...]]:
+        """Return the files of each commit that has some, by transaction id and table's UUID."""
+        found: dict[tuple[str, str], list[StagedFile]] = {}
         for file in self.commit_files:
-            found.setdefault(file.path.partition("/")[0], []).append(file)
-        return {transaction_id_from_text(text): tuple(files) for text, files in found.items()}
+            transaction_id, uuid, *_ = (*file.path.split("/", 2), "")
+            found.setdefault((transaction_id, uuid), []).append(file)
+        return {
+            (transaction_id_from_text(text), uuid): tuple(files)
+            for (text, uuid), files in found.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,15 +24,13 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
         committing(Y, UUID.replace("-", ""), 3, 6),
         dropping(Z, UUID),
     ]
-    assert [(one.transaction_id, one.commit) for one in made] == [
-        (
-            X,
-            CommitOperation(
-                kind=CommitKind.CREATE, uuid=UUID, name="shop.Orders", version=2, timestamp=5
-            ),
-        ),
-        (Y, CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=3, timestamp=6)),
-        (Z, CommitOperation(kind=CommitKind.DROP, uuid=UUID)),
+    create = CommitOperation(
+        kind=CommitKind.CREATE, uuid=UUID, name="shop.Orders", version=2, timestamp=5
+    )
+    assert [(one.transaction_id, one.commits) for one in made] == [
+        (X, (create,)),
+        (Y, (CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=3, timestamp=6),)),
+        (Z, (CommitOperation(kind=CommitKind.DROP, uuid=UUID),)),
     ]
     assert all(not one.operations for one in made)
     manifest, payload = assemble_run(
@@ -40,7 +38,7 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
         submitted_at=1,
     )
     assert read_manifest(payload) == manifest
-    assert manifest.commits == tuple(zip((0, 2, 3), (one.commit for one in made), strict=True))
+    assert manifest.commits == tuple(zip((0, 2, 3), (one.commits[0] for one in made), strict=True))
     with pytest.raises(InvalidRequestError, match="expected a run of version 1"):
         validate_run(payload, {}, RunLimits())
 

@@ -183,6 +183,24 @@ _SHARED = RunManifest(
         ),
     ),
 )
+#: One transaction: it commits to one table, drops another, creates a third, and has rows.
+_THIRD = f"{_UUID[:-1]}3"
+_SEVERAL = replace(
+    _FILES,
+    blocks=(replace(_COMMITS.blocks[0], txs=(0,)),),
+    commits=(
+        *_FILES.commits,
+        (0, CommitOperation(kind=CommitKind.DROP, uuid=_OTHER)),
+        (0, CommitOperation(kind=CommitKind.CREATE, uuid=_THIRD, name="s.u", timestamp=3)),
+    ),
+    commit_files=(
+        *_FILES.commit_files,
+        replace(
+            _FILES.commit_files[1],
+            path=f"{uuid.UUID(int=0)}/{_THIRD}/_delta_log/{0:020}.json",
+        ),
+    ),
+)
 
 
 def _renamed(path: str, at: int = 0) -> dict[str, Any]:
@@ -195,12 +213,12 @@ def test_files_of_a_commit_are_staged_files() -> None:
     assert _FILES.staged_bytes == 18
     assert _FILES.staged_files == list(_FILES.commit_files)
     assert _SHARED.files_by_commit() == {
-        _SHARED.transaction_id(0): _FILES.commit_files,
-        _SHARED.transaction_id(2): _SHARED.commit_files[2:],
+        (_SHARED.transaction_id(0), _UUID): _FILES.commit_files,
+        (_SHARED.transaction_id(2), _OTHER): _SHARED.commit_files[2:],
     }
 
 
-@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES, _SHARED])
+@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES, _SHARED, _SEVERAL])
 def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
     manifest: RunManifest,
 ) -> None:
@@ -223,12 +241,31 @@ def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
         (_COMMITS, {"commits": _COMMITS.commits[::-1]}),
         (_COMMITS, {"commits": (_COMMITS.commits[0],) * 2}),
         (_COMMITS, {"commits": ((4, _COMMITS.commits[0][1]),)}),
-        (_COMMITS, {"commits": ((1, _COMMITS.commits[0][1]),)}),
         (_COMMITS, {"commits": ((0, replace(_COMMITS.commits[0][1], name="t")),)}),
         (_COMMITS, {"marks": _MARKS.marks[1:]}),
-        (_COMMITS, {"blocks": (replace(_MARKS.blocks[0], txs=None),)}),
         (_PREPARED, {"commits": _COMMITS.commits[:1]}),
+        (_COMMITS, {"commits": ((-1, _COMMITS.commits[0][1]),)}),
         (_FILES, {"n": 2, "ids": bytes(32)}),
+        (_SEVERAL, {"commits": (*_SEVERAL.commits, _SEVERAL.commits[1])}),
+        (_SEVERAL, {"commits": _SEVERAL.commits[:2]}),
+        (_SEVERAL, {"commit_files": _FILES.commit_files}),
+        (
+            _COMMITS,
+            {
+                "commits": tuple(
+                    (0, replace(_SEVERAL.commits[2][1], uuid=u)) for u in (_UUID, _THIRD)
+                )
+            },
+        ),
+        (
+            _SEVERAL,
+            {
+                "commit_files": (
+                    *_SEVERAL.commit_files,
+                    replace(_FILES.commit_files[0], path=f"{uuid.UUID(int=0)}/{_OTHER}/x"),
+                )
+            },
+        ),
         (_FILES, {"commits": ()}),
         (_FILES, {"commits": ((0, _COMMITS.commits[2][1]),)}),
         (_FILES, {"ids": b"x" * 16}),

@@ -53,6 +53,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
         "other-origins-ignored", "lost-ones-write", "writes-forgotten",
         "first-yes-decides", "yes-binds", "judged-where-ordered", "written-where-ordered",
         "late-yes-counts", "expires-a-moment-early", "undecided-forgotten",
+        "half-a-transaction", "only-the-first-commit-judged",
         "decisions-not-durable", "all-commits-win", "dropped-lives-on", "tables-forgotten",
     )
 }  # fmt: skip

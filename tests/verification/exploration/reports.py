@@ -28,7 +28,8 @@ faults, with the core's own timeouts, until all masters are members again with o
 - *Tx*: transactions. Plain ones touch nothing; for others the row says at which node they do what.
   `update` writes to a table if nobody did since the log began, `write` always. `prepare p q` is an
   update that waits for the participants `p` and `q`, `yes p` and `no p` are marks. `create`,
-  `commit 1` and `drop` are of one commit table. `by 3`: without effect after that log time.
+  `commit 1` and `drop` are of one commit table. `both` creates it and another one, `both 1` commits
+  version 1 of both, and is an `update` too. `by 3`: without effect after that log time.
   Timestamps are 2, 3, … until a restart.
 - *Ballots*: epoch changes that are started, by any master unless the row names one, at any
   moment. They wait for all nodes or only for the quorums.

@@ -6,8 +6,10 @@
     a update            writes to it if nobody did since the log began (P27)
     a prepare p q       the same, once its participants `p` and `q` say YES (P35)
     b yes p, b no q     what a participant says of the one that is prepared
-    a create, a drop    creates or drops the one commit table (P36)
+    a create, a drop    creates or drops a commit table (P36)
     a commit 1          commits its version 1
+    a both              creates that commit table and another one
+    a both 1            commits version 1 of both, and writes to the table as `update` does
     … by 2              the same; without effect after that log time, microseconds
 
 Timestamps count runs here, rather than time: those of a cluster that nobody restarts begin with 2.
@@ -27,7 +29,7 @@ from sparktxlog.model.table import Column, TableDefinition
 #: It was created before the log began, and so was never written to.
 TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 
-_UUID = "00000000-0000-4000-8000-000000000001"
+_UUID, _OTHER = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2))
 _WRITES = (Touch(table=TABLE.name, schema_version=TABLE.schema_version),)
 _UNREAD = ((0, Condition(read_position=0, reads=(TABLE.name,))),)
 
@@ -71,16 +73,24 @@ def _facts(submit: str, own: bytes, marked: bytes) -> RunFacts:
             mark = Mark(transaction_id=marked, participant=name, yes=said == "yes")
             return replace(facts, marks=((0, mark),))
         case ["create"]:
-            commit = CommitOperation(kind=CommitKind.CREATE, uuid=_UUID, name="s.t")
-            return replace(facts, commits=((0, commit),))
+            return replace(facts, commits=((0, _create(_UUID)),))
         case ["commit", version]:
-            number = int(version)
-            commit = CommitOperation(
-                kind=CommitKind.COMMIT, uuid=_UUID, version=number, timestamp=number
-            )
-            return replace(facts, commits=((0, commit),))
+            return replace(facts, commits=((0, _commit(_UUID, int(version))),))
+        case ["both"]:
+            return replace(facts, commits=((0, _create(_UUID)), (0, _create(_OTHER))))
+        case ["both", version]:
+            both = [(0, _commit(uuid, int(version))) for uuid in (_OTHER, _UUID)]
+            return replace(facts, touches=_WRITES, conditions=_UNREAD, commits=tuple(both))
         case ["drop"]:
             commit = CommitOperation(kind=CommitKind.DROP, uuid=_UUID)
             return replace(facts, commits=((0, commit),))
         case _:
             raise ValueError(f"{submit!r} says nothing that is explored")
+
+
+def _create(uuid: str) -> CommitOperation:
+    return CommitOperation(kind=CommitKind.CREATE, uuid=uuid, name=f"s.t{uuid[-1]}")
+
+
+def _commit(uuid: str, version: int) -> CommitOperation:
+    return CommitOperation(kind=CommitKind.COMMIT, uuid=uuid, version=version, timestamp=version)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.verification.mutation.lone import LINEAGE, Lone, entry_of, queued, tail_of
 
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
-from sparktxlog.model.conditions import Condition
+from sparktxlog.model.conditions import Condition, TableWrites
+from sparktxlog.model.operation import Touch
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import Action, Alarm
 from sparktxlog.protocol.words.messages import Rejection
@@ -41,6 +44,11 @@ def _run(node: Lone, *commits: CommitOperation, held: bool = True) -> list[str]:
     conditions = () if held else ((0, Condition(versions=(("nothing", 1),))),)
     actions = node.submit(len(commits), commits=tuple(enumerate(commits)), conditions=conditions)
     return [f"{one.index} {one.code}" for one in _rejections(actions)]
+
+
+def _written(version: int) -> tuple[tuple[int, Condition], ...]:
+    """Return the condition of a run's only transaction that its row table has a version."""
+    return ((0, Condition(versions=(("t", version),))),)
 
 
 def _rejections(actions: list[Action]) -> list[Rejection]:
@@ -79,6 +87,47 @@ def the_first_of_a_run_wins(core: type[Master]) -> None:
     winner = node.facts[(2).to_bytes(32, "big")].ids[16:32]
     named = (lost.table, lost.version, lost.winner, lost.winner_id)
     assert (lost.index, named) == (2, ("s.t", 2, 3, winner))
+
+
+def all_commits_of_a_transaction_or_none(core: type[Master]) -> None:
+    """P36: one that loses takes the others with it, whichever stands first; its winner is told."""
+    node = _alone(core)
+    assert _run(node, _create(_T2, "s.u"), _commit(1, _T2)) == []
+    for both in ((_commit(1), _commit(1, _T2)), (_commit(1, _T2), _commit(1))):
+        lost = _rejections(node.submit(commits=tuple((0, one) for one in both)))
+        named = [(one.code, one.table, one.version, one.winner) for one in lost]
+        assert named == [("version-conflict", "s.u", 1, 3)]
+        assert _versions(node) == {_T1: 0, _T2: 1}, "nothing of it took effect"
+    three = (_commit(1), _commit(2, _T2), _create(_T3, "s.v"))
+    assert not _rejections(node.submit(commits=tuple((0, one) for one in three)))
+    assert _versions(node) == {_T1: 1, _T2: 2, _T3: 0}
+    assert len({table.position for table in node.master.commit_tables.values()}) == 1
+
+
+def a_transaction_is_judged_by_what_was_before(core: type[Master]) -> None:
+    """P36: to drop a table and to create one of its name take two transactions."""
+    node = _alone(core)
+    both = ((0, _drop()), (0, _create(_T2)))
+    assert [one.code for one in _rejections(node.submit(commits=both))] == ["name-taken"]
+    assert _versions(node) == {_T1: 0}
+
+
+def rows_and_commits_are_one_transaction(core: type[Master]) -> None:
+    """P27, P36: rows are written if the commits take effect, and commits if the rows are."""
+    node = Lone(core, votes={"a": 1})
+    node.submit(creates=((0, TableDefinition(name="t", columns=(Column(name="id", type="int"),))),))
+    assert _run(node, _create()) == []
+    more: dict[str, Any] = {"touches": (Touch(table="t", schema_version=1),)}
+    lost = _rejections(node.submit(commits=((0, _commit(2)),), conditions=_written(0), **more))
+    assert [one.code for one in lost] == ["version-conflict"]
+    lost = _rejections(node.submit(commits=((0, _commit(1)),), conditions=_written(1), **more))
+    assert [one.code for one in lost] == ["conflict"], "the rows of what lost were not written"
+    assert _versions(node) == {_T1: 0}
+    assert not _rejections(node.submit(commits=((0, _commit(1)),), conditions=_written(0), **more))
+    assert (_versions(node), node.master.writes("t")) == (
+        {_T1: 1},
+        TableWrites(version=1, position=5),
+    )
 
 
 def in_commit_timestamps_grow(core: type[Master]) -> None:

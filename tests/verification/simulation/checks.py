@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tests.verification.model.disk import RunKey, key_of
@@ -219,9 +220,11 @@ class Checks:
 
     def _check_commit_tables(self, action: PersistQueue, first: int, end: int) -> None:
         """P36: with the entries, commit tables are written as each run left them."""
-        left = [one for one in self._outcomes.catalog.commits.left if first <= one.position <= end]
-        written = sorted(action.commit_tables, key=lambda table: table.position)
-        if written != sorted(left, key=lambda table: table.position):
+        in_order = attrgetter("position", "uuid")
+        every = self._outcomes.catalog.commits.left
+        left = sorted((one for one in every if first <= one.position <= end), key=in_order)
+        written = sorted(action.commit_tables, key=in_order)
+        if written != left:
             violated(f"P36: {written} are kept in {first}-{end}: {left}")
 
     def _check_undecided(self, node: SimulatedNode, position: int) -> None:

@@ -1,7 +1,8 @@
 """Writers of commit tables in a simulated hour: they create, commit and drop (P36).
 
-Each builds on what its node knows, so several compete for a version.  They are drawn beside
-everything else, so the histories are those that there are without them.
+Each builds on what its node knows, so several compete for a version.  Some write to several commit
+tables at once, and to row tables.  They are drawn beside everything else, so the histories are
+those that there are without them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _NAMES = ("s.orders", "s.Stock", "S.STOCK", "s.users")
 _MOST = 40
 #: Chance that somebody creates a table though there is one, uses a UUID again, and drops a table.
 _CREATES, _AGAIN, _DROPS = 0.1, 0.1, 0.04
+#: Chance that a transaction does something to several tables.
+_SEVERAL = 0.3
 #: Chance that a writer wants another version than the next one, and that its clock goes wrong.
 _BLIND, _BACKWARDS = 0.05, 0.1
 DrawnCommits = tuple[tuple[int, CommitOperation], ...]
@@ -53,7 +56,16 @@ class Committers:
             return ()
         places = [at for at in range(n) if at not in busy and random.random() < _PLACES]
         known = dict(master.commit_tables)
-        return tuple((at, self._commit(known)) for at in places)
+        return tuple((at, one) for at in places for one in self._transaction(known))
+
+    def _transaction(self, known: dict[str, CommitTable]) -> list[CommitOperation]:
+        """Return what a transaction does, to each table one thing."""
+        first = self._commit(known)
+        if self._random.random() >= _SEVERAL:
+            return [first]
+        second = self._commit(known)
+        same_name = first.name and first.name.lower() == second.name.lower()
+        return [first] if second.uuid == first.uuid or same_name else [first, second]
 
     def _commit(self, known: dict[str, CommitTable]) -> CommitOperation:
         random = self._random
@@ -102,12 +114,15 @@ def mark_commits(
         by_id: Indices that were rejected for their ids.
         codes: Index → why another one takes no effect.
     """
-    repeats = set(by_id)
+    repeats, seen = set(by_id), set[int]()
     for index, commit in facts.commits:
         if index in repeats:
             marks.hit("commit repeated")
         else:
             marks.hit(f"commit table: {codes.get(index) or commit.kind.value}")
+            if index in seen:
+                marks.hit(f"several commit tables: {codes.get(index) or 'committed'}")
+        seen.add(index)
 
 
 def check_histories(log: Iterable[QueueEntry], facts: Mapping[bytes, RunFacts]) -> str:

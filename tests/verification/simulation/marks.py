@@ -57,6 +57,7 @@ EXPECTED = (
     "commit table: create", "commit table: commit", "commit table: drop",
     "commit table: version-conflict", "commit table: stale-timestamp",
     "commit table: name-taken", "commit table: unknown-table", "commit repeated",
+    "several commit tables: committed", "several commit tables: version-conflict",
     "payload damaged", "run voided", "void refused",
     "failed write kept", "failed write lost", "disk full", "quorum changed", "run withdrawn",
     "overdue run whole",

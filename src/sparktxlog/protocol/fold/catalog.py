@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 from sparktxlog.errors import CommitRejectedError, SchemaMismatchError, StaleSchemaError
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
@@ -181,7 +182,10 @@ class Catalog:
         for index, table, change in facts.changes:
             changes.setdefault(index, []).append((table, change))
         conditions, marks = dict(facts.conditions), dict(facts.marks)
-        commits, ids = dict(facts.commits), facts.ids
+        commits: dict[int, list[CommitOperation]] = {}
+        for index, commit in facts.commits:
+            commits.setdefault(index, []).append(commit)
+        ids = facts.ids
         touches_of = _touches_by_index(facts)
         counts = self._writes.count_at(position)
         for index in range(facts.n):

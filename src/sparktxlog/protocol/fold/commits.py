@@ -1,12 +1,13 @@
 """Which commit becomes which version of which commit table (protocol P36).
 
 Part of the catalog's fold: what is known here follows from the queue alone, so every site decides
-the same.  A run without commits costs one comparison, a commit two look-ups.
+the same.  What a transaction does to several tables takes effect as a whole, or not at all.  A run
+without commits costs one comparison, a commit two look-ups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparktxlog.errors import (
     NameTakenError,
@@ -41,61 +42,57 @@ class CommitFold:
     # -- within a run ------------------------------------------------------------------------------
 
     def take(
-        self, commit: CommitOperation, position: int, transaction_id: bytes, index: int
+        self, commits: Sequence[CommitOperation], position: int, transaction_id: bytes, index: int
     ) -> Rejection | None:
-        """Take in what a transaction does to a table; return why it takes no effect.
+        """Take in what a transaction does to tables; return why nothing of it takes effect.
 
         Args:
+            commits: One for each table; all are judged by what was there before the transaction.
             position: Of the transaction; all that takes effect before it was taken in.
             index: Its index in the run.
         """
+        for commit in commits:
+            reason = self._misfit(commit, index)
+            if reason is not None:
+                return reason
+        for commit in commits:
+            self._put(commit, position, transaction_id)
+        return None
+
+    def _misfit(self, commit: CommitOperation, index: int) -> Rejection | None:
+        """Return why a commit cannot take effect."""
         if commit.kind is CommitKind.CREATE:
-            return self._create(commit, position, transaction_id, index)
+            taken = self._by_uuid.get(commit.uuid) or self.tables.named(commit.name)
+            return None if taken is None else _taken(commit, taken, index)
         table = self.tables.get(commit.uuid)
         if table is None:
             return _unknown(commit.uuid, self._by_uuid, index)
-        is_drop = commit.kind is CommitKind.DROP
-        if not is_drop and commit.version != table.version + 1:
+        if commit.kind is CommitKind.DROP:
+            return None
+        if commit.version != table.version + 1:
             return _conflict(commit, table, index)
-        if not is_drop and commit.timestamp <= table.timestamp:
+        if commit.timestamp <= table.timestamp:
             return _stale(commit, table, index)
+        return None
+
+    def _put(self, commit: CommitOperation, position: int, transaction_id: bytes) -> None:
+        is_drop = commit.kind is CommitKind.DROP
+        name = commit.name or self._by_uuid[commit.uuid].name
         if is_drop:
-            del self._by_name[table.name.lower()]
-        self._put(
-            CommitTable(
-                uuid=table.uuid,
-                name=table.name,
-                version=table.version if is_drop else commit.version,
-                timestamp=table.timestamp if is_drop else commit.timestamp,
-                transaction_id=transaction_id,
-                position=position,
-                is_dropped=is_drop,
-            )
+            del self._by_name[name.lower()]
+        elif commit.kind is CommitKind.CREATE:
+            self._by_name[name.lower()] = commit.uuid
+        told = self._by_uuid[commit.uuid] if is_drop else commit
+        self._by_uuid[commit.uuid] = CommitTable(
+            uuid=commit.uuid,
+            name=name,
+            version=told.version,
+            timestamp=told.timestamp,
+            transaction_id=transaction_id,
+            position=position,
+            is_dropped=is_drop,
         )
-        return None
-
-    def _create(
-        self, commit: CommitOperation, position: int, transaction_id: bytes, index: int
-    ) -> Rejection | None:
-        taken = self._by_uuid.get(commit.uuid) or self.tables.named(commit.name)
-        if taken is not None:
-            return _taken(commit, taken, index)
-        self._by_name[commit.name.lower()] = commit.uuid
-        self._put(
-            CommitTable(
-                uuid=commit.uuid,
-                name=commit.name,
-                version=commit.version,
-                timestamp=commit.timestamp,
-                transaction_id=transaction_id,
-                position=position,
-            )
-        )
-        return None
-
-    def _put(self, table: CommitTable) -> None:
-        self._by_uuid[table.uuid] = table
-        self._changed[table.uuid] = None
+        self._changed[commit.uuid] = None
 
     # -- after a run -------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Submits:
             self._check_may_prepare()
         if tx.mark is not None:
             copies_needed = max(copies_needed, self._check_mark(tx.mark))
-        if tx.commit is not None:
+        if tx.commits:
             self._check_may_commit()
         self._check_quorum(level)
         try:

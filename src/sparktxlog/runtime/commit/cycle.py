@@ -196,8 +196,7 @@ class Cycle:
     def _queue_single(
         self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
     ) -> _Single:
-        operations, commit = transaction.operations, transaction.commit
-        files = transaction.commit_files
+        operations, files = transaction.operations, transaction.commit_files
         single = _Single(
             transaction=transaction,
             acceptance=acceptance,
@@ -207,7 +206,7 @@ class Cycle:
             alone=transaction.session is not None
             or bool(transaction.participants)
             or any(o.files for o in operations),
-            tables=frozenset([commit.uuid] if commit is not None and files else []),
+            tables=frozenset(one.uuid for one in transaction.commits if files),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)

@@ -27,19 +27,19 @@ _version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
     """Keep the versions that runs made, with the files that their containers name."""
     #: Of the run that the last version is of, by its last position: several tables share a run.
-    last, files = 0, dict[bytes, tuple[StagedFile, ...]]()
+    last, files = 0, dict[tuple[bytes, str], tuple[StagedFile, ...]]()
     for table in sorted(tables, key=lambda table: table.position):
         if table.is_dropped:
             continue
         if table.position > last:
             last, files = _files_at(db, table.position)
-        _put(db, table, files.get(table.transaction_id, ()))
+        _put(db, table, files.get((table.transaction_id, table.uuid), ()))
 
 
 def _files_at(
     db: sqlite3.Connection, position: int
-) -> tuple[int, dict[bytes, tuple[StagedFile, ...]]]:
-    """Return the last position of the run at a position, and the files of its commits by id."""
+) -> tuple[int, dict[tuple[bytes, str], tuple[StagedFile, ...]]]:
+    """Return the last position of the run at a position, and the files of each of its commits."""
     row = db.execute(
         "SELECT q.position + q.n - 1, p.payload FROM ("
         " SELECT * FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1) q"

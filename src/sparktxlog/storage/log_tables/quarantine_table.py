@@ -142,7 +142,9 @@ class _Notes:
     def gone(self, position: int, paths: Sequence[str]) -> None:
         """Note which files of a transaction are missing."""
         if paths:
-            self.remarks[position] = f"missing files: {', '.join(paths)}"
+            before = self.remarks.get(position)
+            start = "missing files: " if before is None else f"{before}, "
+            self.remarks[position] = start + ", ".join(paths)
 
     def partition(self, position: int, path: str, values: dict[str, str | None] | None) -> None:
         """Note the partition values of a file."""
@@ -272,10 +274,10 @@ class Quarantine:
             assert entry.payload is not None
             manifest = read_manifest(entry.payload)
             files = manifest.files_by_commit()
-            for index, _ in manifest.commits:
-                paths = [file.path for file in files.get(manifest.transaction_id(index), ())]
+            for index, commit in manifest.commits:
+                own = files.get((manifest.transaction_id(index), commit.uuid), ())
                 position = entry.entry.position + index
-                notes.gone(position, [path for path in paths if not self._files.keep(path)])
+                notes.gone(position, [f.path for f in own if not self._files.keep(f.path)])
             for block, position in self._blocks(entry):
                 if block.definition is not None:
                     notes.creates.setdefault(position, []).append(block.definition)

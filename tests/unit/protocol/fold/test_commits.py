@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -54,12 +55,18 @@ class Log:
         self.end = 0
 
     def run(
-        self, *commits: CommitOperation, ids: bytes = b"", n: int = 0, **facts: Any
+        self,
+        *given: CommitOperation | Sequence[CommitOperation],
+        ids: bytes = b"",
+        n: int = 0,
+        **facts: Any,
     ) -> list[str]:
-        """Fold a run; return index and code of what it rejects."""
-        n = max(n, len(commits))
+        """Fold a run of transactions with one commit or several; return what it rejects."""
+        n = max(n, len(given))
         ids = ids or b"".join(one(self.end + at + 1) for at in range(n))
-        run = RunFacts(n=n, ids=ids, commits=tuple(enumerate(commits)), **facts)
+        several = [[own] if isinstance(own, CommitOperation) else own for own in given]
+        commits = tuple((at, commit) for at, own in enumerate(several) for commit in own)
+        run = RunFacts(n=n, ids=ids, commits=commits, **facts)
         self.rejections, _ = self.catalog.fold(self.end + 1, run)
         self.end += n
         return [f"{lost.index} {lost.code}" for lost in self.rejections]
@@ -175,6 +182,37 @@ def test_other_transactions_of_the_run_write_to_their_tables(log: Log) -> None:
     assert log.run(commit(2), conditions=((0, held),)) == []
 
 
+def test_several_commits_of_a_transaction_take_effect_together(log: Log) -> None:
+    assert log.run([commit(1), create(T2, "s.u")], [commit(1, uuid=T2), commit(2)]) == []
+    found = {uuid: (table.version, table.position) for uuid, table in log.commits.tables.items()}
+    assert found == {T1: (2, 3), T2: (1, 3)}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_one_that_loses_takes_the_others_with_it(log: Log, turn: int) -> None:
+    assert log.run(create(T2, "s.u"), commit(1, uuid=T2)) == []
+    for lost, code in (
+        (commit(1, uuid=T2), "version-conflict"),
+        (commit(2, timestamp=11, uuid=T2), "stale-timestamp"),
+        (create(T2, "s.v"), "name-taken"),
+    ):
+        before = dict(log.commits.tables)
+        assert log.run([commit(1), lost][::turn]) == [f"0 {code}"]
+        assert dict(log.commits.tables) == before
+    assert log.run([commit(1), commit(1, uuid=T2)][::turn], [commit(1)]) == ["0 version-conflict"]
+    assert log.run([drop(), commit(5, uuid=T2)][::turn]) == ["0 version-conflict"]
+    told = log.rejections[0]
+    assert (told.table, told.version, told.winner) == ("s.u", 1, 3)
+
+
+def test_rows_and_commits_are_one_transaction(log: Log) -> None:
+    touch, unwritten = Touch(table="t", schema_version=1), Condition(versions=(("t", 0),))
+    assert log.run(commit(2), touches=(touch,)) == ["0 version-conflict"]
+    assert log.run(commit(1), touches=(touch,), conditions=((0, unwritten),)) == []
+    assert log.run(commit(2), touches=(touch,), conditions=((0, unwritten),)) == ["0 conflict"]
+    assert log.commits.tables[T1].version == 1
+
+
 def test_changes_are_told_once_as_each_run_left_them(log: Log) -> None:
     log.run(commit(1), commit(2), create(T2, "s.u"))
     log.run(commit(3))
@@ -189,5 +227,5 @@ def test_a_restart_knows_the_same_tables(log: Log) -> None:
     kept = {table.uuid: table for table in log.commits.take_changes()}
     again = CommitFold(kept.values())
     assert dict(again.tables) == dict(log.commits.tables)
-    assert again.take(create(T2, "s.v"), 9, one(9), 0) is not None, "its UUID was used"
-    assert again.take(create(T1[:-1] + "3", "s.u"), 9, one(9), 0) is None, "its name is free"
+    assert again.take([create(T2, "s.v")], 9, one(9), 0) is not None, "its UUID was used"
+    assert again.take([create(T1[:-1] + "3", "s.u")], 9, one(9), 0) is None, "its name is free"

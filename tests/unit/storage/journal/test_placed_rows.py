@@ -147,6 +147,30 @@ def test_a_commit_without_files_says_that_there_are_none(journal: Journal) -> No
     assert journal.read_ordered_commits(T, 2) == [_commit(3, files=())]
 
 
+def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) -> None:
+    other = T[:-1] + "2"
+    prefix = commit_file_prefix(_id(3), other)
+    more = tuple(staged_of(prefix + name, b"", rows=0) for name in ("y", commit_file_name(0)))
+    create = CommitOperation(kind=CommitKind.CREATE, uuid=other, name="s.u", timestamp=9)
+    run = run_of(
+        seq=4,
+        ids=_id(3),
+        commits=((0, _operation(3)), (0, create)),
+        commit_files=(*_files(3), *more),
+    )
+    (entry,) = entries_of([run], after=3, previous=ENTRIES[2].chain_hash)
+    tables = (
+        replace(TABLES[2], version=3, timestamp=8, position=4, transaction_id=_id(3)),
+        CommitTable(
+            uuid=other, name="s.u", version=0, timestamp=9, transaction_id=_id(3), position=4
+        ),
+    )
+    journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=tables)])
+    (mine,), (theirs,) = journal.read_ordered_commits(T, 2), journal.read_ordered_commits(other, -1)
+    assert (mine.files, theirs.files) == (_files(3), more)
+    assert journal.read_commits_at(4) == [mine, theirs]
+
+
 def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal) -> None:
     snapshot = journal.read_snapshot()
     reset = ResetJournal(snapshot=snapshot, node_id=NodeId("b"))
