@@ -36,6 +36,8 @@ class NeededFile:
     #: Its bytes; of a file with several deletion vectors, how many it has at least.
     size: int
     is_exact: bool = True
+    #: A data file whose rows Delta clustered.
+    is_clustered: bool = False
     #: False: the version before has it too, because the commit removes and adds it (what it adds is
     #: a deletion vector); every site has it.
     is_new: bool = True
@@ -96,6 +98,7 @@ class _File(msgspec.Struct, rename="camel"):
     path: str
     size: int = 0
     deletion_vector: _Vector | None = None
+    clustering_provider: str | None = None
 
 
 class _Removed(msgspec.Struct, rename="camel"):
@@ -197,11 +200,26 @@ class LiveFiles:
     def __init__(self) -> None:
         self._files: dict[str, tuple[NeededFile, ...]] = {}
 
+    def begin(self, adds: Iterable[dict[str, Any]]) -> None:
+        """Take the `add` actions of a checkpoint.
+
+        Raises:
+            StagedCommitError: One names no file of the table (definite).
+        """
+        for action in adds:
+            needs = tuple(_needed(_converted(action)))
+            self._files[needs[0].path] = needs
+
     def follow(self, content: CommitContent) -> None:
         """Go on to the next version."""
         for path in content.removed:
             self._files.pop(path, None)
         self._files.update(content.added)
+
+    @property
+    def data(self) -> list[NeededFile]:
+        """The data files among them."""
+        return [files[0] for files in self._files.values()]
 
     @property
     def needed(self) -> dict[str, NeededFile]:
@@ -211,6 +229,22 @@ class LiveFiles:
             for file in files:
                 _keep(found, file)
         return found
+
+
+def files_of_removed(removes: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the files that `remove` actions of a checkpoint name.
+
+    Raises:
+        StagedCommitError: One names no file of the table (definite).
+    """
+    return {needed.path for action in removes for needed in _needed(_converted(action))}
+
+
+def _converted(action: dict[str, Any]) -> _File:
+    try:
+        return msgspec.convert(action, _File)
+    except msgspec.ValidationError as error:
+        raise _wrong("action", action, f"cannot be read: {error}") from error
 
 
 def _decoded(number: int, line: bytes) -> _Line:
@@ -228,7 +262,11 @@ def _single(field: str, found: Iterable[_T | None]) -> _T | None:
 
 
 def _needed(file: _File) -> list[NeededFile]:
-    data = NeededFile(path=_relative("add.path", file.path), size=file.size)
+    data = NeededFile(
+        path=_relative("add.path", file.path),
+        size=file.size,
+        is_clustered=file.clustering_provider is not None,
+    )
     return [data, *_vectors([file.deletion_vector])]
 
 

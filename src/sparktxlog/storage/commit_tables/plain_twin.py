@@ -21,10 +21,20 @@ from hashlib import blake2b
 from pathlib import Path
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
+from sparktxlog.codec.delta_catalog.commit_contents import (
+    CommitContent,
+    LiveFiles,
+    NeededFile,
+    read_commit_file,
+)
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.table_checkpoints import (
+    TableCheckpoint,
+    newest_checkpoint,
+    take_checkpoint,
+)
+from sparktxlog.storage.commit_tables.table_places import TablePlaces, link_new
 from sparktxlog.storage.durability import (
     link_or_copy,
     storing,
@@ -49,12 +59,15 @@ class TwinCommit:
     content: CommitContent
 
 
-def make_plain_twin(table: Path, version: int, twin: Path) -> None:
+def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = True) -> None:
     """Make a plain twin of a table at a version.
+
+    A log that Delta has cleaned up begins with a checkpoint, and so does its twin.
 
     Args:
         table: The table's directory; all versions up to this one are published there.
         twin: A path that does not exist, best on the table's file system, below no other table.
+        history: With all versions of the table; else only what the newest one needs.
 
     Raises:
         CorruptLogError: The directory lacks a version, or a file that the version needs.
@@ -62,7 +75,9 @@ def make_plain_twin(table: Path, version: int, twin: Path) -> None:
     """
     with storing(twin):
         twin.mkdir(parents=True)
-    extend_plain_twin(table, version, twin)
+    begins = table / commit_file_name(0)
+    base = None if history and begins.exists() else newest_checkpoint(table, version)
+    _extend(table, version, twin, base)
 
 
 def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
@@ -73,41 +88,51 @@ def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
             version or a file.
         DiskFullError, StorageError: Some versions may be added; try again.
     """
+    _extend(table, version, twin, None)
+
+
+def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None) -> None:
+    """Add versions; a twin that has none begins with a checkpoint, if there is one."""
     log = twin / COMMIT_LOG
+    live, rewritten, missing, linked = LiveFiles(), dict[int, bytes](), dict[str, int](), []
     with storing(twin):
         log.mkdir(exist_ok=True)
         first = _check_untouched(table, twin) + 1
-        rewritten: dict[int, bytes] = {}
-        missing: dict[str, int] = {}
-        linked = []
+        added: dict[int, list[NeededFile]] = {}
+        if base is not None:
+            live.begin(base.adds())
+            first = base.version  # Delta asks its commit file for the timestamp
+            added[first] = list(live.needed.values())
         for number in range(first, version + 1):
             raw = _published(table, number)
             content = read_commit_file(raw)
             if content.protocol is not None:
                 rewritten[number] = raw
-            for path in content.removed:
-                missing.pop(path, None)
-            for file in content.files:
+            if base is None or number > base.version:
+                live.follow(content)
+                added[number] = list(content.files)
+            for file in added[number]:
                 if not _linked(table / file.path, twin / file.path):
                     missing[file.path] = number
                 linked.append(twin / file.path)
-        # What a later version removes may be vacuumed; all else is there.
-        if missing:
-            path, number = next(iter(missing.items()))
+        # What no reader of the newest version needs may be vacuumed.
+        for path in missing.keys() & live.needed.keys():
             raise CorruptLogError(
-                f"{table / path} is missing, and version {version} needs it: version {number} "
-                "added it",
+                f"{table / path} is missing, and version {version} needs it: version "
+                f"{missing[path]} has it",
                 hint="Copy it from another site: names are equal at all sites.",
                 path=str(table / path),
             )
         # Each version comes after its files, so what a crash leaves is a twin at an older version.
         sync_parents(linked, twin)
+        if base is not None:
+            take_checkpoint(base, twin, _without_feature)
         for number in range(first, version + 1):
             target = twin / commit_file_name(number)
             if number in rewritten:
-                write_durably(target, _without_feature(rewritten[number]))
+                _write_new(target, _without_feature(rewritten[number]))
             else:
-                link_or_copy(table / commit_file_name(number), target)
+                link_new(table / commit_file_name(number), target)
         sync_directory(log)
 
 
@@ -135,7 +160,7 @@ def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
         raw = _published(twin, version)
         content = read_commit_file(raw)
         if content.protocol is not None:
-            raw = _with_feature(raw)
+            raw = with_feature(raw)
             content = read_commit_file(raw)
         sources = {file.path: str(twin / file.path) for file in content.files if file.is_new}
         for source in sources.values():
@@ -174,6 +199,17 @@ def _published(directory: Path, version: int) -> bytes:
         ) from None
 
 
+def _write_new(target: Path, content: bytes) -> None:
+    """Write a file durably unless the name is taken; it appears whole."""
+    beside = target.with_name(f".{target.name}.{uuid.uuid4()}.new")
+    try:
+        beside.write_bytes(content)
+        sync_file(beside)
+        link_new(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _linked(source: Path, target: Path) -> bool:
     """Give a file its place in the twin; return whether there is one."""
     if target.exists():
@@ -188,8 +224,7 @@ def _linked(source: Path, target: Path) -> bool:
 
 def _check_untouched(table: Path, twin: Path) -> int:
     """Return the newest version of a twin, all of which must be those of its table."""
-    newest = twin_version(twin)
-    for version in range(newest + 1):
+    for version in sorted(_versions(twin)):
         ours, theirs = table / commit_file_name(version), twin / commit_file_name(version)
         try:
             same = ours.samefile(theirs) or _plain(ours.read_bytes()) == theirs.read_bytes()
@@ -201,7 +236,7 @@ def _check_untouched(table: Path, twin: Path) -> int:
                 hint="Make the twin again, at another path.",
                 path=str(theirs),
             )
-    return newest
+    return twin_version(twin)
 
 
 def _plain(raw: bytes) -> bytes:
@@ -215,7 +250,8 @@ def _without_feature(raw: bytes) -> bytes:
     return _with_protocol(raw, lacking)
 
 
-def _with_feature(raw: bytes) -> bytes:
+def with_feature(raw: bytes) -> bytes:
+    """Return the lines of a twin's log with the table's protocol."""
     return _with_protocol(raw, lambda features: sorted({*features, CATALOG_MANAGED}))
 
 

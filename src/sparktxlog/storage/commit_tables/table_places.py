@@ -215,7 +215,7 @@ class TablePlaces:
             path = directory / relative
             with storing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                is_same = _link_new(Path(source), path)
+                is_same = link_new(Path(source), path)
             if not is_same:
                 raise CorruptLogError(
                     f"{path} is not the file that the log has",
@@ -271,7 +271,7 @@ class TablePlaces:
         return self._root / uuid / _LOG / f"{version:020}.json"
 
 
-def _link_new(source: Path, target: Path) -> bool:
+def link_new(source: Path, target: Path) -> bool:
     """Give a file a second name that is free; return whether the name then is of that file.
 
     Where there are no hard links, it is copied.

@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, lines_of
 
@@ -18,7 +20,9 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     make_plain_twin,
     stage_twin_commit,
     twin_version,
+    with_feature,
 )
+from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint, take_checkpoint
 
 PROTOCOL = {
     "minReaderVersion": 3,
@@ -88,6 +92,46 @@ def test_a_twin_follows_its_table(table: StagedTable, tmp_path: Path) -> None:
     assert twin_version(twin) == 2
 
 
+def test_a_long_log_begins_with_its_checkpoint(table: StagedTable, tmp_path: Path) -> None:
+    first = read_commit_file(table.published(0).read_bytes()).files[0]
+    gone, added, later = table.add(), table.add(), table.add()
+    publish(table, 1, gone)
+    publish(table, 2, added, removal(gone))
+    checkpoint(table, 2, {"path": first.path, "size": first.size}, added["add"])
+    publish(table, 3, later)
+    table.published(0).unlink()  # Delta cleans logs up
+    twin = tmp_path / "twin"
+    make_plain_twin(table.directory, 3, twin)
+    assert {path.name for path in twin.glob("*.parquet")} == {
+        first.path,
+        added["add"]["path"],
+        later["add"]["path"],
+    }
+    log = twin / "_delta_log"
+    assert sorted(path.name[:20] for path in log.glob("0*")) == [f"{n:020}" for n in (2, 2, 3)]
+    found = newest_checkpoint(twin, 9)
+    assert found is not None
+    assert [one.samefile(table.directory / "_delta_log/_sidecars/x") for one in found.sidecars]
+    said = found.path.read_text()
+    assert "inCommitTimestamp" in said and "catalogManaged" not in said
+    assert json.loads((log / "_last_checkpoint").read_text()) == {"version": 2, "size": 4}
+    publish(table, 4, table.add())
+    extend_plain_twin(table.directory, 4, twin)
+    # And a checkpoint of the twin is one of the table.
+    take_checkpoint(found, table.directory, with_feature)
+    assert "catalogManaged" in (table.directory / "_delta_log" / found.path.name).read_text()
+
+
+def checkpoint(table: StagedTable, version: int, *adds: dict[str, Any]) -> None:
+    """Write a checkpoint as Delta does, the removed files left out."""
+    log = table.directory / "_delta_log"
+    (log / "_sidecars").mkdir()
+    rows = [{"add": {**add, "partitionValues": None}} for add in adds]
+    pq.write_table(pa.Table.from_pylist(rows), log / "_sidecars" / "x")
+    lines = lines_of({"sidecar": {"path": "x"}}, {"protocol": PROTOCOL})
+    (log / f"{version:020}.checkpoint.{uuid.uuid4()}.json").write_bytes(lines)
+
+
 def test_a_twin_that_was_written_to_follows_no_more(table: StagedTable, tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     make_plain_twin(table.directory, 0, twin)
@@ -97,13 +141,17 @@ def test_a_twin_that_was_written_to_follows_no_more(table: StagedTable, tmp_path
         extend_plain_twin(table.directory, 1, twin)
 
 
-def test_without_hard_links_files_are_copied(
+def test_on_another_file_system_files_are_copied(
     table: StagedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
-        raise OSError("no links here")
+    linked = os.link
 
-    monkeypatch.setattr(os, "link", refused)
+    def link(source: Path, target: Path) -> None:
+        if table.directory in Path(source).parents:
+            raise OSError("another file system")
+        linked(source, target)
+
+    monkeypatch.setattr(os, "link", link)
     publish(table, 1, table.add(b"rows"))
     make_plain_twin(table.directory, 1, tmp_path / "twin")
     path = read_commit_file(table.published(1).read_bytes()).files[0].path
