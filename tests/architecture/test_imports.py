@@ -46,7 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | _EPOCHS,
     "http": {"codec"},
     "worker": {
-        "catchup", "codec", "http", "storage.dropped_tables", "storage.durability",
+        "catchup", "codec", "http", "storage.commit_tables", "storage.dropped_tables",
+        "storage.durability",
         "storage.interfaces", "storage.lock", "supervision",
     },
     "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},

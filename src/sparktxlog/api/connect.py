@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -37,11 +37,20 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
+from sparktxlog.worker.commit_tables.table_adoption import (
+    ADOPTION_TIMEOUT_S,
+    Adoption,
+    FileWay,
+    adopt,
+)
+from sparktxlog.worker.commit_tables.table_release import TableRelease, release
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory
@@ -248,6 +257,64 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             is_sync=is_sync,
             participants=participants,
         )
+
+    def adopt_table(
+        self,
+        name: str,
+        path: str,
+        *,
+        kind: Literal["commit-table"],
+        files: FileWay = "link",
+        dry_run: bool = False,
+        timeout: float = ADOPTION_TIMEOUT_S,
+    ) -> Adoption:
+        """Make a commit table of an existing Delta table: its newest version becomes version 0.
+
+        Args:
+            name: `schema.table`, a new one.
+            path: Directory of the Delta table; nothing of it changes before the log has the new
+                one.
+            kind: What it becomes.
+            files: "link": the files get a second name, on the same file system; "copy"; "move":
+                they are taken from the old table, which then is none any more.
+            dry_run: Only check, and say what would be done.
+            timeout: Seconds until the sites of the quorum have the files.
+
+        Raises:
+            InvalidRequestError: It cannot become one; the message names all that is in the way
+                (definite).
+            NameTakenError, CopyConflictError: There is one of that name, or somebody writes to
+                the old one (definite).
+            CommitStateUnknownError, TransportError: Nobody knows; see whether the table is there.
+        """
+        if kind != "commit-table":
+            raise InvalidRequestError(f"kind={kind!r} is not 'commit-table'", field="kind")
+        plain = read_plain_table(self.spark, path)
+        with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+            return adopt(
+                plain,
+                lambda: newest_version(self.spark, plain),
+                link,
+                name,
+                way=files,
+                dry_run=dry_run,
+                timeout_s=timeout,
+            )
+
+    def release_table(self, name: str, path: str, *, drop: bool = False) -> TableRelease:
+        """Give a commit table back as a plain Delta table: same files, same versions.
+
+        Args:
+            name: `schema.table`.
+            path: A directory that does not exist; it appears when it is whole.
+            drop: Drop the table from the log then.
+
+        Raises:
+            UnknownTableError, RowTableError, InvalidRequestError: (definite).
+            StorageError: The directory is not there.
+        """
+        with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+            return release(link, name, path, drop=drop)
 
     def rename_table(
         self, table: str, name: str, *, level: str = "ordered", timeout: float | None = None

@@ -15,6 +15,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     job_commands,
     peer_commands,
     status_commands,
+    table_commands,
     transaction_commands,
 )
 from sparktxlog.cli.root import (

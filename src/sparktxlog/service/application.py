@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparktxlog import __version__
+from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
@@ -38,7 +39,7 @@ from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
-from sparktxlog.service.routes import CATALOG_API, PLAIN, ROUTES, Role, Route
+from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
 from sparktxlog.service.submit_routes import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"

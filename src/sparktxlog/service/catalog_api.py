@@ -30,6 +30,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     staging_answer,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import (
+    DELTA_API,
     CreateTableRequest,
     MetricsRequest,
     NewSchemaRequest,
@@ -42,7 +43,7 @@ from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, Shown
 from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
-from sparktxlog.service.routes import DELTA_API, ROUTES
+from sparktxlog.service.routes import ROUTES
 
 _SUPPORTED = [
     f"{route.method} {route.path.removeprefix(DELTA_API)}"

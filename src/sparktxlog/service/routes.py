@@ -29,6 +29,8 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     StagingTableAnswer,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import (
+    CATALOG_API,
+    DELTA_API,
     CreateTableRequest,
     MetricsRequest,
     NewSchemaRequest,
@@ -77,10 +79,6 @@ SUBMIT_TIMEOUT_S = 30.0
 #: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
 #: which a change is refused that too few nodes answer to decide.
 _DECISION_TIMEOUT_S = 60.0
-
-#: Where Unity Catalog's API for Delta tables is, and its part that is for Delta only.
-CATALOG_API = "/api/2.1/unity-catalog"
-DELTA_API = f"{CATALOG_API}/delta"
 
 #: Types of bodies and answers.
 JSON, MSGPACK = "application/json", "application/msgpack"

@@ -17,12 +17,13 @@ import pyarrow as pa
 from tests.support.node_processes import run_payload
 
 from sparktxlog.codec import wire
+from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API, DELTA_API
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.words.balloting import EpochMessage
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
-from sparktxlog.service.routes import CATALOG_API, DELTA_API, ROUTES
+from sparktxlog.service.routes import ROUTES
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"

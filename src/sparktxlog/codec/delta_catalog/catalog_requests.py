@@ -16,6 +16,10 @@ import msgspec
 from sparktxlog.codec.delta_catalog.commit_contents import TableProtocol
 from sparktxlog.errors import InvalidRequestError, NotOfferedError
 
+#: Where Unity Catalog's API for Delta tables is, and its part that is for Delta only.
+CATALOG_API = "/api/2.1/unity-catalog"
+DELTA_API = f"{CATALOG_API}/delta"
+
 _STAGED = re.compile(r"([0-9]{20})\.([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.json")
 #: Actions of external tables, and of tables that are shown in another format, too.
 _NOT_OFFERED = frozenset({"update-metadata-snapshot-version"})

@@ -417,14 +417,15 @@ class CommitCatalog:
     # -- drops -------------------------------------------------------------------------------------
 
     async def drop(self, schema: str, name: str) -> None:
-        """Drop a table; its files stay.
+        """Drop a table; its files stay, with all versions before the drop.
 
         Raises:
             UnknownTableError: There is none (definite).
             CommitStateUnknownError: It was not ordered in time.
         """
         table = self._found(schema, name)
-        await self._order(dropping(uuids.uuid4().bytes, table.uuid))
+        receipt = await self._order(dropping(uuids.uuid4().bytes, table.uuid))
+        await self.placer.place_dropped(table.uuid, receipt.position or 0)
         _log.info("commit table dropped", table=table.name, uuid=table.uuid)
 
     # -- the log -----------------------------------------------------------------------------------

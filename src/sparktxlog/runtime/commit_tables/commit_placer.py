@@ -86,6 +86,11 @@ class CommitPlacer:
         await self._base.ordered.reach(table.position, _WAIT_S)
         return await self._place_all(table.uuid, table.version)
 
+    async def place_dropped(self, uuid: str, position: int) -> None:
+        """Place what a table had before it was dropped at a position, where that is possible."""
+        await self._base.ordered.reach(position, _WAIT_S)
+        await self._guarded(uuid)
+
     def failures(self) -> dict[str, TxLogError]:
         """Return the tables that could not be placed, by UUID, and why."""
         tables = self._base.master.commit_tables

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ class LogVersion:
     metadata: Action
     #: `add` actions of all live files, where they were asked for.
     adds: tuple[Action, ...]
+    #: Domain → its configuration, JSON; where files were asked for.
+    domains: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -133,14 +135,20 @@ class LogTransaction:
 
 def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogVersion:
     lines: list[str] = []
+    domains: list[Action] = []
     if files:
         found = DataFrame(snapshot.allFiles().toDF(), session)
         lines = [row[0] for row in found.select(F.to_json(F.struct("*"))).collect()]
+        listed = _jvm(session).scala.jdk.javaapi.CollectionConverters.asJava(
+            snapshot.domainMetadata()
+        )
+        domains = [json.loads(one.json())["domainMetadata"] for one in listed]
     return LogVersion(
         version=int(snapshot.version()),
         protocol=json.loads(snapshot.protocol().json())["protocol"],
         metadata=json.loads(snapshot.metadata().json())["metaData"],
         adds=tuple(json.loads(line) for line in lines),
+        domains={one["domain"]: one["configuration"] for one in domains if not one["removed"]},
     )
 
 

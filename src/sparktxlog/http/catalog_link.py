@@ -1,0 +1,119 @@
+"""Client of a node's catalog of commit tables: makes, loads and drops tables by its public API."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from sparktxlog.codec.delta_catalog.catalog_answers import LoadedTable, StagingTableAnswer
+from sparktxlog.codec.delta_catalog.catalog_requests import DELTA_API, CreateTableRequest
+from sparktxlog.codec.problems import ERROR_CLASSES
+from sparktxlog.errors import TransportError, TxLogError
+from sparktxlog.http.link import Http
+from sparktxlog.model.commit_table import check_commit_table_name
+
+#: The log has one catalog, so every name means the same.
+_CATALOG = "log"
+#: Seconds between two attempts of a request whose outcome is not known.
+_PAUSE_S = 1.0
+
+
+class _Named(msgspec.Struct):
+    reason: str
+    metadata: dict[str, Any] = {}
+
+
+class _Problem(msgspec.Struct):
+    message: str
+    details: list[_Named]
+
+
+class CatalogLink(Http):
+    """The catalog of one node; errors are those of the node, in their classes."""
+
+    def stage(self, name: str) -> StagingTableAnswer:
+        """Return the place of a table that is to be created.
+
+        Args:
+            name: `schema.table`.
+
+        Raises:
+            TxLogError: The name is taken, or wrong (definite).
+        """
+        schema, table = _parts(name)
+        body = msgspec.json.encode({"name": table})
+        answer = self.request("POST", f"{_schema(schema)}/staging-tables", body=body)
+        found: StagingTableAnswer = self._decoded(answer, StagingTableAnswer)
+        return found
+
+    def create(self, name: str, request: CreateTableRequest, *, timeout_s: float) -> LoadedTable:
+        """Make a staged table one of the log; asks again while its outcome is not known.
+
+        Raises:
+            CommitStateUnknownError, TransportError: It is not known in time.
+            TxLogError: It was not made (definite).
+        """
+        schema, _ = _parts(name)
+        body, end = msgspec.json.encode(request), time.monotonic() + timeout_s
+        while True:
+            left = max(1.0, end - time.monotonic())
+            try:
+                answer = self.request(
+                    "POST", f"{_schema(schema)}/tables", body=body, timeout_s=left
+                )
+            except TxLogError as error:
+                if error.definite or time.monotonic() + _PAUSE_S > end:
+                    raise
+                time.sleep(_PAUSE_S)
+                continue
+            found: LoadedTable = self._decoded(answer, LoadedTable)
+            return found
+
+    def load(self, name: str) -> LoadedTable:
+        """Return a table at its newest version.
+
+        Raises:
+            UnknownTableError: There is none (definite).
+        """
+        found: LoadedTable = self._decoded(self.request("GET", _table(name)), LoadedTable)
+        return found
+
+    def drop(self, name: str) -> None:
+        """Drop a table; its files stay.
+
+        Raises:
+            UnknownTableError: There is none (definite).
+        """
+        self.request("DELETE", _table(name))
+
+    def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
+        try:
+            problem = msgspec.json.decode(answer, type=_Problem)
+            found = problem.details[0]
+        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+            return super()._refused(path, status, answer)
+        kind = ERROR_CLASSES.get(found.reason, TransportError)
+        fields = {key: value for key, value in found.metadata.items() if key != "message"}
+        return kind(problem.message, **fields)
+
+
+def path_of_location(location: str) -> str:
+    """Return the directory that the URL of a table's location names."""
+    return unquote(urlsplit(location).path)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    schema, _, table = check_commit_table_name(name).partition(".")
+    return schema, table
+
+
+def _schema(schema: str) -> str:
+    return f"{DELTA_API}/v1/catalogs/{_CATALOG}/schemas/{quote(schema, safe='')}"
+
+
+def _table(name: str) -> str:
+    schema, table = _parts(name)
+    return f"{_schema(schema)}/tables/{quote(table, safe='')}"

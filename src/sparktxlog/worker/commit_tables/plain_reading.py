@@ -1,0 +1,58 @@
+"""Reads a plain Delta table with Spark, as what a commit table can be made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
+from sparktxlog.errors import InvalidRequestError, first_lines
+from sparktxlog.worker.apply.deltalog import LogVersion, read_log
+from sparktxlog.worker.commit_tables.table_adoption import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read_plain_table(spark: SparkSession, path: str) -> PlainTable:
+    """Return a Delta table at its newest version.
+
+    Args:
+        path: Its directory.
+
+    Raises:
+        InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
+    """
+    source = Path(local_path(path))
+    log = _read(spark, source, files=True)
+    return PlainTable(
+        path=str(source),
+        version=log.version,
+        protocol=log.protocol,
+        metadata=log.metadata,
+        adds=log.adds,
+        domains=log.domains,
+    )
+
+
+def newest_version(spark: SparkSession, plain: PlainTable) -> int:
+    """Return the newest version of a table now."""
+    return _read(spark, Path(plain.path), files=False).version
+
+
+def _read(spark: SparkSession, source: Path, *, files: bool) -> LogVersion:
+    problem = "it has no _delta_log"
+    try:
+        if (source / "_delta_log").is_dir():
+            return read_log(spark, source, files=files)
+    except (PySparkException, Py4JError) as error:
+        problem = first_lines(error)
+    raise InvalidRequestError(
+        f"{source} cannot be read as a Delta table: {problem}",
+        hint="Name the directory that has _delta_log.",
+        field="path",
+        value=str(source),
+    )

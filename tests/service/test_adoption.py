@@ -1,0 +1,184 @@
+"""A Delta table becomes a commit table at both sites, and is given back; without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.local_nodes import cluster, until
+from tests.support.delta_writer import SCHEMA, StagedTable
+
+from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.errors import (
+    CopyConflictError,
+    InvalidRequestError,
+    NameTakenError,
+    NotOfferedError,
+    UnknownTableError,
+)
+from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.worker.commit_tables import table_adoption
+from sparktxlog.worker.commit_tables.table_adoption import Adoption, adopt, local_path
+from sparktxlog.worker.commit_tables.table_release import release
+
+NAME = "default.orders"
+FILES = {"a.parquet": b"rows of a", "p=1/b c.parquet": b"rows of b", "old.parquet": b"before"}
+#: Of Z85, as Delta writes UUIDs.
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+
+
+def plain_table(directory: Path) -> PlainTable:
+    """Write a table with two live files, an older one, and a deletion vector."""
+    vector = uuid.uuid4()
+    coded = base64.b85encode(vector.bytes).translate(bytes.maketrans(_B85, _Z85)).decode()
+    files = FILES | {f"deletion_vector_{vector}.bin": b"four\x00\x00\x00\x04dele" + b"checksum"}
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (directory / "_delta_log").mkdir()
+    (directory / "_delta_log" / f"{3:020}.json").write_text("{}\n")
+    own = {"storageType": "u", "pathOrInlineDv": coded, "offset": 4, "sizeInBytes": 4}
+    adds: list[dict[str, Any]] = [
+        {"path": "a.parquet", "size": 9, "partitionValues": {}, "deletionVector": own},
+        {"path": "p=1/b%20c.parquet", "size": 9, "partitionValues": {}},
+    ]
+    return PlainTable(
+        path=str(directory),
+        version=3,
+        protocol={"minReaderVersion": 1, "minWriterVersion": 2},
+        metadata={
+            "id": "x",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(SCHEMA),
+            "partitionColumns": [],
+            "configuration": {"delta.appendOnly": "false"},
+        },
+        adds=tuple(adds),
+        domains={},
+    )
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
+
+
+def test_a_table_comes_to_all_sites_and_goes(tmp_path: Path) -> None:
+    plain = plain_table(tmp_path / "plain")
+    before = files_of(tmp_path / "plain")
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            link = CatalogLink(nodes["A"].config.master_url)
+            other = CatalogLink(nodes["B"].config.master_url)
+
+            def run(work: Callable[..., Any], *given: Any, **more: Any) -> Any:
+                return asyncio.to_thread(work, *given, **more)
+
+            tried: Adoption = await run(adopt, plain, lambda: 3, link, NAME, dry_run=True)
+            assert (tried.files, tried.size_bytes, tried.uuid) == (3, 38, "")
+            assert "catalogManaged" in tried.new_features
+            assert "delta.checkpointPolicy" in tried.new_properties
+            commit_tables = nodes["A"].config.commit_table_dir
+            assert not commit_tables.exists()
+            done: Adoption = await run(adopt, plain, lambda: 3, link, NAME)
+            assert files_of(tmp_path / "plain") == before
+            table = commit_tables / done.uuid
+            assert (table / "a.parquet").samefile(tmp_path / "plain" / "a.parquet")
+            assert files_of(table).keys() == (before.keys() - {"old.parquet"}) ^ {
+                f"_delta_log/{3:020}.json",
+                f"_delta_log/{0:020}.json",
+            }
+            await until(lambda: len(nodes["B"].base.master.commit_tables))
+            shown = await run(other.load, NAME)
+            assert files_of(Path(path_of_location(shown.metadata.location))) == files_of(table)
+            with pytest.raises(NameTakenError, match="exists"):
+                await run(adopt, plain, lambda: 3, link, NAME)
+            # Version 1 by a writer of the table, then back: a plain table with both versions.
+            staged = StagedTable(done.uuid, table, shown.metadata.location)
+            (table / "_delta_log" / "_staged_commits").mkdir(exist_ok=True)
+            later = 1 + shown.metadata.updated_time
+            body = staged.update(staged.stage(1, staged.add(b"more"), timestamp=later))
+            path = "/api/2.1/unity-catalog/delta/v1/catalogs/x/schemas/default/tables/orders"
+            await run(link.request, "POST", path, body=json.dumps(body).encode())
+            target = tmp_path / "back" / "orders"
+            gone = await run(release, other, NAME, str(target), drop=True)
+            assert (gone.version, gone.dropped) == (1, True)
+            content = read_commit_file((target / "_delta_log" / f"{0:020}.json").read_bytes())
+            assert content.protocol is not None
+            assert "catalogManaged" not in content.protocol.features
+            found = files_of(target)
+            assert found["a.parquet"] == FILES["a.parquet"]
+            assert f"_delta_log/{1:020}.json" in found
+            assert [path.name for path in target.parent.iterdir()] == ["orders"]
+            with pytest.raises(UnknownTableError):
+                await run(link.load, NAME)
+            with pytest.raises(InvalidRequestError, match="exists already"):
+                await run(release, link, NAME, str(target))
+
+    asyncio.run(main())
+
+
+def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plain_table(tmp_path / "plain")
+    before = files_of(tmp_path / "plain")
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            link = CatalogLink(nodes["A"].config.master_url)
+            commit_tables = nodes["A"].config.commit_table_dir
+            # Another writer commits while the files get their places.
+            with pytest.raises(CopyConflictError, match="has version 4, after 3"):
+                await asyncio.to_thread(adopt, plain, lambda: 4, link, NAME, way="move")
+
+            def refused(*_: Any, **__: Any) -> None:
+                raise NotOfferedError("the node says no")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(CatalogLink, "create", refused)
+                with pytest.raises(NotOfferedError):
+                    await asyncio.to_thread(adopt, plain, lambda: 3, link, NAME, way="move")
+            assert files_of(tmp_path / "plain") == before
+            assert list(commit_tables.iterdir()) == []
+
+            def other_disk(*_: Any) -> None:
+                raise OSError(18, "Invalid cross-device link")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(table_adoption.os, "link", other_disk)
+                with pytest.raises(InvalidRequestError, match="links are of one file system"):
+                    await asyncio.to_thread(adopt, plain, lambda: 3, link, NAME)
+                copied = await asyncio.to_thread(
+                    adopt, plain, lambda: 3, link, "default.copied", way="move", dry_run=False
+                )
+            assert copied.left.startswith("the old log is")
+            left = {"old.parquet", f"_delta_log.adopted/{3:020}.json"}
+            assert files_of(tmp_path / "plain").keys() == left
+            table = commit_tables / copied.uuid
+            assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
+
+    asyncio.run(main())
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    plain = plain_table(tmp_path / "plain")
+    (tmp_path / "plain" / "a.parquet").write_bytes(b"longer than the log says")
+    (tmp_path / "plain" / "p=1/b c.parquet").unlink()
+    with pytest.raises(InvalidRequestError, match=r"2 of 3 files are missing .* 'a.parquet' first"):
+        adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME)
+    with pytest.raises(InvalidRequestError, match="is none of link, copy, move"):
+        adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME, way="steal")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="no directory of a file system"):
+        local_path("s3://bucket/t")
+    assert local_path("file:///data/t") == "/data/t"

@@ -1,0 +1,118 @@
+"""Delta tables of Spark become commit tables with all that they are, and plain ones again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.api.nodes import RunningNode
+from tests.spark.catalog.conftest import TOKEN, catalogs
+from tests.support.command_line import invoke
+
+import sparktxlog
+from sparktxlog.errors import InvalidRequestError
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+#: Row ids, deletion vectors, two names of a column, clustering.
+MODERN = (
+    "CREATE TABLE {t} (id BIGINT, v STRING) USING delta CLUSTER BY (id) TBLPROPERTIES "
+    "('delta.columnMapping.mode' = 'name', 'delta.enableRowTracking' = 'true', "
+    "'delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '2')"
+)
+CHANGES = (
+    "INSERT INTO {t} SELECT id, concat('v', id) FROM range(6)",
+    "ALTER TABLE {t} RENAME COLUMN v TO w",
+    "DELETE FROM {t} WHERE id = 2",
+)
+OLD = (
+    "CREATE TABLE {t} (id BIGINT, p STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES "
+    "('delta.minReaderVersion' = '1', 'delta.minWriterVersion' = '2', "
+    "'delta.enableDeletionVectors' = 'false')"
+)
+
+
+@pytest.fixture(scope="module")
+def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+        yield spark
+
+
+def rows(session: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session.sql(query).collect())
+
+
+def operations(session: SparkSession, table: str) -> list[str]:
+    return [row.operation for row in session.sql(f"DESCRIBE HISTORY {table}").collect()]
+
+
+@pytest.mark.usefixtures("jobs_share_spark")
+def test_a_table_comes_and_goes(
+    tx: SparkSession,
+    node: RunningNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain, back = f"delta.`{tmp_path}/plain`", f"delta.`{tmp_path}/back`"
+    for statement in (MODERN, *CHANGES):
+        tx.sql(statement.format(t=plain))
+    ids = "SELECT _metadata.row_id, id, w FROM {t}"
+    expected = rows(tx, ids.format(t=plain))
+    assert len(expected) == 5
+    monkeypatch.setenv("SPARKTXLOG_CLIENT_TOKEN", TOKEN)
+    adoption = ["table", "adopt", "default.brought", f"{tmp_path}/plain", "--as", "commit-table"]
+    assert invoke(monkeypatch, *adoption, "--url", node.url, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "commit-table default.brought would become version 3 of" in said
+    assert "New features: catalogManaged, " in said
+    assert rows(tx, "SHOW TABLES IN tx.default") == []
+    assert invoke(monkeypatch, *adoption, "--url", node.url) == 0
+    assert "The old table is as it was" in capsys.readouterr().out
+    assert rows(tx, ids.format(t="tx.default.brought")) == expected
+    assert rows(tx, ids.format(t=plain)) == expected
+    tx.sql("INSERT INTO tx.default.brought VALUES (9, 'new')")
+    tx.sql("UPDATE tx.default.brought SET w = 'changed' WHERE id = 0")
+    history = ["UPDATE", "WRITE", "ADOPT"]
+    assert operations(tx, "tx.default.brought") == history
+    detail = tx.sql("DESCRIBE DETAIL tx.default.brought").collect()[0]
+    assert list(detail.clusteringColumns) == ["id"]
+    changed = rows(tx, ids.format(t="tx.default.brought"))
+    assert [row[1:] for row in changed if row[1] in (0, 1, 9)] == [
+        (0, "changed"),
+        (1, "v1"),
+        (9, "new"),
+    ]
+    command = ["table", "release", "default.brought", f"{tmp_path}/back", "--drop"]
+    assert invoke(monkeypatch, *command, "--url", node.url) == 0
+    assert "is a plain Delta table at version 2, and the log has it no more" in (
+        capsys.readouterr().out
+    )
+    assert rows(tx, ids.format(t=back)) == changed
+    assert operations(tx, back) == history
+    tx.sql(f"INSERT INTO {back} VALUES (10, 'plain')")
+    tx.sql(f"OPTIMIZE {back}")
+    assert rows(tx, f"SELECT id FROM {back}")[-1] == (10,)
+    assert rows(tx, f"SELECT count(*) FROM {back} VERSION AS OF 0") == [(5,)]
+
+
+def test_an_old_table_is_moved(tx: SparkSession, node: RunningNode, tmp_path: Path) -> None:
+    plain = f"delta.`{tmp_path}/old`"
+    tx.sql(OLD.format(t=plain))
+    tx.sql(f"INSERT INTO {plain} VALUES (1, 'a b/%=é'), (2, NULL), (3, 'x:y')")
+    with sparktxlog.connect(tx, node.url, token=TOKEN) as log:
+        done = log.adopt_table("default.old", f"{tmp_path}/old", kind="commit-table", files="move")
+        assert done.left.startswith("the old log is")
+        tx.sql("INSERT INTO tx.default.old VALUES (4, NULL)")
+        tx.sql("DELETE FROM tx.default.old WHERE p IS NULL AND id = 2")
+        found = [(1, "a b/%=é"), (3, "x:y"), (4, None)]
+        assert rows(tx, "SELECT * FROM tx.default.old") == found
+        assert list(tmp_path.glob("old/**/*.parquet")) == []
+        released = log.release_table("default.old", f"{tmp_path}/released")
+        assert (released.version, released.dropped) == (2, False)
+        assert rows(tx, f"SELECT * FROM delta.`{tmp_path}/released`") == found
+        with pytest.raises(InvalidRequestError, match="it has no _delta_log"):
+            log.adopt_table("default.none", f"{tmp_path}/old", kind="commit-table")
