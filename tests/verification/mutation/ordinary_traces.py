@@ -14,6 +14,7 @@ from tests.verification.mutation.lone import (
     tail_of,
 )
 
+from sparktxlog.errors import DuplicateTransactionError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
@@ -98,6 +99,24 @@ def lost_files_are_withdrawn(core: type[Master]) -> None:
     late += node.wait(2 * node.config.stage_timeout_us)
     assert not [a for a in late if isinstance(a, PersistOwnRun)]
     assert not node.disk.announcements
+
+
+def what_was_ordered_before_is_not_refused(core: type[Master]) -> None:
+    """P1a, P25c: the files of a repeat are lost: its client gets what became of the first."""
+    node = Lone(core)
+    node.config = replace(node.config, quorum=2, quorum_rule="majority")
+    node.start()
+    node.submit(staged_bytes=1 << 40)
+    (submit,) = node.disk.announcements.values()
+    first = node.run_of("b", 1, node.now + 1, ids=submit.facts.ids)
+    node.push(first)
+    posts = [replace(node.post_of(peer, node.now + 100), acquired={"b": 1}) for peer in "bc"]
+    node.feed(PostReceived(post=replace(posts[0], headers=(first,), last_seq=1)))
+    node.now += 1_000
+    assert queued(node.feed(PostReceived(post=posts[1])))
+    actions = node.feed(FilesLost(digest=submit.digest, text="damaged"))
+    told = [a.code for a in actions if isinstance(a, TellRejected)]
+    assert told == [DuplicateTransactionError.code] and not node.disk.announcements
 
 
 def overdue_files_are_looked_at(core: type[Master]) -> None:

@@ -23,9 +23,11 @@ from sparktxlog.protocol.words.actions import (
     Action,
     Alarm,
     FetchPayload,
+    PersistOwnRun,
     PersistStanding,
     SendPost,
     TellDoubt,
+    TellRejected,
 )
 from sparktxlog.protocol.words.balloting import (
     Accept,
@@ -38,6 +40,7 @@ from sparktxlog.protocol.words.balloting import (
 from sparktxlog.protocol.words.events import (
     ChangeRequested,
     FetchFailed,
+    FilesLost,
     ForceRequested,
     Greeted,
     PostReceived,
@@ -349,3 +352,16 @@ def another_has_another_counter(core: type[Master]) -> None:
     node.config = replace(node.config, incarnation=2, epoch=0)
     node.start()
     assert node.master.next_stamp < node.now + SECOND_US
+
+
+def a_run_of_an_earlier_incarnation_is_not_refused_before_its_outcome(core: type[Master]) -> None:
+    """P1a, P30: it may be ordered under its former stamp, which a member's queue shows."""
+    node = Lone(core)
+    (header,) = [a.header for a in node.submit() if isinstance(a, PersistOwnRun)]
+    node.disk.join_anew(2, first_ticket=7)
+    node.submits[7] = node.disk.announcements[7]
+    node.config = replace(node.config, incarnation=2, epoch=0)
+    node.start()
+    lost = FilesLost(digest=header.digest, text="damaged")
+    assert not [a for a in node.feed(lost) if isinstance(a, TellRejected)]
+    assert node.disk.announcements, "it is looked at again"

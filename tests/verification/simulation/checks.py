@@ -21,8 +21,9 @@ from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.synchronous import SynchronousChecks
 from tests.verification.simulation.trace import Trace
 
-from sparktxlog.errors import PayloadStoreError, SynchroTimeoutError
+from sparktxlog.errors import DuplicateTransactionError, PayloadStoreError, SynchroTimeoutError
 from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
@@ -345,8 +346,20 @@ class Checks:
             case _:
                 pass
 
+    def _check_was_ordered(self, node: SimulatedNode, action: TellRejected) -> None:
+        """P25c: a run is withdrawn as a repeat only where an earlier copy is ordered."""
+        self._world.marks.hit("repeat withdrawn")
+        own = _ids(node.submits[action.ticket].facts)
+        if own.isdisjoint(
+            one for e in node.disk.queue for one in _ids(self._world.facts[e.header.digest])
+        ):
+            violated(f"P25c: {node.name} withdraws as a repeat what was never ordered")
+
     def _check_refusal(self, node: SimulatedNode, action: TellRejected) -> None:
         """I7, I8: what is refused is in no queue; in the end only lost files are a reason."""
+        if action.code == DuplicateTransactionError.code:
+            self._check_was_ordered(node, action)
+            return
         withdrawn = action.code == PayloadStoreError.code
         if withdrawn:
             self._world.marks.hit("run withdrawn")
@@ -423,3 +436,7 @@ class Checks:
     def _check_outcome(self, wrong: str) -> None:
         if wrong:
             violated(wrong)
+
+
+def _ids(facts: RunFacts) -> set[bytes]:
+    return {facts.ids[at : at + 16] for at in range(0, len(facts.ids), 16)}

@@ -180,7 +180,8 @@ class Ordering:
         """Note that the files of an announced run are durable here, or lost (P1a).
 
         An own unstamped run whose files are lost is rejected: no node could fetch it, and it would
-        block all others.
+        block all others.  One that was accepted under an earlier incarnation may have had a stamp
+        there, so it waits until this node is a member, whose queue says whether it was ordered.
         """
         if isinstance(event, FilesHeld):
             if self._prefetching.holds(event.digest, now):
@@ -188,15 +189,22 @@ class Ordering:
             if self._staging.found_whole(event.digest):
                 self._stamp_check = True
             return
-        self._withdraw(self._staging.withdraw(event.digest), "payload-store", event.text)
+        if not (self.frozen and self._staging.may_have_a_stamp(event.digest)):
+            self._withdraw(self._staging.withdraw(event.digest), "payload-store", event.text)
 
     def _withdraw(self, submits: Sequence[RunSubmitted], code: str, text: str) -> None:
-        """Forget own unstamped runs durably, and tell their clients why."""
+        """Forget own unstamped runs durably, and tell their clients why.
+
+        An earlier copy may be ordered: what became of that counts for whoever asks (P25c).
+        """
         for submit in submits:
             self._outbox.persist(
                 PersistWithdrawal(ticket=submit.ticket, digest=submit.digest, code=code, text=text)
             )
-            self.reject(submit, code, text)
+            if self._queue.catalog.locate_all(submit.facts.ids):
+                self.reject(submit, "duplicate-transaction", f"{text}; it was ordered before")
+            else:
+                self.reject(submit, code, text)
             self._stamp_check = True
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:

@@ -136,6 +136,11 @@ class Staging:
             self._remove(run)
         return [run.submit for run in found]
 
+    def may_have_a_stamp(self, digest: bytes) -> bool:
+        """Return whether a run of a digest was accepted under an earlier incarnation."""
+        found = (run.submit for run in self.runs.values() if run.submit.digest == digest)
+        return any(submit.submitted_at is None for submit in found)
+
     def digest_of(self, transaction_id: bytes) -> bytes | None:
         """Return the digest of the unstamped run that has a transaction, None if none has."""
         for run in self.runs.values():

@@ -142,7 +142,7 @@ class Submits:
                 reached=None,
             ) from None
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        receipt = await self._receipts.wait(submission, index, level, copies, left)
+        receipt = await self._wait(submission, index, level, copies, left)
         return self._of_the_first(receipt, tx.transaction_id)
 
     async def submit_run(
@@ -169,7 +169,7 @@ class Submits:
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
         self._check_quorum(level)
         submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
-        receipt = await self._receipts.wait(submission, None, level, copies, timeout)
+        receipt = await self._wait(submission, None, level, copies, timeout, several)
         return self._of_the_first(receipt, first_id, several)
 
     async def repeated(
@@ -475,9 +475,30 @@ class Submits:
             if several is not None and submission.ids != several.ids:
                 return None  # the core will find the repeated id, as an ordered outcome
             which = index if several is None else None
-            return await self._receipts.wait(submission, which, level, copies, timeout)
+            return await self._wait(submission, which, level, copies, timeout, several)
         receipt = self._ordered_receipt(transaction_id, position, several)
         return None if receipt is None else await self._at_level(receipt, level, copies, timeout)
+
+    async def _wait(
+        self,
+        submission: Submission,
+        index: int | None,
+        level: Level,
+        copies: int,
+        timeout: float,
+        manifest: RunManifest | None = None,
+    ) -> Receipt:
+        """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
+        try:
+            return await self._receipts.wait(submission, index, level, copies, timeout)
+        except DuplicateTransactionError:
+            first = 16 * (index or 0)
+            transaction_id = submission.ids[first : first + 16]
+            position = self._master.locate(transaction_id)
+            receipt = self._ordered_receipt(transaction_id, position, manifest)
+            if receipt is None:
+                raise
+            return await self._at_level(receipt, level, copies, timeout)
 
     def _under_way(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return the run of a transaction that is not ordered yet, and its index there."""
