@@ -278,8 +278,11 @@ class Operator:
         )
 
     def can_decide(self, lost: set[str]) -> bool:
-        """Whether the others have a majority of the votes."""
-        others = set(self._world.nodes) - lost
+        """Whether the others have a majority of the votes.
+
+        Who lied may have to come back as another at any time, and has no vote then.
+        """
+        others = set(self._world.nodes) - lost - self._world.rot.lied
         return all(view.elects(others) for view in self.views())
 
     def views(self) -> list[View]:
