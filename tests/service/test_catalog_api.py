@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from tests.service.local_nodes import cluster
+from tests.service.local_nodes import cluster, until
 from tests.support.delta_writer import (
     API,
     API_SCHEMA,
@@ -26,6 +27,7 @@ from tests.support.delta_writer import (
 
 from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.interfaces import Write
 
 STAGING = f"{DELTA}/catalogs/tx/schemas/default/staging-tables"
 
@@ -485,5 +487,52 @@ def test_a_directory_that_somebody_wrote_into(tmp_path: Path) -> None:
         async with catalog(tmp_path) as caller:
             assert await caller.version() == 1
             assert table.published(1).read_bytes() == staged
+
+    asyncio.run(main())
+
+
+def test_each_file_of_a_commit_is_synced_once_before_the_log_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the names in the table's directory before the journal says that they are there."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            base = caller.node.base
+            table = await caller.create()
+            await until(lambda: base.journal.read_placed(table.table_id) is not None)
+            roots = (base.payloads.root, base.config.commit_table_dir)
+            synced: list[Path] = []
+            at: dict[str, list[Path]] = {}
+            fsync, write = os.fsync, base.journal.write
+
+            def counted(descriptor: int) -> None:
+                path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+                if any(path.is_relative_to(root) for root in roots):
+                    synced.append(path)
+                fsync(descriptor)
+
+            def noted(writes: Sequence[Write]) -> None:
+                for one in writes:
+                    at.setdefault(type(one).__name__, list(synced))
+                write(writes)
+
+            monkeypatch.setattr(os, "fsync", counted)
+            monkeypatch.setattr(base.journal, "write", noted)
+            commit = table.stage(1, table.add())
+            assert (await caller.commit(table.update(commit)))[0] == 200
+            answered = list(synced)
+            await until(lambda: "PutPlaced" in at)
+            (ordered,) = base.journal.read_ordered_commits(table.table_id, 0)
+            files = {Path(base.payloads.path(file.path)) for file in ordered.files}
+            assert len(files) == 2
+            names = {parent for file in files for parent in file.parents}
+            names = {one for one in names if one.is_relative_to(base.payloads.root)}
+            # The journal, and so a peer, knows no run whose files are not on the disk.
+            first = min((at[name] for name in ("PutAnnouncement", "PutRun") if name in at), key=len)
+            assert sorted(first) == sorted(files | names)
+            places = {table.directory, table.directory / "_delta_log", table.directory.parent}
+            assert sorted(at["PutPlaced"]) == sorted(files | names | places)
+            assert set(answered) <= set(at["PutPlaced"])
 
     asyncio.run(main())

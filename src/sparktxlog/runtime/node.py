@@ -156,6 +156,7 @@ class Node:
         if not config.is_witness:
             self._run("log time", self._log_time.watch())
             self._run("placing commits", self.catalog.placer.watch())
+            self._run("noting placed commits", self.catalog.placer.settle())
         self._session = self._open_session()
         self.membership.start(self._session)
         if publishes:

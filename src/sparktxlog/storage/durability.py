@@ -51,6 +51,12 @@ def sync_directory(path: str | Path) -> None:
 
 def sync_parents(paths: Iterable[str | Path], root: str | Path) -> None:
     """Bring the names of files to the disk, in every directory from theirs up to `root`."""
+    for directory in parents_up_to(paths, root):
+        sync_directory(directory)
+
+
+def parents_up_to(paths: Iterable[str | Path], root: str | Path) -> list[Path]:
+    """Return every directory from those of files up to `root`, each once, the deepest first."""
     top = Path(root)
     directories: set[Path] = set()
     for path in paths:
@@ -60,8 +66,7 @@ def sync_parents(paths: Iterable[str | Path], root: str | Path) -> None:
             directories.add(parent)
             if parent == top:
                 break
-    for directory in sorted(directories, reverse=True):
-        sync_directory(directory)
+    return sorted(directories, reverse=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

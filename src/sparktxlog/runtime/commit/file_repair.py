@@ -251,7 +251,15 @@ class FileRepair:
 
     async def repaired(self, files: Iterable[StagedFile]) -> dict[str, str]:
         """Check files, and fetch damaged ones again; return why some could not be, by path."""
-        lost = await self._repair(files)
+        files = tuple(files)
+        try:
+            await self._base.run_blocking(self._verify_all, files)
+        except TxLogError:
+            lost = await self._repair(files)
+        else:
+            lost = {}
+            for file in files:
+                self._damage.readable(file.path)
         for path, (why, asked) in lost.items():
             self._damage.unreadable(path, why + _told(asked))
         return {path: why + _told(asked) for path, (why, asked) in lost.items()}
@@ -297,6 +305,10 @@ class FileRepair:
             else:
                 return None
         return asked
+
+    def _verify_all(self, files: Iterable[StagedFile]) -> None:
+        for file in files:
+            self._base.payloads.verify(file)
 
     async def _verify(self, file: StagedFile) -> None:
         await self._base.run_blocking(self._base.payloads.verify, file)

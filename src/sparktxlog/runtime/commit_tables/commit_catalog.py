@@ -12,6 +12,7 @@ import uuid as uuids
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -252,14 +253,14 @@ class CommitCatalog:
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
-        self._places.secure(uuid, content.files)
-        prefix, payloads = commit_file_prefix(transaction_id, uuid), self._base.payloads
-        files = [
-            payloads.take_in(prefix + file.path, self._places.path(uuid, file.path))
+        self._places.check(uuid, content.files)
+        prefix = commit_file_prefix(transaction_id, uuid)
+        sources: dict[str, Path | bytes] = {
+            prefix + file.path: self._places.path(uuid, file.path)
             for file in content.files
             if file.is_new
-        ]
-        return (*files, payloads.take_in(prefix + commit_file_name(version), raw))
+        }
+        return self._base.payloads.take_in(sources | {prefix + commit_file_name(version): raw})
 
     # -- commits -----------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Places ordered commits in the directories of their tables, at this site, in version order (P36).
 
 What is ordered stands in the journal, with the files that came with it.  For each version the
-files are placed, then its commit file, then the journal says so.  After a crash at any step the
+files are placed, then its commit file; then it is shown.  The journal says so later, for all
+versions that were placed meanwhile, once they are on the disk.  After a crash at any step the
 next start does that step again: to place what is placed changes nothing.  A version whose files
 this site never had must be in the directory: somebody copied it from another site.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -43,8 +46,19 @@ _log = structlog.get_logger("sparktxlog.placing")
 _WAIT_S = 3_600.0
 #: Seconds after which a table that could not be placed is tried again.
 _RETRY_S = 10.0
+#: Seconds between two times that placed versions are brought to the disk and noted in the journal.
+#: A start reads again what was placed meanwhile.
+_SETTLE_S = 0.5
 _encode = msgspec.msgpack.Encoder().encode
 _state_of = msgspec.msgpack.Decoder(DeltaTableState).decode
+
+
+@dataclass(slots=True)
+class _Unsettled:
+    """What is placed of a table, and not noted in the journal."""
+
+    state: DeltaTableState
+    paths: set[Path]
 
 
 class CommitPlacer:
@@ -57,8 +71,11 @@ class CommitPlacer:
         self._executor = executor
         self._files = files
         self._places = places
-        #: UUID → the table at its newest version that is placed; durable.
+        #: UUID → the table at its newest version that is placed.
         self._states: dict[str, DeltaTableState] = {}
+        #: By UUID; what a crash takes away of it is placed again.
+        self._unsettled: dict[str, _Unsettled] = {}
+        self._placed_some = asyncio.Event()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         #: UUID → why the last attempt failed.
@@ -89,7 +106,7 @@ class CommitPlacer:
     async def place_dropped(self, uuid: str, position: int) -> None:
         """Place what a table had before it was dropped at a position, where that is possible."""
         await self._base.ordered.reach(position, _WAIT_S)
-        await self._guarded(uuid)
+        await self._guarded(uuid, 0)
 
     def failures(self) -> dict[str, TxLogError]:
         """Return the tables that could not be placed, by UUID, and why."""
@@ -112,8 +129,9 @@ class CommitPlacer:
             try:
                 if master.commit_tables or not after:
                     waiting = self._base.journal.read_unplaced
-                    for uuid in await self._base.run_blocking(waiting, after):
-                        self._start(uuid)
+                    for uuid, version in await self._base.run_blocking(waiting, after):
+                        if not self._shows(uuid, version):
+                            self._start(uuid, version)
             except StorageError as error:
                 _log.error("what waits to be placed cannot be read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -133,24 +151,65 @@ class CommitPlacer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, uuid: str) -> None:
+    async def settle(self) -> None:
+        """Note what is placed in the journal, now and then; until cancelled."""
+        while True:
+            await self._placed_some.wait()
+            self._placed_some.clear()
+            taken, self._unsettled = self._unsettled, {}
+            paths = set[Path]().union(*(one.paths for one in taken.values()))
+            try:
+                # The names in the tables' directories, each directory once for all versions.  The
+                # bytes are durable: they are those of the payload store.  If somebody else wrote
+                # the same bytes first, then those.
+                await asyncio.to_thread(self._places.sync, paths)
+            except TxLogError as error:
+                for uuid, one in taken.items():
+                    self._fail(uuid, error)
+                    self._note(uuid, self._states[uuid], one.paths)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            await self._executor.write(
+                [
+                    PutPlaced(uuid=uuid, version=one.state.version, state=_encode(one.state))
+                    for uuid, one in taken.items()
+                ]
+            )
+            await asyncio.sleep(_SETTLE_S)
+
+    def _note(self, uuid: str, state: DeltaTableState, unsynced: set[Path]) -> None:
+        """Show a version, whose files are to be settled."""
+        self._states[uuid] = state
+        self.versions[uuid] = state.version
+        before = self._unsettled.get(uuid)
+        paths = unsynced if before is None else before.paths | unsynced
+        self._unsettled[uuid] = _Unsettled(state, paths)
+        self._placed_some.set()
+
+    def _shows(self, uuid: str, version: int) -> bool:
+        state = self._states.get(uuid)
+        return state is not None and state.version >= version
+
+    def _start(self, uuid: str, version: int = 0) -> None:
         if not self._base.ending.is_set():
             # It waits for its turn: one that is under way may not have seen the newest version.
-            task = asyncio.create_task(self._guarded(uuid))
+            task = asyncio.create_task(self._guarded(uuid, version))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, uuid: str) -> None:
+    async def _guarded(self, uuid: str, version: int) -> None:
         try:
-            await self._place_all(uuid, 0)
+            await self._place_all(uuid, version)
         except TxLogError:
             pass  # it is told in the status, and tried again
         except Exception:  # noqa: BLE001
             _log.exception("placing failed unexpectedly", uuid=uuid)
 
     async def _place_all(self, uuid: str, version: int) -> DeltaTableState:
-        """Place a table up to a version, and up to all that the journal knows."""
+        """Place a table up to a version, 0 = up to all that the journal knows."""
         async with self._turns[uuid]:
+            if version and self._shows(uuid, version):
+                return self._states[uuid]  # somebody else placed it meanwhile
             try:
                 state = await self._caught_up(uuid, version)
             except Exception as error:
@@ -188,15 +247,12 @@ class CommitPlacer:
             commit = known.get(following)
             if commit is not None and commit.files:
                 await self._whole(commit)
-                state = await asyncio.to_thread(self._place, commit, state)
+                step = await asyncio.to_thread(self._place, commit, state)
             else:
                 until = min((v for v, one in known.items() if one.files), default=version + 1)
-                state = await asyncio.to_thread(self._found, uuid, state, until - 1, known)
-            await self._executor.write(
-                [PutPlaced(uuid=uuid, version=state.version, state=_encode(state))]
-            )
-            self._states[uuid] = state
-            self.versions[uuid] = state.version
+                step = await asyncio.to_thread(self._found, uuid, state, until - 1, known)
+            state = step[0]
+            self._note(uuid, *step)
         self._states[uuid] = state
         self.versions[uuid] = state.version
         return state
@@ -222,20 +278,25 @@ class CommitPlacer:
                 version=commit.version,
             )
 
-    def _place(self, commit: OrderedCommit, before: DeltaTableState | None) -> DeltaTableState:
-        """Place the files of a version, then its commit file; blocks."""
+    def _place(
+        self, commit: OrderedCommit, before: DeltaTableState | None
+    ) -> tuple[DeltaTableState, set[Path]]:
+        """Place the files of a version, then its commit file; return what is to be synced; blocks.
+
+        The files are whole and durable in the payload store: they were verified and synced there
+        when they came, before the log was told so.
+        """
         uuid, version, places = commit.uuid, commit.version, self._places
         prefix = commit_file_prefix(commit.transaction_id, uuid)
         sources = {
             file.path.removeprefix(prefix): self._base.payloads.path(file.path)
             for file in commit.files
         }
-        raw = places.read(sources.pop(commit_file_name(version)))
-        content = read_commit_file(raw)
-        places.place(uuid, sources)
+        commit_file = sources.pop(commit_file_name(version))
+        content = read_commit_file(places.read(commit_file))
+        unsynced = places.place(uuid, sources)
         self._check_files(uuid, range(version, version + 1), content.files)
-        places.publish(uuid, version, raw)
-        return _after(before, content)
+        return _after(before, content), unsynced | places.publish(uuid, version, commit_file)
 
     def _found(
         self,
@@ -243,8 +304,11 @@ class CommitPlacer:
         state: DeltaTableState | None,
         last: int,
         known: dict[int, OrderedCommit],
-    ) -> DeltaTableState:
-        """Return the state after versions whose files did not come here, from the directory."""
+    ) -> tuple[DeltaTableState, set[Path]]:
+        """Return the state after versions whose files did not come here, from the directory.
+
+        Nobody has synced them: who copied them need not have done so.
+        """
         first, live = 0 if state is None else state.version + 1, LiveFiles()
         for version in range(first, last + 1):
             raw = self._places.published(uuid, version)
@@ -273,12 +337,14 @@ class CommitPlacer:
             state = found
         self._check_files(uuid, range(first, last + 1), live.needed.values())
         assert state is not None, "version 0 was just read"
-        self._places.place(uuid, {})
-        return state
+        unsynced = self._places.place(uuid, {})
+        return state, unsynced | self._places.found(
+            uuid, range(first, last + 1), live.needed.values()
+        )
 
     def _check_files(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> None:
         try:
-            self._places.secure(uuid, files)
+            self._places.check(uuid, files)
         except StagedCommitError as error:
             raise self._missing(uuid, versions[0], versions, error.message) from error
 

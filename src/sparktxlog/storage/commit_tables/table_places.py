@@ -2,6 +2,11 @@
 
 One directory below a root for each table, named by its UUID; Spark writes into it, and the node
 reads what Spark staged, and places what was ordered: the files of a version, then its commit file.
+
+Nothing here is synced when a commit is taken or placed.  What was taken is durable in the payload
+store, before the log promises anything; a file that is placed is a second name of that one.  So a
+crash loses names at most, and the node places those again: `sync` is called before the journal says
+that it need not.
 """
 
 from __future__ import annotations
@@ -10,6 +15,8 @@ import filecmp
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -19,6 +26,7 @@ from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitErro
 from sparktxlog.storage.durability import (
     free_name,
     link_or_copy,
+    parents_up_to,
     storing,
     sync_directory,
     sync_file,
@@ -106,7 +114,7 @@ class TablePlaces:
     # -- what Spark wrote --------------------------------------------------------------------------
 
     def first(self, uuid: str) -> bytes:
-        """Return the commit file of version 0, brought to the disk.
+        """Return the commit file of version 0.
 
         Raises:
             StagedCommitError: There is none (definite).
@@ -114,7 +122,7 @@ class TablePlaces:
         return self._read(self._version(uuid, 0), "location")
 
     def staged(self, uuid: str, name: str, size: int) -> bytes:
-        """Return a staged commit file, brought to the disk.
+        """Return a staged commit file.
 
         Raises:
             StagedCommitError: There is none, or it has another size (definite).
@@ -147,18 +155,15 @@ class TablePlaces:
             raise StagedCommitError(
                 f"{path} cannot be read: {error.strerror}", field=field, value=path.name
             ) from error
-        with storing(path):
-            sync_file(path)
         return content
 
-    def secure(self, uuid: str, files: Iterable[NeededFile]) -> None:
-        """Check that the files of a commit are here, and bring them to the disk.
+    def check(self, uuid: str, files: Iterable[NeededFile]) -> None:
+        """Check that the files of a commit are here, by their sizes.
 
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
         directory = self._root / uuid
-        paths = []
         for file in files:
             path = directory / file.path
             try:
@@ -172,15 +177,6 @@ class TablePlaces:
                     field="add.path",
                     value=file.path[:120],
                 )
-            paths.append(path)
-        with storing(directory):
-            for path in paths:
-                sync_file(path)
-            # The names of the commit files, too; a table that has version 0 only may have no
-            # staged one.
-            commits = [directory / _LOG / "x", directory / _LOG / _STAGED / "x"]
-            paths += [path for path in commits if path.parent.is_dir()]
-            sync_parents(paths, self._root)
 
     # -- what was ordered --------------------------------------------------------------------------
 
@@ -197,11 +193,14 @@ class TablePlaces:
         with storing(path):
             return Path(path).read_bytes()
 
-    def place(self, uuid: str, sources: Mapping[str, str]) -> None:
-        """Give files their places in a table's directory, durably; what is there already stays.
+    def place(self, uuid: str, sources: Mapping[str, str]) -> set[Path]:
+        """Give files their places in a table's directory; what is there already stays.
 
         Args:
             sources: Path below the table → the file, which is whole and durable.
+
+        Returns:
+            What has to be synced before the files need not be placed again.
 
         Raises:
             CorruptLogError: Another file has that place.
@@ -211,22 +210,39 @@ class TablePlaces:
         with storing(directory):
             # A writer stages there; it makes no directory in a table that it did not create.
             (directory / _LOG / _STAGED).mkdir(parents=True, exist_ok=True)
+        unsynced = {directory / _LOG, directory, self._root}
         for relative, source in sources.items():
             path = directory / relative
             with storing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                is_same = link_new(Path(source), path)
-            if not is_same:
+                unsynced.update(parents_up_to([path], self._root))
+                place = link_new(Path(source), path)
+            if place is Linked.OTHER:
                 raise CorruptLogError(
                     f"{path} is not the file that the log has",
                     hint="Somebody wrote into the table's directory. Move the file away; the node "
                     "then places the right one.",
                     path=str(path),
                 )
-        with storing(directory):
-            sync_parents([directory / relative for relative in sources], self._root)
-            sync_directory(directory)
-            sync_directory(self._root)
+            if place is Linked.EQUAL:
+                unsynced.add(path)
+        return unsynced
+
+    def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[Path]:
+        """Return what has to be synced of versions that somebody else put into the directory."""
+        paths = {self._root / uuid / file.path for file in files}
+        paths |= {self._version(uuid, version) for version in versions}
+        return paths.union(parents_up_to(paths, self._root))
+
+    def sync(self, paths: Iterable[Path]) -> None:
+        """Bring placed files and the names in directories to the disk, if they are there still.
+
+        Raises:
+            StorageError: The disk fails.
+        """
+        for path in sorted(paths, reverse=True):
+            with storing(path), suppress(FileNotFoundError):
+                sync_file(path)
 
     # -- published versions ------------------------------------------------------------------------
 
@@ -237,57 +253,68 @@ class TablePlaces:
         except FileNotFoundError:
             return None
 
-    def publish(self, uuid: str, version: int, content: bytes) -> None:
-        """Publish a version, unless it is; it then survives a power loss.
+    def publish(self, uuid: str, version: int, source: str) -> set[Path]:
+        """Publish a version, unless it is; return what has to be synced, as `place`.
+
+        Args:
+            source: Its commit file, which is whole and durable.
 
         Raises:
             CorruptLogError: The version is published with other bytes.
         """
         path = self._version(uuid, version)
         with storing(path):
-            found = self.published(uuid, version)
-            if found is None:
-                beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-                beside.write_bytes(content)
-                sync_file(beside)
-                try:
-                    os.link(beside, path)  # fails if somebody else was first
-                except FileExistsError:
-                    found = self.published(uuid, version)
-                finally:
-                    beside.unlink()
-        if found is not None and found != content:
+            place = link_new(Path(source), path)
+        if place is Linked.OTHER:
             raise CorruptLogError(
                 f"{path} is not the commit that the log has as version {version}",
                 hint="Somebody wrote into the table's directory. Move the file away; the node "
                 "then publishes the right one.",
                 path=str(path),
             )
-        with storing(path):
-            sync_file(path)
-            sync_directory(path.parent)
+        return {path} if place is Linked.EQUAL else set()
 
     def _version(self, uuid: str, version: int) -> Path:
         return self._root / uuid / _LOG / f"{version:020}.json"
 
 
-def link_new(source: Path, target: Path) -> bool:
-    """Give a file a second name that is free; return whether the name then is of that file.
+class Linked(Enum):
+    """What has a name that a file was to get."""
+
+    #: The file itself, or a durable copy.
+    SAME = "same"
+    #: Another file of the same bytes.
+    EQUAL = "equal"
+    OTHER = "other"
+
+
+def link_new(source: Path, target: Path) -> Linked:
+    """Give a durable file a second name, if that is free; return what then has the name.
 
     Where there are no hard links, it is copied.
     """
-    if target.exists():
-        return _is_same(source, target)
+    try:
+        os.link(source, target)  # fails if somebody else was first
+    except FileExistsError:
+        return _compared(source, target)
+    except OSError:
+        return _copy_new(source, target)
+    return Linked.SAME
+
+
+def _copy_new(source: Path, target: Path) -> Linked:
     beside = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         link_or_copy(source, beside)
-        os.link(beside, target)  # fails if somebody else was first
+        os.link(beside, target)
     except FileExistsError:
-        return _is_same(source, target)
+        return _compared(source, target)
     finally:
         beside.unlink(missing_ok=True)
-    return True
+    return Linked.SAME
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    return one.samefile(other) or filecmp.cmp(one, other, shallow=False)
+def _compared(source: Path, found: Path) -> Linked:
+    if source.samefile(found):
+        return Linked.SAME
+    return Linked.EQUAL if filecmp.cmp(source, found, shallow=False) else Linked.OTHER

@@ -82,8 +82,7 @@ class TableStaging:
         for version, file in commits:
             if not _agrees(self._places.path(uuid, file.path), file):
                 self.set_aside(uuid, file.path)
-            content = self._places.read(str(self.commit_file(uuid, file)))
-            self._places.publish(uuid, version, content)
+            self._places.publish(uuid, version, str(self.commit_file(uuid, file)))
         self.drop(uuid)
 
     def set_aside(self, uuid: str, path: str) -> None:

@@ -336,8 +336,8 @@ class JournalReader:
         with self._reading() as db:
             return placed_rows.read_version_files(db, uuid, after, limit)
 
-    def read_unplaced(self, after: int) -> list[str]:
-        """Return the commit tables with versions that wait, ordered after a position, by UUID."""
+    def read_unplaced(self, after: int) -> list[tuple[str, int]]:
+        """Return the commit tables with versions that wait, ordered after a position; see there."""
         with self._reading() as db:
             return placed_rows.read_unplaced(db, after)
 

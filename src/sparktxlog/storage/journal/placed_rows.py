@@ -192,11 +192,15 @@ def read_placed_versions(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("SELECT uuid, version FROM placed_commits").fetchall())
 
 
-def read_unplaced(db: sqlite3.Connection, after: int) -> list[str]:
-    """Return the UUIDs of tables with versions that are not placed, ordered after a position."""
+def read_unplaced(db: sqlite3.Connection, after: int) -> list[tuple[str, int]]:
+    """Return tables with versions that were ordered after a position, and are not noted as placed.
+
+    With the newest version of each.
+    """
     rows = db.execute(
-        "SELECT DISTINCT c.uuid FROM ordered_commits c LEFT JOIN placed_commits p USING (uuid)"
-        " WHERE c.position > ? AND c.version > coalesce(p.version, -1)",
+        "SELECT c.uuid, max(c.version) FROM ordered_commits c"
+        " LEFT JOIN placed_commits p USING (uuid)"
+        " WHERE c.position > ? AND c.version > coalesce(p.version, -1) GROUP BY c.uuid",
         (after,),
     )
-    return [uuid for (uuid,) in rows]
+    return rows.fetchall()

@@ -16,7 +16,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -133,19 +133,33 @@ class LocalPayloadStore(PayloadStore):
         with storing(path):
             replace_file(path, content)
 
-    def take_in(self, relative: str, source: Path | bytes) -> StagedFile:
-        """Give a file, or bytes, a place in the store, durably; whatever was there is replaced.
+    def take_in(self, sources: Mapping[str, Path | bytes]) -> tuple[StagedFile, ...]:
+        """Give files, or bytes, places in the store; whatever was there is replaced.
 
         A file is linked: who writes into it damages it here too, and a check finds that.
 
+        Args:
+            sources: Path in the store → what it gets.
+
         Returns:
-            What a manifest says of it; its rows count as none.
+            What a manifest says of them, once their bytes and names are durable; their rows count
+            as none.
 
         Raises:
-            InvalidNameError: The name leaves the root (definite).
-            DiskFullError, StorageError: The file is not taken in.
+            InvalidNameError: A name leaves the root (definite).
+            DiskFullError, StorageError: Some may not be taken in.
         """
-        path = Path(self.path(relative))
+        paths = {relative: Path(self.path(relative)) for relative in sources}
+        files = [self._taken_in(relative, paths[relative], sources[relative]) for relative in paths]
+        with storing(self.root):
+            # The names of all files, with one sync of each directory.
+            sync_parents(paths.values(), self.root)
+        for file in files:
+            path = paths[file.path]
+            self._remember(path, self._mark(file, path), file.digest)
+        return tuple(files)
+
+    def _taken_in(self, relative: str, path: Path, source: Path | bytes) -> StagedFile:
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(source, bytes):
@@ -155,11 +169,9 @@ class LocalPayloadStore(PayloadStore):
             with path.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
                 size = os.fstat(content.fileno()).st_size
-            sync_file(path)
-            sync_parents([path], self.root)
-        file = StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
-        self._remember(path, self._mark(file, path), digest)
-        return file
+                # The bytes: also those of the file in the table, which is the same one.
+                os.fsync(content.fileno())
+        return StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
 
     def sync(self, relatives: Iterable[str]) -> None:
         paths = [self.path(relative) for relative in relatives]

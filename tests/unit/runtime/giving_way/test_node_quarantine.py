@@ -210,7 +210,7 @@ def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
     table = str(uuid.UUID(int=7))
     raw, identity = b"the commit", bytes(16)
     path = commit_file_prefix(identity, table) + commit_file_name(1)
-    node.payloads.take_in(path, raw)
+    node.payloads.take_in({path: raw})
     operation = CommitOperation(kind=CommitKind.COMMIT, uuid=table, version=1, timestamp=5)
     file = staged_of(path, raw, rows=0)
     node.order(

@@ -91,11 +91,11 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def test_versions_wait_with_their_files_until_they_are_placed(journal: Journal) -> None:
     assert journal.read_ordered_commits(T, -1) == [_commit(0), _commit(1), _commit(2)]
     assert journal.read_commits_at(2) == [_commit(1)]
-    assert (journal.read_unplaced(0), journal.read_unplaced(3)) == ([T], [])
+    assert (journal.read_unplaced(0), journal.read_unplaced(3)) == ([(T, 2)], [])
     assert journal.read_placed(T) is None
     journal.write([PutPlaced(uuid=T, version=1, state=b"state")])
     assert journal.read_placed(T) == b"state"
-    assert journal.read_unplaced(0) == [T]
+    assert journal.read_unplaced(0) == [(T, 2)]
     journal.write([PutPlaced(uuid=T, version=2, state=b"later")])
     assert (journal.read_placed(T), journal.read_unplaced(0)) == (b"later", [])
 
@@ -177,7 +177,7 @@ def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal)
     fresh = Journal(tmp_path / "fresh")
     fresh.write([reset])
     assert fresh.read_ordered_commits(T, -1) == [_commit(1, files=())]
-    assert fresh.read_unplaced(0) == [T]
+    assert fresh.read_unplaced(0) == [(T, 1)]
     fresh.close()
     gone = replace(snapshot, commit_tables=(replace(TABLES[1], is_dropped=True),))
     fresh = Journal(tmp_path / "dropped")

@@ -150,7 +150,7 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
     source = tmp_path / "x.bin"
     source.write_bytes(b"no Parquet")
     for given in (source, b"no Parquet"):
-        file = store.take_in(NAME, given)
+        (file,) = store.take_in({NAME: given})
         assert file == staged_of(NAME, b"no Parquet", rows=0)
         path = Path(store.path(NAME))
         assert path.read_bytes() == b"no Parquet"
@@ -162,9 +162,9 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
     source.write_bytes(b"changed it")
     store.forget_verified(NAME)
     store.verify(file)
-    file = store.take_in(NAME, source)
+    (file,) = store.take_in({NAME: source})
     source.write_bytes(b"once again")
     with pytest.raises(ManifestMismatchError, match="digest"):
         store.verify(file)
     with pytest.raises(InvalidNameError):
-        store.take_in("../x", source)
+        store.take_in({"../x": source})
