@@ -190,6 +190,7 @@ def test_commits_of_several_tables_are_one_run(
 def test_who_loses_reads_the_files_of_who_won(tmp_path: Path) -> None:
     async def main() -> None:
         async with sites(tmp_path) as (a, b):
+            await b.placed(0)  # its writer stages there
             both = (a, b)
             bodies = [site.table.update(site.table.stage(1, site.table.add())) for site in both]
             found = await asyncio.gather(
