@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.verification.mutation.killers import hunted
+from tests.verification.mutation.killers import LAYOUTS_BY_NAME, hunted
 from tests.verification.simulation.run import LAYOUTS, layout_of, run_seed
 from tests.verification.simulation.world import World
 
@@ -114,9 +114,19 @@ def test_a_late_copy_repeats_the_first_one_behind_its_acceptance() -> None:
     assert hunted(seed, LAYOUTS[seed % len(LAYOUTS)]) == ""
 
 
-def test_a_joiner_that_was_admitted_with_a_copied_disk_is_told_to_join_again() -> None:
-    """P30: the member had seen another disk of it, and stopped before it saw the admitted one."""
-    assert hunted(29, next(layout for layout in LAYOUTS if layout.name == "two-alone")) == ""
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    [
+        # P30: a member knew another disk of a joiner, and stopped before it saw the new one.
+        (29, "two-alone"),
+        # P1a: the files of a run are lost whose former stamp was ordered.
+        (7, "two-alone"),
+        # P29: a node lost its disk before most others had heard it.
+        (56, "five"),
+    ],
+)
+def test_histories_that_once_went_wrong(seed: int, name: str) -> None:
+    assert hunted(seed, LAYOUTS_BY_NAME[name]) == ""
 
 
 @pytest.mark.slow

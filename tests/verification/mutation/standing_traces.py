@@ -33,6 +33,7 @@ from sparktxlog.protocol.words.balloting import (
     Accept,
     Decide,
     Flush,
+    JoinRequest,
     Prepare,
     Standing,
     TailRequest,
@@ -268,6 +269,32 @@ def nobody_unheard_is_left_out(core: type[Master]) -> None:
     assert passes(4) == []
     node.feed(ChangeRequested(ticket=2, roster=node.view.roster[:2]))
     assert passes(4)
+
+
+def who_comes_anew_with_nothing_was_heard(core: type[Master]) -> None:
+    """P29: `c` lost its disk before others heard it; a log that it brings along is no nothing."""
+    request = JoinRequest(
+        lineage=LINEAGE,
+        epoch=1,
+        sender=NodeId("c"),
+        incarnation=2,
+        base=MergeBase(position=9),
+        ts=0,
+        counter=0,
+    )
+    for base, begins in ((request.base, False), (MergeBase(), True)):
+        node = Lone(core, suspect_us=SECOND_US)
+        del node.disk.standings["c"]
+        node.start()
+        node.submit()
+        started: list[Prepare] = []
+        for _ in range(80):
+            node.now += SECOND_US // 10
+            actions = node.hear(replace(request, base=base))
+            actions += node.feed(PostReceived(post=node.post_of("b", node.now)))
+            number = node.master._succession.suspicion.number
+            started += sent(actions + node.hear(node.answer("b", number, ("a", "c"))), Prepare)
+        assert bool(started) is begins
 
 
 def all_follow_a_forced_log(core: type[Master]) -> None:

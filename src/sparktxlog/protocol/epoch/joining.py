@@ -94,6 +94,19 @@ class Admission:
         if asking is not None and incarnation < asking.request.incarnation:
             del self._asking[NodeId(node)]
 
+    def has_no_older_log(self, node: NodeId, view: View, position: int, now: int) -> bool:
+        """Return whether a place asks to be admitted anew, and has no queue where none is here.
+
+        Args:
+            position: End of the queue here.
+        """
+        asking, seat = self._asking.get(node), view.seat(node)
+        if asking is None or seat is None or self._is_old(asking, now):
+            return False
+        request = asking.request
+        later = request.incarnation > seat.incarnation and request.epoch <= view.epoch
+        return later and (request.base.position == 0 or position > 0)
+
     def entered(self, view: View) -> None:
         """Forget the requests of new members."""
         for node in view.members:

@@ -637,7 +637,7 @@ class Succession:
             self._begin_at = self.rest.until(self._current.ordering.busy, now)
         if now < self._begin_at:
             return
-        unheard = self._unheard()
+        unheard = self._unheard(now)
         if unheard:
             self._give_up_change(
                 now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
@@ -658,12 +658,14 @@ class Succession:
         """
         return self.suspicion.useless(overdue, now) if self.changes.pending else frozenset()
 
-    def _unheard(self) -> list[NodeId]:
+    def _unheard(self, now: int) -> list[NodeId]:
         """Return the places of the configured first epoch that keep the log from going on (P29).
 
         Who was never heard may be the one that has the log, and this node one that lost its disk.
-        Only an operator, who takes its place away, can say that it is not so.
+        Only an operator, who takes its place away, can say that it is not so; or the node itself,
+        which asks to be admitted anew, and has no queue either.
         """
+        position = self._queue.position
         view, roster = self._current.view, self.changes.roster
         if view.epoch != self._config.epoch:
             return []
@@ -673,7 +675,8 @@ class Succession:
             for seat in view.roster
             if seat.node_id != self._config.node_id
             and seat.node_id in kept
-            and not self._standings.heard(seat.node_id, view.epoch, self._queue.position)
+            and not self._standings.heard(seat.node_id, view.epoch, position)
+            and not self.admission.has_no_older_log(seat.node_id, view, position, now)
         ]
 
     def _give_up_change(self, now: int, patience: int, reason: str) -> None:
