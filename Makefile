@@ -20,6 +20,8 @@ TEST_PROCESSES ?= 2
 SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
+# A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
+PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
 .PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture demo bench docs clean mutants fuzz attacks
 
@@ -91,6 +93,15 @@ test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 test-spark: $(STAMP) $(TEST_CLASSES) ## Run the tests that start a JVM
 	@$(PYTHON) tools/check_machine.py --java
 	$(BIN)/python -m pytest -m spark -rs $(PYTEST_ARGS)
+
+# The demo of the catalog takes Unity Catalog's connector if it is named, else the tests' plugin.
+$(PLUGIN): $(STAMP) $(wildcard tests/java/io/unitycatalog/spark/*.java) tests/support/java_programs.py
+	@$(BIN)/python -m tests.support.java_programs $@
+
+ifneq ($(findstring --catalog,$(DEMO_ARGS)),)
+export SPARKTXLOG_CONNECTOR ?= $(PLUGIN)
+demo: $(filter $(PLUGIN),$(SPARKTXLOG_CONNECTOR))
+endif
 
 demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep" passes arguments
 	@$(PYTHON) tools/check_machine.py --java

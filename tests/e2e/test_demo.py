@@ -7,32 +7,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.architecture.source_tree import ROOT
+from tests.support.java_programs import make_plugin
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
 
-@pytest.mark.timeout(800)
-def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
-    directory = tmp_path / "demo"
+def run_demo(directory: Path, *arguments: str, **environment: str) -> dict[str, Any]:
+    """Run a small demo; return its line of JSON."""
+    command = [sys.executable, "-m", "sparktxlog.cli", "demo", "--json", "--dir", str(directory)]
     answer = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparktxlog.cli",
-            "demo",
-            "--scale",
-            "0.012",
-            "--json",
-            "--kill",
-            "B",
-            "--dir",
-            str(directory),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        [*command, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -40,7 +30,16 @@ def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
     assert answer.stdout.count("\n") == 1
-    found = json.loads(answer.stdout)
+    alive = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in alive if str(directory) in " ".join(line)] == []
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.timeout(800)
+def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    found = run_demo(directory, "--scale", "0.012", "--kill", "B")
     assert found["equal"] is True
     assert found["source_differences"] == 0
     # What is submitted again while a node is away has a second position, without effect.
@@ -59,7 +58,27 @@ def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
     assert found["files_shared_between_sites"] == 0
     assert min(found["received_bytes"].values()) > 100_000
     assert found["seconds"] > 0
-    # Given a directory the demo leaves its sites there, and nothing runs any more.
+    # Given a directory the demo leaves its sites there.
     assert (directory / "site-a" / "lake" / "flights" / "_delta_log").is_dir()
-    alive = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert [line for line in alive if str(directory) in " ".join(line)] == []
+
+
+@pytest.mark.timeout(800)
+def test_the_demo_of_the_catalog_passes(tmp_path: Path) -> None:
+    """Spark's own statements at three sites, with the plugin of the tests."""
+    make_plugin(tmp_path / "plugin.jar")
+    connector = str(tmp_path / "plugin.jar")
+    found = run_demo(
+        tmp_path / "demo", "--catalog", "--scale", "0.004", SPARKTXLOG_CONNECTOR=connector
+    )
+    assert found["equal"] is True
+    assert found["source_differences"] == 0
+    assert found["connector"] == connector
+    # A table, and INSERT and MERGE twice at each of three sites.
+    assert found["versions"] == dict.fromkeys("ABC", 13)
+    made = ["CREATE TABLE", *(["WRITE"] * 3 + ["MERGE"] * 3) * 2]
+    assert found["operations"] == made
+    assert sorted(found["committed_at"].values()) == ["A"] * 4 + ["B"] * 4 + ["C"] * 4
+    # At least who wrote while a site was cut off wanted the same version.
+    assert found["made_again"] >= 2
+    assert found["rows"] == dict.fromkeys("ABC", found["expected_rows"])
+    assert found["expected_rows"] >= 500

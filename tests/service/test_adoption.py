@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.local_nodes import cluster, until
+from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.delta_writer import SCHEMA, StagedTable
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
@@ -23,7 +26,11 @@ from sparktxlog.errors import (
     NotOfferedError,
     UnknownTableError,
 )
+from sparktxlog.http import catalog_link
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.runtime.commit_tables import commit_catalog
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
+from sparktxlog.runtime.node import Node
 from sparktxlog.worker.commit_tables import table_adoption
 from sparktxlog.worker.commit_tables.table_adoption import Adoption, adopt, local_path
 from sparktxlog.worker.commit_tables.table_release import release
@@ -169,6 +176,51 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
 
     asyncio.run(main())
+
+
+def test_a_table_waits_for_a_site_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request to create it is repeated until the files are at the other site."""
+    monkeypatch.setattr(commit_catalog, "COMMIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(catalog_link, "_PAUSE_S", 0.05)
+    plain, ports = plain_table(tmp_path / "plain"), free_ports("AB")
+    asked: list[str] = []
+    create = CommitCatalog.create
+
+    async def counted(catalog: CommitCatalog, *given: Any) -> Any:
+        asked.append("create")
+        return await create(catalog, *given)
+
+    monkeypatch.setattr(CommitCatalog, "create", counted)
+
+    async def main() -> None:
+        async with some_of(tmp_path, {"A": ports["A"]}, ports) as (a,):
+            async with some_of(tmp_path, {"B": ports["B"]}, ports) as (b,):
+                await until(lambda: all(n.membership.joining.proven for n in (a, b)))
+            link = CatalogLink(a.config.master_url)
+            adopting = asyncio.create_task(asyncio.to_thread(adopt, plain, lambda: 3, link, NAME))
+            await until(lambda: len(asked) >= 3)
+            assert not adopting.done()
+            async with some_of(tmp_path, {"B": ports["B"]}, ports) as (b,):
+                done = await adopting
+                await until(lambda: done.uuid in b.base.master.commit_tables)
+            assert [path.name for path in a.config.commit_table_dir.iterdir()] == [done.uuid]
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def some_of(
+    directory: Path, started: dict[str, int], ports: dict[str, int]
+) -> AsyncIterator[list[Node]]:
+    """Run some of the nodes of a log, at ports that a restart finds again."""
+    async with AsyncExitStack() as stack:
+        listeners = {n: socket.create_server(("127.0.0.1", port)) for n, port in started.items()}
+        yield [
+            await stack.enter_async_context(serving(config_of(directory, name, ports), listener))
+            for name, listener in listeners.items()
+        ]
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:

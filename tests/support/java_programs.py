@@ -7,6 +7,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 
 from sparktxlog.api.session import known_jars
 
+_NO_COMPILER = "javac is missing: install openjdk-17-jdk-headless"
 SOURCES = Path(__file__).parents[1] / "java"
 #: Short programs: compiling hot code a second time costs more than it gives.
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -35,16 +39,34 @@ def compile_java(source: str, target: Path) -> Path:
 
     The test is skipped where there is no Java compiler; a skip fails a run with CI=true.
     """
+    if not _compiled(source, target):
+        pytest.skip(_NO_COMPILER)
+    return target
+
+
+def _compiled(source: str, target: Path) -> bool:
+    """Compile sources; return whether there is a compiler."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=f"{home}/bin" if home else None)
     if found is None:
-        pytest.skip("javac is missing: install openjdk-17-jdk-headless")
+        return False
     path = SOURCES / source
     files = [path] if path.is_file() else sorted(path.glob("*.java"))
     command = [found, "-nowarn", "-proc:none", "-d", str(target), "-cp", class_path()]
     made = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    return target
+    return True
+
+
+def make_plugin(jar: Path) -> None:
+    """Make the JAR of the small Spark catalog, for sessions that are no tests."""
+    with tempfile.TemporaryDirectory() as classes:
+        if not _compiled("io/unitycatalog/spark", Path(classes)):
+            sys.exit(f"{_NO_COMPILER}, or set SPARKTXLOG_CONNECTOR to Unity Catalog's connector")
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(jar, "w") as archive:
+            for path in sorted(Path(classes).rglob("*.class")):
+                archive.write(path, path.relative_to(classes))
 
 
 class JavaContract:
@@ -86,3 +108,7 @@ def contract_client(classes: Path, uri: str, token: str) -> Iterator[JavaContrac
         process.wait(timeout=30)
         assert process.stdout is not None
         process.stdout.close()
+
+
+if __name__ == "__main__":
+    make_plugin(Path(sys.argv[1]))

@@ -163,6 +163,17 @@ def demo(
     witness: Annotated[
         bool, typer.Option("--witness", help="Two sites and a witness instead of three sites.")
     ] = False,
+    catalog: Annotated[
+        bool, typer.Option("--catalog", help="Spark's own INSERT and MERGE on one commit table.")
+    ] = False,
+    connector: Annotated[
+        str,
+        typer.Option(
+            envvar="SPARKTXLOG_CONNECTOR",
+            metavar="JARS",
+            help="Unity Catalog's connector for Spark, for --catalog; several with commas.",
+        ),
+    ] = "",
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Directory of the sites; default: a new one.")
     ] = None,
@@ -171,7 +182,18 @@ def demo(
     """Run three sites on this machine with real flights, cut one off, reconnect it, compare.
 
     With --kill also kill a node in the middle: the others go on, and it rejoins after a restart.
+    With --catalog the sites write one table by ordinary SQL, and have one history of it.
     """
+    if catalog:
+        from sparktxlog.cli.demo.catalog_story import run_catalog_demo
+
+        if kill or witness:
+            raise typer.BadParameter("--catalog goes without --kill and --witness")
+        if not run_catalog_demo(
+            scale=scale, keep=keep, directory=directory, as_json=as_json, connector=connector
+        ):
+            raise typer.Exit(int(ExitCode.DIVERGED))
+        return
     from sparktxlog.cli.demo.flight_files import AIRPORTS
     from sparktxlog.cli.demo.story import run_demo
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.cli import serve, status_commands, transaction_commands
+from sparktxlog.cli.demo import catalog_story
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
@@ -471,6 +472,17 @@ def test_usage_errors_end_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(monkeypatch, "demo", "--scale", "7") == 2
     assert invoke(monkeypatch, "demo", "--kill", "D") == 2
     assert invoke(monkeypatch, "demo", "--witness", "--kill", "C") == 2
+    assert invoke(monkeypatch, "demo", "--catalog", "--witness") == 2
+
+
+def test_the_demo_of_the_catalog_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalog_story, "known_jars", lambda: "/jars/delta-spark.jar")
+    assert invoke(monkeypatch, "demo", "--catalog") == 1
+    assert "Name its JARs with --connector" in capsys.readouterr().err
+    assert invoke(monkeypatch, "demo", "--catalog", "--connector", "/no/such.jar") == 1
+    assert "there is no connector /no/such.jar" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "node"])

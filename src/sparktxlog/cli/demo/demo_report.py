@@ -90,24 +90,23 @@ class DemoResult:
             "passed": self.passed,
         }
 
-
-def print_result(console: Console, found: DemoResult) -> None:
-    """Print the table and the verdict."""
-    count = {2: "two", 3: "three"}.get(len(found.sites), str(len(found.sites)))
-    table = Table(title=f"{count} sites, one order", title_justify="left", title_style="bold")
-    table.add_column("")
-    for site in found.sites:
-        table.add_column(f"site {site}", justify="right")
-    table.add_column("source", justify="right")
-    for name, cells, source in _result_rows(found):
-        table.add_row(name, *(cell_text(cells.get(site)) for site in found.sites), source)
-    console.print(table)
-    verdict = (
-        "[green]All signatures are equal, and no row differs from the source.[/green]"
-        if found.passed
-        else "[red]The sites or the source differ: see the table.[/red]"
-    )
-    console.print(f"{verdict}  {found.seconds:,.0f} s")
+    def show(self, console: Console) -> None:
+        """Print the table and the verdict."""
+        count = {2: "two", 3: "three"}.get(len(self.sites), str(len(self.sites)))
+        table = Table(title=f"{count} sites, one order", title_justify="left", title_style="bold")
+        table.add_column("")
+        for site in self.sites:
+            table.add_column(f"site {site}", justify="right")
+        table.add_column("source", justify="right")
+        for name, cells, source in _result_rows(self):
+            table.add_row(name, *(cell_text(cells.get(site)) for site in self.sites), source)
+        console.print(table)
+        verdict = (
+            "[green]All signatures are equal, and no row differs from the source.[/green]"
+            if self.passed
+            else "[red]The sites or the source differ: see the table.[/red]"
+        )
+        console.print(f"{verdict}  {self.seconds:,.0f} s")
 
 
 def _result_rows(found: DemoResult) -> list[tuple[str, Mapping[str, Any], str]]:

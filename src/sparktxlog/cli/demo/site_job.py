@@ -1,17 +1,15 @@
 """The Spark job of one site: takes lines of JSON on stdin, answers with lines on stdout.
 
-A line `{"do": "commit", "part": 0, "parts": 3, "level": "ordered"}` calls the method `commit` with
-the other values; the answer is what it returns, and the seconds it took.
+What the lines mean is in `job_lines`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -19,6 +17,7 @@ from pyspark.sql import functions as F
 from sparktxlog.api.connect import connect
 from sparktxlog.api.session import build_session
 from sparktxlog.cli.demo import flight_comparison, flights
+from sparktxlog.cli.demo.job_lines import obey, session_settings
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -37,8 +36,6 @@ _OPERATIONS = {
 }
 #: Most transactions of one batch commit.
 _CHUNK = 2_000
-#: Up to this part of the year a run is too short for the JVM's optimising compiler.
-_SHORT_SCALE = 0.2
 _COMMIT_TIMEOUT_S = 240.0
 _APPLY_TIMEOUT_S = 600.0
 
@@ -57,11 +54,9 @@ class SiteJob:
     def __init__(
         self, site: str, urls: Sequence[str], source: str, scale: float, cores: int
     ) -> None:
-        conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-        if scale <= _SHORT_SCALE:
-            # Three JVMs that live for two minutes would spend most of them on optimising code.
-            conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        self.spark = build_session(f"local[{cores}]", conf, app_name=f"sparktxlog-demo-{site}")
+        self.spark = build_session(
+            f"local[{cores}]", session_settings(scale), app_name=f"sparktxlog-demo-{site}"
+        )
         self._log = connect(self.spark, urls)
         self._site, self._scale = site, scale
         self._source = Path(source)
@@ -166,32 +161,5 @@ class SiteJob:
         )
 
 
-def _say(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
-    sys.stdout.flush()
-
-
-def main(settings: str) -> None:
-    """Execute commands until stdin ends.
-
-    Args:
-        settings: Arguments of `SiteJob`, as JSON.
-    """
-    job = SiteJob(**json.loads(settings))
-    try:
-        for line in sys.stdin:
-            command, started = json.loads(line), monotonic()
-            step: Callable[..., dict[str, Any]] = getattr(job, command.pop("do"))
-            try:
-                found = step(**command)
-            except Exception as error:
-                # `Story` decides what a failure means; the trace is in the site's log.
-                _say({"error": f"{type(error).__name__}: {error}"[:2000]})
-                raise
-            _say({"seconds": monotonic() - started, **found})
-    finally:
-        job.spark.stop()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    obey(SiteJob(**json.loads(sys.argv[1])))

@@ -40,17 +40,30 @@ def _resolved_jars() -> str:
 
 
 class Sites:
-    """The Spark processes of all sites."""
+    """The Spark processes of all sites.
 
-    def __init__(self, cluster: Cluster, scale: float) -> None:
+    Args:
+        cluster: The nodes.
+        scale: Part of the year.
+        job: Module of this package that runs inside each of them.
+        connector: JARs beside Delta's, with commas between them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, scale: float, *, job: str = "site_job", connector: str = ""
+    ) -> None:
         self._cluster = cluster
         self._scale = scale
+        self._job = job
+        self._connector = connector
         self._children: dict[str, Child] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(cluster.sites))
 
     def start(self) -> None:
         """Start one Spark process for each site, all at the same time."""
         cluster, jars = self._cluster, _resolved_jars()
+        if self._connector:
+            jars += f",{self._connector}"
         for site in cluster.sites:
             root = cluster.site_directory(site)
             # Its own node first; the others if that is lost.
@@ -65,7 +78,7 @@ class Sites:
             self._children[site] = Child(
                 f"Spark job of site {site}",
                 root / "spark.log",
-                ["sparktxlog.cli.demo.site_job", json.dumps(settings)],
+                [f"sparktxlog.cli.demo.{self._job}", json.dumps(settings)],
                 answers=True,
                 env={JARS_VARIABLE: jars, "SPARK_LOCAL_DIRS": str(root / "spark")},
             )

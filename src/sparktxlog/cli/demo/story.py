@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -16,10 +12,10 @@ from rich.console import Console
 
 from sparktxlog.cli.demo.children import DemoError
 from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
-from sparktxlog.cli.demo.demo_report import DemoResult, print_result
+from sparktxlog.cli.demo.demo_report import DemoResult
 from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from sparktxlog.cli.demo.narration import Narration, run_story
 from sparktxlog.cli.demo.sites import Sites
-from sparktxlog.cli.root import print_json
 from sparktxlog.cli.status_commands import awaited_text
 
 #: The witness of a demo with two sites.
@@ -30,7 +26,7 @@ _GO_ON_TIMEOUT_S = 120.0
 _RETURN_TIMEOUT_S = 180.0
 
 
-class Story:
+class Story(Narration):
     """One run of the demo."""
 
     def __init__(
@@ -42,11 +38,8 @@ class Story:
         scale: float,
         kill: str | None,
     ) -> None:
-        self.directory = directory
-        self.console = console
         witness = WITNESS if len(sites) == 2 else ""
-        self.cluster = Cluster(directory, sites, witness)
-        self.sites = Sites(self.cluster, scale)
+        cluster = Cluster(directory, sites, witness)
         self.victim = kill
         #: In how many parts the change stream is committed: together, while a site is cut off,
         #: while a node is dead, and the rest.
@@ -60,6 +53,7 @@ class Story:
             scale=scale,
             directory=str(directory),
         )
+        super().__init__(directory, console, cluster, Sites(cluster, scale), self.result)
 
     def run(self) -> None:
         """Run all parts of the demo."""
@@ -72,14 +66,6 @@ class Story:
         self.commit_the_rest()
         self.apply()
         self.compare()
-
-    def heading(self, text: str) -> None:
-        """Print what happens next."""
-        self.console.print(f"[bold]•[/bold] {text}")
-
-    def line(self, text: str) -> None:
-        """Print a detail."""
-        self.console.print(f"  {text}")
 
     def begin(self) -> None:
         """Start nodes and Spark, and give each site its own part of the source."""
@@ -311,17 +297,6 @@ class Story:
             f"{result.files_shared_between_sites} files are shared between sites"
         )
 
-    def keep(self) -> None:
-        """Leave the nodes running, and say how to look at them and to stop them."""
-        self.sites.stop()
-        stop = self.cluster.keep()
-        self.heading("The nodes keep running")
-        for site in self.cluster.sites:
-            url = self.cluster.url(site)
-            self.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
-        self.line(f"data: {self.directory}")
-        self.line(f"stop them with: {stop}")
-
 
 def _by_site(numbers: dict[str, int]) -> str:
     return ", ".join(f"{site} {number:,}" for site, number in sorted(numbers.items()))
@@ -349,30 +324,8 @@ def run_demo(
     Raises:
         DemoError: A process failed; the hint names its log.
     """
-    started = monotonic()
-    is_new = directory is None
-    directory = (directory or Path(tempfile.mkdtemp(prefix="sparktxlog-demo-"))).absolute()
-    if directory.exists() and any(directory.iterdir()):
-        raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
-    directory.mkdir(parents=True, exist_ok=True)
-    # With --json, stdout holds only the line of JSON.
-    file = sys.stderr if as_json else sys.stdout
-    console = Console(
-        file=file, highlight=False, width=None if file.isatty() else 110, soft_wrap=True
-    )
-    with ExitStack() as stack:
-        story = Story(directory, console, sites=sites, scale=scale, kill=kill)
-        stack.callback(story.cluster.stop)
-        stack.callback(story.sites.stop)
-        story.run()
-        result = story.result
-        result.seconds = monotonic() - started
-        print_result(console, result)
-        if keep:
-            story.keep()
-            stack.pop_all()
-    if not keep and is_new and result.passed:
-        shutil.rmtree(directory)
-    if as_json:
-        print_json(result.to_json())
-    return result.passed
+
+    def made(root: Path, console: Console) -> Story:
+        return Story(root, console, sites=sites, scale=scale, kill=kill)
+
+    return run_story(made, keep=keep, directory=directory, as_json=as_json)

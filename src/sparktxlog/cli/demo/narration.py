@@ -1,0 +1,118 @@
+"""What the demos share: directories, what they print, and how they begin and end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from sparktxlog.cli.demo.children import DemoError
+from sparktxlog.cli.demo.demo_nodes import Cluster
+from sparktxlog.cli.demo.sites import Sites
+from sparktxlog.cli.root import print_json
+
+
+class DemoOutcome(Protocol):
+    """What a demo found."""
+
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the demo succeeded."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of the JSON line."""
+
+    def show(self, console: Console) -> None:
+        """Print the table and the verdict."""
+
+
+class Narration(ABC):
+    """A demo that runs: nodes, Spark processes, and lines for people; a base of stories."""
+
+    def __init__(
+        self, directory: Path, console: Console, cluster: Cluster, sites: Sites, result: DemoOutcome
+    ) -> None:
+        self.directory = directory
+        self.console = console
+        self.cluster = cluster
+        self.sites = sites
+        self.outcome = result
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run all parts of the demo."""
+
+    def heading(self, text: str) -> None:
+        """Print what happens next."""
+        self.console.print(f"[bold]•[/bold] {text}")
+
+    def line(self, text: str) -> None:
+        """Print a detail."""
+        self.console.print(f"  {text}")
+
+    def keep(self) -> None:
+        """Leave the nodes running, and say how to look at them and to stop them."""
+        self.sites.stop()
+        stop = self.cluster.keep()
+        self.heading("The nodes keep running")
+        for site in self.cluster.sites:
+            url = self.cluster.url(site)
+            self.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
+        self.line(f"data: {self.directory}")
+        self.line(f"stop them with: {stop}")
+
+
+def run_story(
+    make: Callable[[Path, Console], Narration],
+    *,
+    keep: bool,
+    directory: Path | None,
+    as_json: bool,
+) -> bool:
+    """Run a demo from beginning to end; return whether it passed.
+
+    Args:
+        make: Makes the story, of its directory and what it prints on.
+        keep: Leave the nodes running.
+        directory: Parent of the sites' directories; None = a new temporary one.
+        as_json: Print a line of JSON at the end, and all else to stderr.
+
+    Raises:
+        DemoError: A process failed; the hint names its log.
+    """
+    started = monotonic()
+    is_new = directory is None
+    directory = (directory or Path(tempfile.mkdtemp(prefix="sparktxlog-demo-"))).absolute()
+    if directory.exists() and any(directory.iterdir()):
+        raise DemoError(f"{directory} is not empty", hint="Name a new directory with --dir.")
+    directory.mkdir(parents=True, exist_ok=True)
+    # With --json, stdout holds only the line of JSON.
+    file = sys.stderr if as_json else sys.stdout
+    console = Console(
+        file=file, highlight=False, width=None if file.isatty() else 110, soft_wrap=True
+    )
+    with ExitStack() as stack:
+        story = make(directory, console)
+        stack.callback(story.cluster.stop)
+        stack.callback(story.sites.stop)
+        story.run()
+        story.outcome.seconds = monotonic() - started
+        story.outcome.show(console)
+        if keep:
+            story.keep()
+            stack.pop_all()
+    if not keep and is_new and story.outcome.passed:
+        shutil.rmtree(directory)
+    if as_json:
+        print_json(story.outcome.to_json())
+    return story.outcome.passed
