@@ -53,6 +53,10 @@ def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
             await found.b.placed(3)
             await goes_on(found.b, found.a, 4)
             await found.c.placed(4)
+            shown = found.b.caller.node.status(tables=True)["commit_tables"]
+            assert (shown["total"], shown["states"]["in-sync"], shown["behind"]) == (1, 1, 0)
+            (line,) = shown["tables"]
+            assert (line["name"], line["version"], line["state"]) == ("default.t", 4, "in-sync")
             assert len(fetched) == len(set(fetched)) == 8, "four versions, and a file of each"
             assert not (found.b.directory.parent / ".fetched" / found.b.directory.name).exists()
             # What came is on record, as it is where it came from.

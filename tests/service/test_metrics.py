@@ -17,13 +17,16 @@ import msgspec
 import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_addresses import second_way
+from tests.service.test_catalog_api import Caller
 from tests.service.test_peer_routes import Stranger
 from tests.service.test_replica_routes import DECISION, _as_a_target_does, create, give_replica
 from tests.service.test_staged_files import DEFINITION, stage
+from tests.support.delta_writer import BEGIN
 
 from sparktxlog.cli.demo.relay import RelayNetwork
+from sparktxlog.codec.commit_requests import committing
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import Phase
@@ -84,6 +87,14 @@ class Story:
         )
         await self.a.submit(prepared, level=Level.ORDERED, timeout=30)
 
+    async def lack(self) -> None:
+        """Create a commit table, and order a version of it whose files nobody has."""
+        async with aiohttp.ClientSession() as session:
+            table = await Caller(self.a, session).create("lacking")
+        lacking = committing(uuid.uuid4().bytes, table.table_id, 1, BEGIN + 1)
+        await self.a.submit(lacking, level=Level.ORDERED, timeout=30)
+        await until(lambda: self.a.status()["commit_tables"]["tables"])
+
     async def clock(self) -> None:
         """Let the other node's clock go wrong, as its posts show."""
         post = self.b.base.links["A"].post
@@ -131,10 +142,10 @@ class Story:
         link, going = self.a.base.links["B"], threading.Event()
         stream = link.stream
 
-        def held(path: str, offset: int) -> Iterator[bytes]:
+        def held(file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
             going.set()
             self.released.wait(30)
-            yield from stream(path, offset)
+            yield from stream(file, offset, source)
 
         self.patch.setattr(link, "stream", held)
         definition = replace(DEFINITION, name="s")
@@ -246,6 +257,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "peer_sent_bytes",
     ),
     Story.prepare: ("undecided",),
+    Story.lack: ("commit_tables", "commit_versions_behind"),
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
     Story.cut: ("peer_address_answers",),
     Story.stranger: ("refused_peer_requests",),

@@ -138,7 +138,7 @@ def test_a_broken_transfer_goes_on_where_it_stopped(
             link = b.base.links["A"]
             stream, offsets = link.stream, []
 
-            def torn(file: StagedFile, offset: int) -> Any:
+            def torn(file: StagedFile, offset: int, source: str = "") -> Any:
                 offsets.append(offset)
                 for number, block in enumerate(stream(file, offset)):
                     if number == 1 and len(offsets) == 1:
@@ -163,7 +163,7 @@ def test_an_altered_file_is_never_taken(tmp_path: Path, monkeypatch: pytest.Monk
             link = b.base.links["A"]
             stream, tries = link.stream, []
 
-            def altered(file: StagedFile, offset: int) -> Any:
+            def altered(file: StagedFile, offset: int, source: str = "") -> Any:
                 tries.append(offset)
                 for block in stream(file, offset):
                     yield block if len(tries) > 3 else bytes(len(block))

@@ -488,6 +488,10 @@ def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
             (warning,) = b.status()["warnings"]
             assert warning["code"] == "commit-table-not-placed"
             assert warning["text"].startswith(said)
+            (line,) = b.status()["commit_tables"]["tables"]
+            assert line["name"] == "default.t" and line["version"] is None
+            assert (line["ordered"], line["lag"], line["plan"]) == (3, 4, "copy")
+            assert line["state"] == "not-placed" and line["reason"] == warning["text"]
             assert "A: " in warning["text"] and "not here" in warning["text"]
             await until(lambda: all(n.base.master.phase is Phase.NORMAL for n in (a, b)), 30)
             # Other tables work, and so does this one at the other site.

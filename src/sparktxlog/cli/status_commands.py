@@ -36,10 +36,10 @@ CONTESTED = ", contested"
 def judge_status(status: Mapping[str, Any]) -> ExitCode:
     """Return the state of the cluster as `/v1/status` of one node shows it.
 
-    DIVERGED: a replica differs from the log or from another one, or the node halted.  LAGGING: the
-    node is not a member of its epoch or has no quorum, one of its tasks fails, a node is missing
-    while transactions wait, a replica is behind what is published, or a worker stands still or is
-    silent.
+    DIVERGED: a replica or a commit table differs from the log or from another one, or the node
+    halted.  LAGGING: the node is not a member of its epoch or has no quorum, one of its tasks
+    fails, a node is missing while transactions wait, a replica is behind what is published, a
+    worker stands still or is silent, or a commit table lacks versions here.
     A worker that ended, and whose replica has everything, is in sync: a scheduler may run it.
     """
     if status.get("halted"):
@@ -47,11 +47,16 @@ def judge_status(status: Mapping[str, Any]) -> ExitCode:
     replicas = list(status.get("replicas") or [])
     if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
         return ExitCode.DIVERGED
+    commit_tables = dict((status.get("commit_tables") or {}).get("states") or {})
+    if commit_tables.pop("diverged", 0):
+        return ExitCode.DIVERGED
     if status.get("phase") in _WITHOUT_PART or status.get("restricted") or status.get("failing"):
         return ExitCode.LAGGING
     if status.get("waiting_for") and status.get("incoming_transactions"):
         return ExitCode.LAGGING
     if any(replica.get("silent") or replica.get("error") for replica in replicas):
+        return ExitCode.LAGGING
+    if any(number for state, number in commit_tables.items() if state != "in-sync"):
         return ExitCode.LAGGING
     published = int(status.get("published") or 0)
     if any(int(replica.get("position") or 0) < published for replica in replicas):
@@ -227,6 +232,17 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
     _print_undecided(found.get("undecided") or 0, found.get("prepared") or [])
     print_table("peers", _PEERS, found.get("peers") or [])
     print_table("replicas", _REPLICAS, found.get("replicas") or [])
+    _print_commit_tables(found.get("commit_tables") or {})
+
+
+def _print_commit_tables(found: Mapping[str, Any]) -> None:
+    """Print how many commit tables are in which state, and those that are not in sync."""
+    if not found.get("total"):
+        return
+    states = [f"{number:,} {state}" for state, number in found["states"].items() if number]
+    typer.echo(f"commit tables: {', '.join(states)}")
+    if found["tables"]:
+        print_table("commit tables that are not in sync", _COMMIT_TABLES, found["tables"])
 
 
 def _print_undecided(number: int, oldest: Sequence[Any]) -> None:
@@ -258,6 +274,18 @@ _REPLICAS: Columns = {
     "plan": "plan",
     "catch-up": last_transfer_text,
     "last error": "error",
+}
+
+
+_COMMIT_TABLES: Columns = {
+    "table": "name",
+    "version": "version",
+    "ordered": "ordered",
+    "lag": "lag",
+    "state": "state",
+    "plan": "plan",
+    "from": "peer",
+    "why": "reason",
 }
 
 
@@ -310,7 +338,17 @@ def queue(
 
 @app.command(epilog="Example: sparktxlog tables")
 def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the tables of the catalog."""
+    """Show the tables of the catalog: row tables, and commit tables as they are at this site."""
+    api = NodeApi(url)
+    row_tables, commit_tables = api.get("/v1/tables"), api.get("/v1/commit-tables")
+    if as_json:
+        print_json(
+            [
+                *({**table, "kind": "row"} for table in row_tables),
+                *({**table, "kind": "commit"} for table in commit_tables),
+            ]
+        )
+        return
     columns: Columns = {
         "table": "name",
         "columns": lambda table: [f"{c['name']} {c['type']}" for c in table.get("columns") or []],
@@ -321,7 +359,9 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         "last write": "last_write",
         "position": "position",
     }
-    show(NodeApi(url).get("/v1/tables"), as_json, "tables", columns)
+    print_table("tables", columns, row_tables)
+    if commit_tables:
+        print_table("commit tables", _COMMIT_TABLES, commit_tables)
 
 
 def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
@@ -364,17 +404,31 @@ def plan(
 ) -> None:
     """Show how a replica would catch up and why; changes nothing.
 
+    Commit tables that are not in sync here are listed with theirs: replay (the log has their files)
+    or copy (a peer gives them).
+
     Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, contested, or it must
     stop.
     """
     api = NodeApi(url)
     decision = api.get("/v1/worker/plan", worker=worker)
-    verdict = _verdict(api.get("/v1/status"), str(decision["worker_id"]))
+    status = api.get("/v1/status")
+    verdict = _verdict(status, str(decision["worker_id"]))
+    commit_tables = (status.get("commit_tables") or {}).get("tables") or []
     if as_json:
-        print_json({**decision, "verdict": verdict})
+        print_json({**decision, "verdict": verdict, "commit_tables": commit_tables})
     else:
         _print_plan(decision, verdict)
-    end(plan_code(str(decision["plan"]), verdict))
+        if commit_tables:
+            print_table("commit tables that are not in sync", _COMMIT_TABLES, commit_tables)
+    end(max(plan_code(str(decision["plan"]), verdict), _tables_code(commit_tables)))
+
+
+def _tables_code(commit_tables: Sequence[Mapping[str, Any]]) -> ExitCode:
+    """Return the exit code for commit tables that are not in sync."""
+    if any(table["state"] == "diverged" for table in commit_tables):
+        return ExitCode.DIVERGED
+    return ExitCode.LAGGING if commit_tables else ExitCode.IN_SYNC
 
 
 def _verdict(status: Mapping[str, Any], worker_id: str) -> str:

@@ -358,6 +358,37 @@ class SynchronousWaits(TypedDict):
     unconfirmed_by: list[str]
 
 
+class CommitTableLine(TypedDict):
+    """A commit table at this site (P36)."""
+
+    name: str
+    uuid: str
+    #: The newest version that is placed here and shown, None = none is.
+    version: int | None
+    #: The newest version that the log has, and how many of them are not placed here.
+    ordered: int
+    lag: int
+    #: in-sync, placing, fetching (from a peer), not-placed, diverged.
+    state: str
+    #: up-to-date, replay (the files of what is missing are here) or copy (they come from a peer).
+    plan: str
+    #: The peer that it is fetched from.
+    peer: str | None
+    #: Why it is not in sync.
+    reason: str | None
+
+
+class CommitTablesState(TypedDict):
+    """The commit tables at this site, by their states."""
+
+    total: int
+    states: dict[str, int]
+    #: Versions that the log has and that are not placed here, of all tables.
+    behind: int
+    #: At most 100 that are not in sync; all tables if the request says `tables=1`.
+    tables: list[CommitTableLine]
+
+
 class StatusAnswer(EpochView):
     """Queues, peers, which node is missing and why, and all replicas."""
 
@@ -403,6 +434,7 @@ class StatusAnswer(EpochView):
     undecided: int
     #: The oldest 20 of them; `GET /v1/prepared` lists all.
     prepared: list[UndecidedAnswer]
+    commit_tables: CommitTablesState
 
 
 class TableAt(TypedDict):

@@ -60,6 +60,11 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         lambda s: s["synchronous"]["lag_us"] or 0,
     ),
     ("undecided", "Prepared transactions that nobody decided yet.", lambda s: s["undecided"]),
+    (
+        "commit_versions_behind",
+        "Versions of commit tables that the log has and that are not placed here.",
+        lambda s: s["commit_tables"]["behind"],
+    ),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )
@@ -155,6 +160,12 @@ class StatusMetrics(Collector):
         for name in Phase:
             phase.add_metric([name.value], 1 if status["phase"] == name.value else 0)
         yield phase
+        tables = GaugeMetricFamily(
+            "sparktxlog_commit_tables", "Commit tables at this site.", labels=["state"]
+        )
+        for name, number in status["commit_tables"]["states"].items():
+            tables.add_metric([name], number)
+        yield tables
         yield from _per_peer(status)
         yield from _per_replica(status)
 

@@ -51,7 +51,8 @@ class NodeStatus:
         """Return the node's status: queues, peers, missing nodes, replicas.
 
         Args:
-            tables: List the tables of each replica, possibly 10,000; else only their number.
+            tables: List the tables of each replica, possibly 10,000, and all commit tables; else
+                only their number, and commit tables that are not in sync.
         """
         base, membership, log = self._base, self._membership, self._log
         replicas, damage = self._fleet.replicas, self._damage
@@ -107,6 +108,7 @@ class NodeStatus:
             "wall": wall_us(),
             "undecided": len(undecided),
             "prepared": _undecided(undecided[:_MOST_LISTED]),
+            "commit_tables": self._commit_tables.show(tables=tables),
         }
         return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
 

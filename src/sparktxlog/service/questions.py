@@ -43,6 +43,7 @@ class QuestionRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared = node.prepared
+        self.commit_tables = node.catalog.overview.lines
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
         self.plan, self.report = node.plan, node.accept_report

@@ -40,6 +40,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 from sparktxlog.codec.mark_requests import MarkRequest
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, TransactionRequest
 from sparktxlog.model.answers import (
+    CommitTableLine,
     EpochsAnswer,
     EpochView,
     ForceAnswer,
@@ -289,7 +290,12 @@ _DECISION = (
     seconds("timeout", "Seconds to wait for after, and for the decision if it is prepared.", 0.0),
 )
 _ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
-_TABLES = whole("tables", "1: list the tables of each replica, not only their number.", 0, high=1)
+_TABLES = whole(
+    "tables",
+    "1: list the tables of each replica, not only their number, and all commit tables.",
+    0,
+    high=1,
+)
 _AT = whole("position", "Exactly this position; default: the latest.", -1, low=-1)
 _APPLIED = whole("after", "Applied position.", 0)
 _POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
@@ -474,6 +480,7 @@ _QUESTIONS = (
     ),
     _get("/v1/tables", "tables", "All tables", list[TableAt], *_REACH),
     _get("/v1/tables/{table}", "table", "One table", TableAt, *_REACH),
+    _get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
     _get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
     _get(
         "/v1/published",

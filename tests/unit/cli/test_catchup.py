@@ -113,6 +113,23 @@ def test_plan_tells_by_its_exit_code(
     assert (found["plan"], found["verdict"]) == (plan, verdict)
 
 
+@pytest.mark.parametrize(("state", "code"), [("fetching", 3), ("diverged", 4)])
+def test_plan_lists_commit_tables_that_are_not_in_sync(
+    node: type[CannedNode],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    code: int,
+) -> None:
+    lines = [{"name": "shop.orders", "state": state, "plan": "copy", "lag": 7, "peer": "B"}]
+    node.answers["/v1/worker/plan"] = DECISION | {"plan": "up-to-date"}
+    node.answers["/v1/status"]["commit_tables"] = {"tables": lines}
+    assert invoke(monkeypatch, "plan", "w", "--json") == code
+    assert json.loads(capsys.readouterr().out)["commit_tables"] == lines
+    assert invoke(monkeypatch, "plan", "w") == code
+    assert "shop.orders" in capsys.readouterr().out
+
+
 def test_plan_labels_both_estimates_as_such(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,12 +329,58 @@ def test_queue_shows_the_latest_runs(
     assert "19,971" not in out
 
 
+COMMIT_TABLE = {
+    "name": "shop.orders",
+    "uuid": "7d444840-9dc0-11d1-b245-5ffdce74fad2",
+    "version": 3,
+    "ordered": 8,
+    "lag": 5,
+    "state": "fetching",
+    "plan": "copy",
+    "peer": "B",
+    "reason": "lacks versions",
+}
+
+
+@pytest.mark.parametrize(("state", "code"), [("fetching", 3), ("diverged", 4), ("in-sync", 0)])
+def test_status_tells_how_commit_tables_are(
+    node: type[CannedNode],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    code: int,
+) -> None:
+    shown = [] if state == "in-sync" else [COMMIT_TABLE | {"state": state}]
+    states = {"in-sync": 1, "fetching": 0, "diverged": 0}
+    states[state] += 1
+    found = {"total": 2, "states": states, "behind": 5, "tables": shown}
+    up = {"position": 1000, "incoming_transactions": 0}
+    node.answers["/v1/status"] = STATUS | up | {"commit_tables": found}
+    assert invoke(monkeypatch, "status") == code
+    out = capsys.readouterr().out
+    assert ("shop.orders" in out) == bool(shown)
+    assert f"commit tables: {'2 in-sync' if not shown else f'1 in-sync, 1 {state}'}\n" in out
+
+
+def test_tables_lists_both_kinds(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.answers["/v1/tables"] = [{"name": "flights"}]
+    node.answers["/v1/commit-tables"] = [COMMIT_TABLE]
+    assert invoke(monkeypatch, "tables") == 0
+    assert "shop.orders" in capsys.readouterr().out
+    assert invoke(monkeypatch, "tables", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == [{"name": "flights", "kind": "row"}, COMMIT_TABLE | {"kind": "commit"}]
+
+
 def test_tables_and_peers_and_workers_print(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.answers["/v1/tables"] = [
         {"name": "flights", "columns": [{"name": "origin", "type": "string"}], "keys": ["origin"]}
     ]
+    node.answers["/v1/commit-tables"] = []
     assert invoke(monkeypatch, "tables") == 0
     assert invoke(monkeypatch, "peers") == 0
     assert invoke(monkeypatch, "workers") == 0

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.answers import OperatorWarning
+from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.foundation import Foundation
+
+#: Most tables that a status lists, which is asked for often.
+_MOST_LISTED = 100
+
+
+class SiteState(str, Enum):
+    """How a commit table is at this site."""
+
+    IN_SYNC = "in-sync"
+    PLACING = "placing"
+    FETCHING = "fetching"
+    NOT_PLACED = "not-placed"
+    DIVERGED = "diverged"
 
 
 class TableOverview:
@@ -16,6 +34,8 @@ class TableOverview:
         self._base = base
         self._placer = placer
         self._fetcher = fetcher
+
+    # -- warnings ----------------------------------------------------------------------------------
 
     def warnings(self) -> list[OperatorWarning]:
         """Return the tables that are not placed, with what is done about each."""
@@ -30,9 +50,62 @@ class TableOverview:
             return f"{error.message}  They are being fetched: {transfer.text}."
         failures = self._fetcher.failures.get(uuid, {})
         asked = "; ".join(f"{peer}: {why}" for peer, why in failures.items())
-        said = [
-            error.message,
-            error.hint,
-            f"No peer could give them yet: {asked}." if asked else "",
-        ]
-        return "  ".join(part for part in said if part)
+        refused = f"No peer could give them yet: {asked}." if asked else ""
+        return "  ".join(part for part in (error.message, error.hint, refused) if part)
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def show(self, *, tables: bool) -> CommitTablesState:
+        """Return how many tables are in which state, and lines of some.
+
+        Args:
+            tables: Of all; else of those that are not in sync.
+        """
+        states = Counter(dict.fromkeys((state.value for state in SiteState), 0))
+        listed: list[CommitTableLine] = []
+        behind, failures = 0, self._placer.failures()
+        for table in self._all():
+            state = self._state_of(table, failures)
+            states[state.value] += 1
+            behind += self._lag_of(table)
+            if tables or (state is not SiteState.IN_SYNC and len(listed) < _MOST_LISTED):
+                listed.append(self._line(table, state, failures))
+        return {"total": states.total(), "states": states, "behind": behind, "tables": listed}
+
+    def lines(self) -> list[CommitTableLine]:
+        """Return all tables, by name."""
+        return self.show(tables=True)["tables"]
+
+    def _all(self) -> Iterator[CommitTable]:
+        return iter(self._base.master.commit_tables.values())
+
+    def _lag_of(self, table: CommitTable) -> int:
+        return max(0, table.version - self._placer.versions.get(table.uuid, -1))
+
+    def _state_of(self, table: CommitTable, failures: dict[str, TxLogError]) -> SiteState:
+        if table.uuid in self._fetcher.transfers:
+            return SiteState.FETCHING
+        if table.uuid in failures:
+            return SiteState.NOT_PLACED
+        return SiteState.PLACING if self._lag_of(table) else SiteState.IN_SYNC
+
+    def _line(
+        self, table: CommitTable, state: SiteState, failures: dict[str, TxLogError]
+    ) -> CommitTableLine:
+        uuid, error = table.uuid, failures.get(table.uuid)
+        transfer = self._fetcher.transfers.get(uuid)
+        plan = "up-to-date"
+        if state is not SiteState.IN_SYNC:
+            # What a directory lacks comes from a peer; all else is in the payload store.
+            plan = "copy" if error is not None and "first" in error.fields else "replay"
+        return {
+            "name": table.name,
+            "uuid": uuid,
+            "version": self._placer.versions.get(uuid),
+            "ordered": table.version,
+            "lag": self._lag_of(table),
+            "state": state.value,
+            "plan": plan,
+            "peer": None if transfer is None else transfer.peer or None,
+            "reason": None if error is None else self._explained(uuid, error),
+        }
