@@ -35,6 +35,7 @@ from sparktxlog.codec.alterations import (
     put_change,
 )
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
+from sparktxlog.codec.commit_requests import StagedCommitRequest
 from sparktxlog.codec.condition_requests import (
     ConditionsRequest,
     condition_of,
@@ -137,9 +138,8 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
 class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One transaction."""
 
-    operations: Annotated[
-        list[OperationRequest], msgspec.Meta(min_length=1, max_length=MAX_OPERATIONS)
-    ]
+    #: One at least, or `commits`.
+    operations: Annotated[list[OperationRequest], msgspec.Meta(max_length=MAX_OPERATIONS)]
     transaction_id: str | None = None
     session: _Session | None = None
     level: str | None = None
@@ -152,6 +152,10 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     is_sync: bool = False
     #: It takes effect where the last of these says YES (P35).
     participants: list[str] | None = None
+    #: Versions of commit tables that take effect with it, all or none (P36).
+    commits: (
+        Annotated[list[StagedCommitRequest], msgspec.Meta(max_length=MAX_OPERATIONS)] | None
+    ) = None
 
 
 class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -201,7 +205,14 @@ def decode_request(body: bytes) -> TransactionRequest:
     Raises:
         InvalidRequestError: Not JSON, or another form; the message names the place (definite).
     """
-    return _decoded(_decoder, body, "the transaction")
+    found = _decoded(_decoder, body, "the transaction")
+    if not found.operations and not found.commits:
+        raise InvalidRequestError(
+            "the transaction has neither operations nor commits",
+            hint="See /docs of the node.",
+            field="operations",
+        )
+    return found
 
 
 def decode_added(body: bytes) -> AddedOperations:
@@ -264,6 +275,12 @@ def prepare(
     preparation = Preparation(transaction_id, limits)
     preparation.add(request.operations, tables, measured=not is_short)
     participants = participants_of(request.participants)
+    if participants and request.commits:
+        raise InvalidRequestError(
+            "a prepared transaction commits to no commit tables",
+            hint="Leave out 'participants', or 'commits'.",
+            field="commits",
+        )
     if participants:
         check_prepared(preparation.operations, request.valid_until, request.session)
     return PreparedTransaction(
@@ -622,7 +639,11 @@ def _check_size(operations: Iterable[PreparedOperation], limits: RunLimits) -> N
 
 
 def request_of(
-    transaction: PreparedTransaction, *, level: str | None = None, timeout_s: float | None = None
+    transaction: PreparedTransaction,
+    *,
+    level: str | None = None,
+    timeout_s: float | None = None,
+    commits: Sequence[StagedCommitRequest] = (),
 ) -> bytes:
     """Return the JSON body of a transaction; rows travel as Arrow."""
     return encode_request(
@@ -636,6 +657,7 @@ def request_of(
             conditions=request_of_condition(transaction.condition),
             is_sync=transaction.is_sync,
             participants=list(transaction.participants) or None,
+            commits=list(commits) or None,
         )
     )
 

@@ -31,6 +31,7 @@ from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
+from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.fleet.fleet import Fleet
@@ -102,6 +103,8 @@ class Node:
         self.catalog = CommitCatalog(
             base, self.core, self._submits, self.files, self.fetcher, throttle
         )
+        #: Transactions over several of them.
+        self.several_commits = SeveralCommits(base, self._submits, self.catalog)
         #: Row tables, as the same catalogs show them.
         self.row_tables = RowTables(base)
         self.open_transactions = OpenTransactions(base.config.body_limit)

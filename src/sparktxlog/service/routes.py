@@ -387,7 +387,9 @@ _SUBMITS = (
         description="One or more operations over one or more tables, all or nothing.  "
         "A repeated transaction id returns the receipt of the first.  Appends, upserts and "
         "deletes without rows change nothing; a transaction of only these is recorded if it has "
-        "an id, otherwise its receipt has n 0.  An overwrite without rows empties the table.",
+        "an id, otherwise its receipt has n 0.  An overwrite without rows empties the table.  "
+        "`commits` are staged versions of commit tables, all or none with the rest "
+        "(docs/catalog.md).",
     ),
     _submit(
         "/v1/runs",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
+from sparktxlog.codec.commit_requests import StagedCommitRequest, as_uuid
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.mark_requests import MarkRequest, marking
 from sparktxlog.codec.payload import read_manifest
@@ -100,9 +101,10 @@ class SubmitRoutes(RouteHandlers):
             except CommitRejectedError as error:
                 prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
+        commits = wanted.commits or ()
         if isinstance(prepared, CommitRejectedError):
-            return await self._refused(prepared, identity, waiting)
-        return await self.commit(prepared, wanted.transaction_id, waiting)
+            return await self._refused(prepared, identity, waiting, commits)
+        return await self.commit(prepared, wanted.transaction_id, waiting, commits)
 
     def _prepare(
         self, wanted: TransactionRequest, identity: bytes, size_bytes: int
@@ -114,11 +116,18 @@ class SubmitRoutes(RouteHandlers):
         return self._ids.next() if text is None else transaction_id_from_text(text)
 
     async def commit(
-        self, prepared: PreparedTransaction, given_id: str | None, waiting: Waiting
+        self,
+        prepared: PreparedTransaction,
+        given_id: str | None,
+        waiting: Waiting,
+        commits: Sequence[StagedCommitRequest] = (),
     ) -> Response:
         """Look at its staged files, and submit it; return its receipt.
 
         A transaction without effect is recorded only if the client gave it an id.
+
+        Args:
+            commits: What it commits to commit tables.
 
         Raises:
             TxLogError: As `Node.submit`; ConflictError if a condition does not hold, or a table
@@ -130,8 +139,13 @@ class SubmitRoutes(RouteHandlers):
                     verify_staged, prepared, self._node.tables(), self._node.payloads
                 )
             except CommitRejectedError as error:
-                return await self._refused(error, prepared.transaction_id, waiting)
+                return await self._refused(error, prepared.transaction_id, waiting, commits)
         level, copies, timeout = waiting
+        if commits:
+            receipt = await self._node.several_commits.commit(
+                prepared, commits, level=level, copies=copies, timeout=timeout
+            )
+            return self._told_single(receipt, rows=prepared.carried)
         is_nothing = not prepared.operations and given_id is None
         if is_nothing and prepared.condition is None and not prepared.participants:
             return json_response(Receipt.of_nothing(level))
@@ -139,7 +153,11 @@ class SubmitRoutes(RouteHandlers):
         return self._told_single(receipt, rows=prepared.carried)
 
     async def _refused(
-        self, error: CommitRejectedError, of: bytes | RunManifest, waiting: Waiting
+        self,
+        error: CommitRejectedError,
+        of: bytes | RunManifest,
+        waiting: Waiting,
+        commits: Sequence[StagedCommitRequest] = (),
     ) -> Response:
         """Answer a submit that does not fit; a repeat gets the receipt of the first one.
 
@@ -153,6 +171,8 @@ class SubmitRoutes(RouteHandlers):
         if first is None:
             self.name_winner(error)
             raise error
+        uuids = [as_uuid(one.table_id) for one in commits]
+        await self._node.several_commits.placed(first, uuids)
         return self._told_single(first) if isinstance(of, bytes) else self._told(first)
 
     def name_winner(self, error: BaseException) -> None:

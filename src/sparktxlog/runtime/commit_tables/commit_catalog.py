@@ -126,8 +126,9 @@ class CommitCatalog:
             core.executor,
             lambda: (table.name for table in base.master.commit_tables.values()),
         )
-        #: UUID → held while a version of the table is committed.
-        self._committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: UUID → held while a version of the table is committed: one at a time, so what is checked
+        #: against a version is ordered after that version.
+        self.committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class CommitCatalog:
             UnknownSchemaError, UnknownTableError: There is none (definite).
             CorruptLogError, StorageError: Its directory lacks a version, or cannot be read.
         """
-        return await self._shown(self._found(schema, name))
+        return await self.shown(self._found(schema, name))
 
     async def tables(self, schema: str) -> list[ShownTable]:
         """Return the tables of a schema, by name; one that is not placed here has no state.
@@ -156,7 +157,7 @@ class CommitCatalog:
 
     async def _listed(self, table: CommitTable) -> ShownTable:
         try:
-            return await self._shown(table)
+            return await self.shown(table)
         except StorageError:  # the status says it, and so does who asks for this table
             location = self._places.location(table.uuid)
             return ShownTable(table=table, location=location, placed=None)
@@ -170,7 +171,8 @@ class CommitCatalog:
             )
         return table
 
-    async def _shown(self, table: CommitTable) -> ShownTable:
+    async def shown(self, table: CommitTable) -> ShownTable:
+        """Return a table at its version or a later one; errors as `load`."""
         state = await self.placer.placed(table)
         return ShownTable(table=table, location=self._places.location(table.uuid), placed=state)
 
@@ -282,8 +284,7 @@ class CommitCatalog:
                 value=update.uuid[:40],
             )
         if update.commit is not None:
-            # One at a time: what is checked against a version is then ordered after that version.
-            async with self._committing[table.uuid]:
+            async with self.committing[table.uuid]:
                 return await self._commit(table, update, update.commit)
         if update.changes:
             raise StagedCommitError(
@@ -292,7 +293,7 @@ class CommitCatalog:
                 field="updates",
                 value="add-commit is missing",
             )
-        shown = await self._shown(table)
+        shown = await self.shown(table)
         self._check_backfilled(shown.state, update.backfilled)
         return shown
 
@@ -307,29 +308,21 @@ class CommitCatalog:
         if first is not None:
             await self._raise_if_lost(uuid, first)
             return await self._committed_before(uuid, proposed)
-        shown = await self._shown(self._base.master.commit_tables.get(uuid) or table)
+        shown = await self.shown(self._base.master.commit_tables.get(uuid) or table)
         state = shown.state
-        if proposed.version <= state.version and await self._run(self._is_in, uuid, proposed):
+        if await self.is_in(shown, proposed):
             return shown  # a repeat that comes so late that its id is forgotten
         self._check_etag(state, update.etag)
         self._check_backfilled(state, update.backfilled)
-        if proposed.version != state.version + 1:
-            # A later one could become the next version when nobody has checked it against that.
-            # An earlier one would lose wherever it is ordered: another commit has its version.
-            raise VersionConflictError(
-                f"version {proposed.version} was asked for, the newest one of {table.name!r} is "
-                f"{state.version}",
-                table=table.name,
-                version=state.version,
-            )
-        files = await self._run(self._secure, uuid, state, update, proposed)
+        check_next(shown, proposed)
+        files = await self.secure(shown, proposed, transaction_id, update)
         receipt = await self._submits.submit(
             committing(transaction_id, uuid, proposed.version, proposed.timestamp, files=files),
             level=Level.ORDERED,
             timeout=COMMIT_TIMEOUT_S,
         )
         await self._raise_if_lost(uuid, receipt)
-        return await self._ordered(uuid, proposed.version)
+        return await self.ordered(uuid, proposed.version)
 
     async def _raise_if_lost(self, uuid: str, receipt: Receipt) -> None:
         """Raise the error of a commit that lost, once the winner can be read here."""
@@ -338,18 +331,49 @@ class CommitCatalog:
         except CommitRejectedError:
             table = self._base.master.commit_tables.get(uuid)
             if table is not None:
-                await self._ordered(uuid, table.version)
+                await self.ordered(uuid, table.version)
             raise
 
-    def _is_in(self, uuid: str, proposed: ProposedCommit) -> bool:
-        """Return whether a version is this very commit; its bytes hold an id of its own."""
-        staged = self._places.staged(uuid, proposed.file_name, proposed.file_size)
-        return staged == self._places.published(uuid, proposed.version)
+    async def is_in(self, shown: ShownTable, proposed: ProposedCommit) -> bool:
+        """Return whether a version is this very commit; its bytes hold an id of its own.
+
+        Raises:
+            StagedCommitError: A version that is there already is not staged any more (definite).
+        """
+
+        def compared() -> bool:
+            staged = self._places.staged(shown.uuid, proposed.file_name, proposed.file_size)
+            return staged == self._places.published(shown.uuid, proposed.version)
+
+        return proposed.version <= shown.state.version and await self._run(compared)
+
+    async def secure(
+        self,
+        shown: ShownTable,
+        proposed: ProposedCommit,
+        transaction_id: bytes,
+        update: Update | None = None,
+    ) -> tuple[StagedFile, ...]:
+        """Check a staged commit and all that it adds; return its files.
+
+        Args:
+            update: What a request says that it changes; None = it says nothing of that.
+
+        Raises:
+            StagedCommitError: It is not what the request says, or cannot be a version (definite).
+        """
+        return await self._run(
+            self._secure, shown.uuid, shown.state, update, proposed, transaction_id
+        )
 
     def _secure(
-        self, uuid: str, before: DeltaTableState, update: Update, proposed: ProposedCommit
+        self,
+        uuid: str,
+        before: DeltaTableState,
+        update: Update | None,
+        proposed: ProposedCommit,
+        transaction_id: bytes,
     ) -> tuple[StagedFile, ...]:
-        """Check a staged commit and all that it adds; return its files; runs in a thread."""
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
         content = read_commit_file(raw)
         if content.timestamp != proposed.timestamp:
@@ -360,16 +384,17 @@ class CommitCatalog:
                 value=proposed.timestamp,
             )
         before.after(content).check(uuid)
-        check_changes(update, before, content)
-        return self._taken_in(uuid, proposed.version, proposed.transaction_id, raw, content)
+        if update is not None:
+            check_changes(update, before, content)
+        return self._taken_in(uuid, proposed.version, transaction_id, raw, content)
 
-    async def _ordered(self, uuid: str, version: int) -> ShownTable:
+    async def ordered(self, uuid: str, version: int) -> ShownTable:
         """Return a table whose version was ordered, once it is placed here."""
         table = self._base.master.commit_tables.get(uuid)
         if table is None:
             raise UnknownTableError(f"commit table {uuid} was dropped", value=uuid)
         try:
-            return await self._shown(table)
+            return await self.shown(table)
         except (CorruptLogError, StorageError) as error:
             raise CommitStateUnknownError(
                 f"version {version} of {table.name!r} is committed, and is not placed here: "
@@ -379,7 +404,7 @@ class CommitCatalog:
 
     async def _committed_before(self, uuid: str, proposed: ProposedCommit) -> ShownTable:
         """Answer a repeat of a commit that took effect."""
-        shown = await self._ordered(uuid, proposed.version)
+        shown = await self.ordered(uuid, proposed.version)
         if not await self._run(self._is_same, uuid, proposed):
             raise StagedCommitError(
                 f"UUID {transaction_id_to_text(proposed.transaction_id)} was that of another "
@@ -442,6 +467,25 @@ class CommitCatalog:
     async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
         found: _T = await asyncio.to_thread(work, *args)
         return found
+
+
+def check_next(shown: ShownTable, proposed: ProposedCommit) -> None:
+    """Check that a commit wants to be the next version of a table.
+
+    A later one could become the next version when nobody has checked it against that.  An earlier
+    one would lose wherever it is ordered: another commit has its version.
+
+    Raises:
+        VersionConflictError: It does not (definite).
+    """
+    newest = shown.state.version
+    if proposed.version != newest + 1:
+        raise VersionConflictError(
+            f"version {proposed.version} was asked for, the newest one of {shown.name!r} is "
+            f"{newest}",
+            table=shown.name,
+            version=newest,
+        )
 
 
 def _raise_if_rejected(receipt: Receipt) -> None:

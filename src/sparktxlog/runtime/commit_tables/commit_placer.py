@@ -4,7 +4,8 @@ What is ordered stands in the journal, with the files that came with it.  For ea
 files are placed, then its commit file; then it is shown.  The journal says so later, for all
 versions that were placed meanwhile, once they are on the disk.  After a crash at any step the
 next start does that step again: to place what is placed changes nothing.  A version whose files
-this site never had must be in the directory: somebody copied it from another site.
+this site never had must be in the directory: somebody copied it from another site.  Versions that
+one transaction gave to several tables are placed one after the other, and shown once all are.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class CommitPlacer:
         #: By UUID; what a crash takes away of it is placed again.
         self._unsettled: dict[str, _Unsettled] = {}
         self._placed_some = asyncio.Event()
+        #: UUID → up to which version all that its transactions gave to other tables is placed, too.
+        self._whole_up_to: dict[str, int] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         #: UUID → why the last attempt failed.
@@ -89,19 +92,32 @@ class CommitPlacer:
     # -- questions ---------------------------------------------------------------------------------
 
     async def placed(self, table: CommitTable) -> DeltaTableState:
-        """Return a table at its version or a later one, once that is placed here.
+        """Return a table at its version or a later one, once its transactions are placed here.
 
         Raises:
-            NotPlacedError: This site never had the files of a version, or lost them.
+            NotPlacedError: This site never had the files of a version, or lost them; also of
+                another table, if one transaction gave a version to both.
             CorruptLogError: The directory has other bytes than the log.
             StorageError: The disk fails.
         """
         state = self._states.get(table.uuid)
-        if state is not None and state.version >= table.version:
-            return state
-        # What the core ordered a moment ago may not be in the journal yet.
-        await self._base.ordered.reach(table.position, _WAIT_S)
-        return await self._place_all(table.uuid, table.version)
+        if state is None or state.version < table.version:
+            # What the core ordered a moment ago may not be in the journal yet.
+            await self._base.ordered.reach(table.position, _WAIT_S)
+            state = await self._place_all(table.uuid, table.version)
+        whole = self._whole_up_to.get(table.uuid, -1)
+        if whole < state.version:
+            await self._place_others(table.uuid, whole, state.version)
+        return state
+
+    async def _place_others(self, uuid: str, after: int, version: int) -> None:
+        """Place what the transactions of some versions of a table gave to other tables."""
+        waiting = self._base.journal.read_unplaced_beside
+        tables = self._base.master.commit_tables
+        for other, needed in await self._base.run_blocking(waiting, uuid, after, version):
+            if other in tables and not self._shows(other, needed):
+                await self._place_all(other, needed)  # nobody reads one that is dropped
+        self._whole_up_to[uuid] = max(version, self._whole_up_to.get(uuid, -1))
 
     async def place_dropped(self, uuid: str, position: int) -> None:
         """Place what a table had before it was dropped at a position, where that is possible."""

@@ -331,6 +331,15 @@ class JournalReader:
         with self._reading() as db:
             return placed_rows.read_placed_versions(db)
 
+    def read_unplaced_beside(self, uuid: str, after: int, version: int) -> list[tuple[str, int]]:
+        """Return UUID and version that wait at the places of some versions of a commit table.
+
+        Args:
+            after: Of the table's versions those after this one, up to `version`.
+        """
+        with self._reading() as db:
+            return placed_rows.read_unplaced_beside(db, uuid, after, version)
+
     def read_version_files(self, uuid: str, after: int, limit: int) -> list[VersionFiles]:
         """Return the files of the versions of a commit table after one, as far as known."""
         with self._reading() as db:

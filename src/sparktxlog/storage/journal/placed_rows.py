@@ -151,13 +151,32 @@ def read_version_files(
 
 
 def read_done(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
-    """Return the placed commits up to a position, whose files may go."""
+    """Return the placed commits up to a position, whose files may go.
+
+    Those of one transaction go together: till then it is known which tables are shown together.
+    """
     rows = db.execute(
         "SELECT c.body FROM ordered_commits c JOIN placed_commits p USING (uuid)"
-        " WHERE c.position <= ? AND c.version <= p.version ORDER BY c.position",
+        " WHERE c.position <= ? AND c.version <= p.version AND NOT EXISTS ("
+        " SELECT 1 FROM ordered_commits o LEFT JOIN placed_commits q USING (uuid)"
+        " WHERE o.position = c.position AND o.version > coalesce(q.version, -1))"
+        " ORDER BY c.position",
         (position,),
     )
     return [_commit_of(body) for (body,) in rows]
+
+
+def read_unplaced_beside(
+    db: sqlite3.Connection, uuid: str, after: int, version: int
+) -> list[tuple[str, int]]:
+    """Return UUID and version that wait, and are of the transactions of versions of a table."""
+    return db.execute(
+        "SELECT o.uuid, o.version FROM ordered_commits c JOIN ordered_commits o USING (position)"
+        " LEFT JOIN placed_commits p ON p.uuid = o.uuid"
+        " WHERE c.uuid = ?1 AND c.version > ?2 AND c.version <= ?3 AND o.uuid <> ?1"
+        " AND o.version > coalesce(p.version, -1) ORDER BY o.position, o.uuid",
+        (uuid, after, version),
+    ).fetchall()
 
 
 def read_ordered(db: sqlite3.Connection, uuid: str, after: int) -> list[OrderedCommit]:

@@ -169,6 +169,19 @@ def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) ->
     (mine,), (theirs,) = journal.read_ordered_commits(T, 2), journal.read_ordered_commits(other, -1)
     assert (mine.files, theirs.files) == (_files(3), more)
     assert journal.read_commits_at(4) == [mine, theirs]
+    # Each is shown with the other one, and the files of neither go before both are placed.
+    assert journal.read_unplaced_beside(T, 2, 3) == [(other, 0)]
+    assert journal.read_unplaced_beside(other, -1, 0) == [(T, 3)]
+    assert journal.read_unplaced_beside(T, -1, 2) == journal.read_unplaced_beside(T, 3, 9) == []
+    journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
+    assert journal.read_unplaced_beside(other, -1, 0) == []
+    hashes = {"from_hash": ENTRIES[1].chain_hash.hex(), "to_hash": entry.chain_hash.hex()}
+    of = replace(segment(3, 4), **hashes)
+    expired = ExpireLog(position=4, chain_hash=entry.chain_hash)
+    journal.write([MarkPublished(position=4, version=2, segment=of), expired])
+    assert [commit.position for commit in journal.read_done_commits()] == [1, 2, 3]
+    journal.write([PutPlaced(uuid=other, version=0, state=b"state")])
+    assert [commit.position for commit in journal.read_done_commits()] == [1, 2, 3, 4, 4]
 
 
 def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal) -> None:
