@@ -18,8 +18,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.model.commit_table import COMMIT_LOG
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import (
     link_or_copy,
     storing,
@@ -137,3 +138,24 @@ def _last(log: Path) -> int:
     except (FileNotFoundError, msgspec.MsgspecError):
         return -1
     return found.version
+
+
+def live_files_at(table: Path, version: int) -> LiveFiles:
+    """Return the files that readers of a version need, from the newest checkpoint on.
+
+    Raises:
+        CorruptLogError: The directory lacks a version.
+        StagedCommitError: A version cannot be read (definite).
+    """
+    live, base = LiveFiles(), newest_checkpoint(table, version)
+    if base is not None:
+        live.begin(base.adds())
+    for number in range(0 if base is None else base.version + 1, version + 1):
+        path = table / commit_file_name(number)
+        try:
+            live.follow(read_commit_file(path.read_bytes()))
+        except FileNotFoundError:
+            raise CorruptLogError(
+                f"{table} has no version {number}: {path.name} is missing", path=str(path)
+            ) from None
+    return live

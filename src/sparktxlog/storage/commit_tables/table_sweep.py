@@ -1,0 +1,199 @@
+"""What no reader of a commit table needs any more at this site, and its removal.
+
+    <table>/…                                  files that no version within the retention needs:
+                                               removed rows, commits that lost, failed statements
+    <table>/_delta_log/_staged_commits/…       staged commits whose version was decided
+    <root>/<UUID>                              directories that no table of the log has: it was
+                                               dropped, or its creation failed
+
+Sites vacuum on their own: nothing of it is a commit, and old versions may go at one site and stay
+at another.  A file is old if its bytes are, and if its name is an hour old: a site gives old files
+their names when it places what was ordered late.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparktxlog.codec.delta_catalog.commit_contents import files_of_removed, read_commit_file
+from sparktxlog.errors import StagedCommitError
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint
+from sparktxlog.storage.durability import storing, sync_directory
+
+#: Age of a name from which on nobody is about to use it, ms.
+NAME_AGE_MS = 3_600_000
+#: Age of a staged commit whose version was decided, ms: its writer asks no more.
+STAGED_AGE_MS = 86_400_000
+#: How long a directory must be seen without a table before it goes, ms.
+UNUSED_AGE_MS = 7 * 86_400_000
+#: Property of a table → its value if it has none.
+RETENTION, _RETENTION = "delta.deletedFileRetentionDuration", "interval 1 week"
+_UNITS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
+_PART = re.compile(rf"(\d+)\s+({'|'.join(_UNITS)})s?")
+_STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9a-f-]{36}\.json")
+_UUID_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_STAGED = "_staged_commits"
+#: Where Delta keeps the changes of rows.
+_CDF = "_change_data"
+#: Where a file says since when a directory has no table, below the root.
+_UNUSED = ".unused"
+
+
+@dataclass(slots=True)
+class Swept:
+    """Files that are not needed."""
+
+    paths: list[Path] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, path: Path, size: int) -> None:
+        """Take one more."""
+        self.paths.append(path)
+        self.size_bytes += size
+
+    def remove(self) -> None:
+        """Remove them; one that is gone already counts as removed.
+
+        Raises:
+            StorageError: Some may be left; try again.
+        """
+        for path in self.paths:
+            with storing(path):
+                path.unlink(missing_ok=True)
+
+
+def retention_ms(properties: Mapping[str, str]) -> int | None:
+    """Return how long a table keeps files that were removed, None = its property says no time."""
+    text = properties.get(RETENTION, _RETENTION).strip().lower().removeprefix("interval").strip()
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return None
+    return 1_000 * sum(int(number) * _UNITS[unit] for number, unit in parts)
+
+
+def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> Swept:
+    """Return the files of a table that no version needs which was the newest one lately.
+
+    Args:
+        version: The newest version; all are placed.
+        now_ms: Milliseconds since 1970 UTC.
+        keep_ms: The table's retention.
+
+    Raises:
+        CorruptLogError: The log lacks a version.
+        StagedCommitError: A version cannot be read (definite).
+    """
+    cutoff = now_ms - keep_ms
+    needed = _needed(table, version, cutoff)
+    found = Swept()
+    for path in _files(table):
+        relative = path.relative_to(table)
+        if relative.name.startswith(".") and relative.name.endswith(".crc"):
+            relative = relative.with_name(relative.name[1:-4])  # a checksum goes with its file
+        if relative.as_posix() not in needed:
+            _take_old(found, path, cutoff, now_ms - NAME_AGE_MS)
+    return found
+
+
+def decided_commits(table: Path, version: int, *, now_ms: int) -> Swept:
+    """Return the staged commits of versions that are decided, the winner's and the losers'."""
+    found, before = Swept(), now_ms - STAGED_AGE_MS
+    for path in sorted((table / COMMIT_LOG / _STAGED).glob("*")):
+        name = path.name.removeprefix(".").removesuffix(".crc")
+        match = _STAGED_NAME.fullmatch(name)
+        if match is not None and int(match[1]) <= version:
+            _take_old(found, path, before, before)
+    return found
+
+
+def unused_directories(
+    root: Path, known: Collection[str], *, now_ms: int, dry_run: bool
+) -> list[Path]:
+    """Return the directories below the root that have had no table for long enough.
+
+    What has none for the first time is remembered, and no more if it gets one.
+
+    Args:
+        known: UUIDs of all tables of the log.
+    """
+    marks, found = root / _UNUSED, []
+    for directory in sorted(root.iterdir()) if root.is_dir() else ():
+        if not _UUID_NAME.fullmatch(directory.name):
+            continue
+        mark = marks / directory.name
+        with storing(mark):
+            if directory.name in known:
+                mark.unlink(missing_ok=True)
+            elif mark.exists():
+                if mark.stat().st_mtime_ns // 1_000_000 < now_ms - UNUSED_AGE_MS:
+                    found.append(directory)
+            elif not dry_run:
+                marks.mkdir(exist_ok=True)
+                mark.touch()
+    return found
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove the directory of no table.
+
+    Raises:
+        StorageError: A part may be left; try again.
+    """
+    with storing(directory):
+        shutil.rmtree(directory)
+        (directory.parent / _UNUSED / directory.name).unlink(missing_ok=True)
+        sync_directory(directory.parent)
+
+
+def _needed(table: Path, version: int, cutoff: int) -> set[str]:
+    """Return what readers need of all versions that were the newest one at a time or later."""
+    needed = {*live_files_at(table, version).needed}
+    # What a version needed and the newest one does not, a commit after it removed.
+    for number in range(version, -1, -1):
+        try:
+            content = read_commit_file((table / commit_file_name(number)).read_bytes())
+        except FileNotFoundError:
+            break  # Delta cleaned the log up; the checkpoint says what was removed before
+        if content.timestamp <= cutoff:
+            break
+        needed |= {file.path for file in content.files} | content.removed
+    base = newest_checkpoint(table, version)
+    if base is not None:
+        needed |= files_of_removed(base.removed_after(cutoff))
+    for path in (table / COMMIT_LOG / _STAGED).glob("*.json"):
+        match = _STAGED_NAME.fullmatch(path.name)
+        if match is not None and int(match[1]) > version:
+            needed |= _files_of_staged(path)
+    return needed
+
+
+def _files_of_staged(path: Path) -> set[str]:
+    """Return the files of a commit that waits, or that its writer is about to ask for."""
+    try:
+        return {file.path for file in read_commit_file(path.read_bytes()).files}
+    except (FileNotFoundError, StagedCommitError):
+        return set()  # its writer is at it, so its files are young
+
+
+def _files(table: Path) -> Iterator[Path]:
+    """Yield the files that versions may name; others are somebody else's."""
+    for directory, folders, names in os.walk(table):
+        folders[:] = [one for one in folders if one[0] not in "._" or "=" in one or one == _CDF]
+        yield from (Path(directory, name) for name in names if name[0] != "_")
+
+
+def _take_old(found: Swept, path: Path, written: int, named: int) -> None:
+    """Take a file that was written and named before two times."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return
+    is_old = status.st_mtime_ns < written * 1_000_000 and status.st_ctime_ns < named * 1_000_000
+    if is_old:
+        found.add(path, status.st_size)
