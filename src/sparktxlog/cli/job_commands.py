@@ -37,6 +37,10 @@ _COPY_COLUMNS = (
 _TABLE_COLUMNS = (
     "table files_before files disk_before disk optimized vacuumed seconds skipped failed"
 ).split()
+_COMMIT_TABLE_COLUMNS = (
+    "table version_before version files_before files optimized attempts checkpoint "
+    "vacuumed_files vacuumed_bytes staged_commits seconds skipped failed"
+).split()
 _REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped", "failed")
 
 
@@ -112,6 +116,7 @@ def _maintain(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
         print_json(result)
     else:
         _print_lines("tables", _TABLE_COLUMNS, result["tables"])
+        _print_lines("commit tables", _COMMIT_TABLE_COLUMNS, result["commit_tables"])
         _print_lines("removed", _REMOVAL_COLUMNS, result["removed"])
     end(ExitCode(code))
 

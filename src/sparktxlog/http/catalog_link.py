@@ -1,4 +1,4 @@
-"""Client of a node's catalog of commit tables: makes, loads and drops tables by its public API."""
+"""Client of a node's catalog of commit tables: makes, loads, commits and drops tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from sparktxlog.codec.delta_catalog.catalog_answers import LoadedTable, StagingTableAnswer
-from sparktxlog.codec.delta_catalog.catalog_requests import DELTA_API, CreateTableRequest
+from sparktxlog.codec.delta_catalog.catalog_answers import (
+    CatalogTable,
+    ListedTables,
+    LoadedTable,
+    SchemasAnswer,
+    StagingTableAnswer,
+)
+from sparktxlog.codec.delta_catalog.catalog_requests import (
+    CATALOG_API,
+    DELTA_API,
+    CreateTableRequest,
+    UpdateTableRequest,
+)
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.http.link import Http
@@ -57,13 +68,14 @@ class CatalogLink(Http):
             TxLogError: It was not made (definite).
         """
         schema, _ = _parts(name)
+        return self._until_known(f"{_schema(schema)}/tables", request, timeout_s)
+
+    def _until_known(self, path: str, request: msgspec.Struct, timeout_s: float) -> LoadedTable:
         body, end = msgspec.json.encode(request), time.monotonic() + timeout_s
         while True:
             left = max(1.0, end - time.monotonic())
             try:
-                answer = self.request(
-                    "POST", f"{_schema(schema)}/tables", body=body, timeout_s=left
-                )
+                answer = self.request("POST", path, body=body, timeout_s=left)
             except TxLogError as error:
                 if error.definite or time.monotonic() + _PAUSE_S > end:
                     raise
@@ -80,6 +92,32 @@ class CatalogLink(Http):
         """
         found: LoadedTable = self._decoded(self.request("GET", _table(name)), LoadedTable)
         return found
+
+    def tables(self) -> list[CatalogTable]:
+        """Return all commit tables, by schema and name; one that is not placed has no properties.
+
+        Raises:
+            TransportError: The node cannot be reached.
+        """
+        found: list[CatalogTable] = []
+        query = {"catalog_name": _CATALOG}
+        answer = self.request("GET", f"{CATALOG_API}/schemas", query=query)
+        schemas: SchemasAnswer = self._decoded(answer, SchemasAnswer)
+        for schema in schemas.schemas:
+            of_schema = query | {"schema_name": schema.name}
+            answer = self.request("GET", f"{CATALOG_API}/tables", query=of_schema)
+            listed: ListedTables = self._decoded(answer, ListedTables)
+            found += [table for table in listed.tables if table.table_type == "MANAGED"]
+        return found
+
+    def commit(self, name: str, update: UpdateTableRequest, *, timeout_s: float) -> LoadedTable:
+        """Commit a version of a table; asks again while its outcome is not known.
+
+        Raises:
+            VersionConflictError, StaleTimestampError: It lost (definite).
+            CommitStateUnknownError, TransportError: It is not known in time.
+        """
+        return self._until_known(_table(name), update, timeout_s)
 
     def drop(self, name: str) -> None:
         """Drop a table; its files stay.

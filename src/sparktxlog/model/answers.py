@@ -31,6 +31,7 @@ class InfoAnswer(TypedDict):
     kept_after: int
     payload_root: str
     lake_root: str
+    commit_table_root: str
     log_root: str
     backup_dir: str | None
     replication_compression: bool

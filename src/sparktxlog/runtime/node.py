@@ -290,6 +290,7 @@ class Node:
             "kept_after": base.kept_after.value,
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
+            "commit_table_root": str(config.commit_table_dir),
             "log_root": str(config.data_dir / "log"),
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
             "replication_compression": config.replication_compression,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,8 +17,14 @@ from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN, catalogs
 from tests.support.delta_writer import path_of
 
+from sparktxlog.api.jobs import job
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
+from sparktxlog.http.catalog_link import CatalogLink
+from sparktxlog.http.tokens import TOKEN_VARIABLE
 from sparktxlog.storage.commit_tables.plain_twin import make_plain_twin, stage_twin_commit
+from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
+from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.commit_tables import table_upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -64,3 +72,105 @@ def test_a_commit_on_a_twin_becomes_one_of_the_table(
     assert rows(tx, "SELECT * FROM tx.default.w") == expected
     versions = tx.sql("DESCRIBE HISTORY tx.default.w").collect()
     assert [row.version for row in versions] == [*range(version + 2, -1, -1)]
+
+
+Maintain = Callable[..., dict[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def maintain(
+    node: RunningNode,
+    jobs_share_spark: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Maintain:
+    """The job `maintain`: options → what it says of each commit table."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+
+    def run(*options: str, code: int = 0) -> dict[str, dict[str, Any]]:
+        given = ["--url", node.url, "--json", "--min-files", "5", *options]
+        assert job.main_of("maintain")(given) == code
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return {one["table"]: one for one in result["commit_tables"]}
+
+    return run
+
+
+def test_tables_are_compacted_while_others_write(
+    tx: SparkSession, maintain: Maintain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, clause in (("f", ""), ("l", "CLUSTER BY (id)")):
+        tx.sql(f"CREATE TABLE tx.default.{name} (id BIGINT) USING delta {clause}")
+        tx.range(0, 8, 1, 8).writeTo(f"tx.default.{name}").append()
+    both = ("--tables", "default.f", "default.l")
+    found = maintain(*both, "--dry-run")["default.f"]
+    assert (found["files"], found["small_files"], found["optimized"]) == (8, 8, False)
+    assert "OPTIMIZE would run" in found["skipped"]
+
+    # Of `f` another commit comes while OPTIMIZE runs: Delta goes on after it.  Of `l` one comes
+    # when OPTIMIZE is done: it is made again.
+    made, committed = make_plain_twin, CatalogLink.commit
+
+    def make(table: Path, *args: Any, **more: Any) -> None:
+        made(table, *args, **more)
+        if not rows(tx, "SELECT id FROM tx.default.f WHERE id = 100"):
+            tx.sql("INSERT INTO tx.default.f VALUES (100)")
+
+    def commit(link: CatalogLink, name: str, *args: Any, **more: Any) -> Any:
+        if name == "default.l" and not rows(tx, "SELECT id FROM tx.default.l WHERE id = 100"):
+            tx.sql("INSERT INTO tx.default.l VALUES (100)")
+        return committed(link, name, *args, **more)
+
+    monkeypatch.setattr(table_upkeep, "make_plain_twin", make)
+    monkeypatch.setattr(CatalogLink, "commit", commit)
+    found = maintain(*both)
+    for name, attempts in (("f", 1), ("l", 2)):
+        done = found[f"default.{name}"]
+        assert (done["failed"], done["skipped"]) == ("", "")
+        assert (done["optimized"], done["attempts"], done["version"]) == (True, attempts, 3)
+        history = tx.sql(f"DESCRIBE HISTORY tx.default.{name}").collect()
+        assert [row.operation for row in history][:3] == ["OPTIMIZE", "WRITE", "WRITE"]
+        expected = [(number,) for number in (*range(8), 100)]
+        assert rows(tx, f"SELECT id FROM tx.default.{name}") == expected
+        tx.sql(f"INSERT INTO tx.default.{name} VALUES (101)")
+        assert tx.table(f"tx.default.{name}").count() == 10
+    assert found["default.f"]["files"] <= 2
+    again = maintain(*both)
+    assert [one["attempts"] for one in again.values()] == [0, 0]
+
+
+def test_a_checkpoint_and_a_vacuum_change_no_row(
+    tx: SparkSession, node: RunningNode, maintain: Maintain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx.sql("CREATE TABLE tx.default.v (id BIGINT) USING delta")
+    tx.range(0, 6, 1, 6).writeTo("tx.default.v").append()
+    tx.sql("ALTER TABLE tx.default.v SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    tx.sql("DELETE FROM tx.default.v WHERE id = 3")
+    table = place_of(asked(node, "v"))
+    log = table / "_delta_log"
+    for path in [*log.glob("*.checkpoint.*"), log / "_last_checkpoint"]:
+        path.unlink(missing_ok=True)  # as at a site where nobody writes
+    maintained = maintain("--tables", "default.v")["default.v"]
+    assert (maintained["failed"], maintained["checkpoint"], maintained["files"]) == ("", 4, 1)
+    assert (maintained["vacuumed_files"], maintained["staged_commits"]) == (0, 0)
+    made = newest_checkpoint(table, 9)
+    assert made is not None and made.version == 4
+    assert "catalogManaged" in made.path.read_text()
+
+    # A month later: old files go, and a log that begins with the checkpoint says all.
+    month = time.time_ns() + 30 * 86_400 * 10**9
+    monkeypatch.setattr(table_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
+    maintained = maintain("--tables", "default.v")["default.v"]
+    assert maintained["failed"] == ""
+    assert maintained["vacuumed_files"] >= 6
+    assert maintained["staged_commits"] >= 4
+    assert len([*table.glob("*.parquet")]) == 1
+    for version in range(4):
+        (log / f"{version:020}.json").unlink()
+    forget_log(tx, table)
+    expected = [(number,) for number in (0, 1, 2, 4, 5)]
+    assert rows(tx, "SELECT id FROM tx.default.v") == expected
+    tx.sql("INSERT INTO tx.default.v VALUES (7)")
+    assert rows(tx, "SELECT id FROM tx.default.v") == [*expected, (7,)]
+    assert maintain("--tables", "default.v", "--min-files", "2")["default.v"]["optimized"]
+    assert rows(tx, "SELECT id FROM tx.default.v") == [*expected, (7,)]

@@ -230,7 +230,7 @@ _MAINTAIN = (
     LAKE,
     MASTER,
     JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
-              help="Only this table; may be repeated."),
+              help="Only this table, schema.table for a commit table; may be repeated."),
     JobOption(flag="--no-optimize", help="Compact no tables."),
     JobOption(flag="--no-vacuum", help="Do not vacuum tables."),
     JobOption(flag="--dry-run", help="Say what would be done; change nothing."),
@@ -300,9 +300,10 @@ JOBS: dict[str, JobCommand] = {
         options=_REPAIR,
     ),
     "maintain": JobCommand(
-        does="Shorten the log to its limits now; compact and vacuum the replica's tables.\n\n"
-        "With both --no-optimize and --no-vacuum Spark is not started.  Images, quarantine and old "
-        "files stay unless an option names them.",
+        does="Shorten the log to its limits now; compact and vacuum the site's tables.\n\n"
+        "These are the tables of the replica and the commit tables: a compaction of one is a "
+        "commit, which all sites get.  With both --no-optimize and --no-vacuum Spark is not "
+        "started.  Images, quarantine and old files stay unless an option names them.",
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
+from sparktxlog.errors import NotAppliedError
+from sparktxlog.http.tokens import client_token
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
@@ -24,7 +27,8 @@ from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.replica.maintenance import TableUpkeep
+    from sparktxlog.worker.commit_tables.table_upkeep import CommitTableUpkeep
+    from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep
     from sparktxlog.worker.verify.verify import Verification
 
 
@@ -46,7 +50,10 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         log = {} if a.dry_run else source.maintain_log()
         for line in _log_lines(log):
             context.tell(line)
-        tables = [] if a.no_optimize and a.no_vacuum else _maintain_tables(context, lake)
+        tables: list[TableUpkeep] = []
+        commit_tables: list[CommitTableUpkeep] = []
+        if not (a.no_optimize and a.no_vacuum):
+            tables, commit_tables = _maintain_tables(context, lake, info.commit_table_root)
         removed: list[Removal] = []
         if unwanted.anything:
             with single_flight(lake):
@@ -55,30 +62,68 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
                 removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
     for removal in removed:
         say(removal.describe())
-    done: list[TableUpkeep | Removal] = [*tables, *removed]
+    done: list[TableUpkeep | CommitTableUpkeep | Removal] = [*tables, *commit_tables, *removed]
     skipped = any(one.skipped for one in done) and not a.dry_run
     code = job.LAGGING if skipped else job.OK
     return job.ERROR if any(one.failed for one in done) else code, {
         "log": log,
         "tables": [asdict(table) for table in tables],
+        "commit_tables": [asdict(table) for table in commit_tables],
         "removed": [asdict(removal) for removal in removed],
     }
 
 
-def _maintain_tables(context: job.JobContext, lake: str) -> list[TableUpkeep]:
+def _maintain_tables(
+    context: job.JobContext, lake: str, root: str
+) -> tuple[list[TableUpkeep], list[CommitTableUpkeep]]:
+    """Maintain the row tables of a replica, and the commit tables of the site."""
     from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 
     a = context.arguments
+    # Only commit tables have names of two parts.
+    of_commits = [name for name in a.tables if "." in name]
+    of_rows = [name for name in a.tables if "." not in name]
     wanted = Upkeep(
-        tables=a.tables,
+        tables=of_rows,
         optimize=not a.no_optimize,
         vacuum=not a.no_vacuum,
         dry_run=a.dry_run,
         many_files=a.min_files,
         wait_s=a.wait,
     )
-    with single_flight(lake):
-        return maintain_replica(context.spark, lake, wanted, say)
+    tables: list[TableUpkeep] = []
+    commit_tables: list[CommitTableUpkeep] | None = None
+    if of_commits or not a.tables:
+        commit_tables = _maintain_commit_tables(context, root, replace(wanted, tables=of_commits))
+    if of_rows or not a.tables:
+        try:
+            with single_flight(lake):
+                tables = maintain_replica(context.spark, lake, wanted, say)
+        except NotAppliedError:
+            if not commit_tables:
+                raise  # a site may have commit tables only
+    return tables, commit_tables or []
+
+
+def _maintain_commit_tables(
+    context: job.JobContext, root: str, wanted: Upkeep
+) -> list[CommitTableUpkeep]:
+    from sparktxlog.http.catalog_link import CatalogLink
+    from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
+
+    with closing(CatalogLink(context.arguments.url, token=client_token())) as link:
+        tables = link.tables()
+        if not Path(root).is_dir():
+            if tables:
+                say(f"commit tables are left as they are: {root} is not on this machine")
+            return []
+        with single_flight(root):
+            keeper = CommitTableKeeper(lambda: context.spark, link, Path(root), wanted, say)
+            done = keeper.maintain(tables)
+            for directory in keeper.remove_unused(tables) if wanted.vacuum else ():
+                said = "would be removed" if wanted.dry_run else "removed"
+                say(f"{directory} of no table: {said}")
+    return done
 
 
 def _log_lines(log: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ from sparktxlog.storage.commit_tables.table_checkpoints import (
     newest_checkpoint,
     take_checkpoint,
 )
-from sparktxlog.storage.commit_tables.table_places import TablePlaces, link_new
+from sparktxlog.storage.commit_tables.table_places import Linked, TablePlaces, link_new
 from sparktxlog.storage.durability import (
     link_or_copy,
     storing,
@@ -130,15 +130,23 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
         for number in range(first, version + 1):
             target = twin / commit_file_name(number)
             if number in rewritten:
-                _write_new(target, _without_feature(rewritten[number]))
+                place = _write_new(target, _without_feature(rewritten[number]))
             else:
-                link_new(table / commit_file_name(number), target)
+                place = link_new(table / commit_file_name(number), target)
+            if place is Linked.OTHER:
+                raise _touched(number, table, twin)
         sync_directory(log)
 
 
 def twin_version(twin: Path) -> int:
     """Return the newest version of a twin, -1 = it has none."""
     return max(_versions(twin), default=-1)
+
+
+def own_version(table: Path, twin: Path) -> int | None:
+    """Return the first version that was made on a twin, None = all are the table's."""
+    own = (version for version in sorted(_versions(twin)) if not _is_same(table, twin, version))
+    return next(own, None)
 
 
 def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
@@ -182,6 +190,19 @@ def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
     )
 
 
+def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:
+    """Remove a staged commit that lost, and the files that only it names.
+
+    Raises:
+        StorageError: Some may be left; a vacuum removes them.
+    """
+    staged = table / COMMIT_LOG / "_staged_commits" / commit.proposed.file_name
+    own = [table / file.path for file in commit.content.files if file.is_new]
+    for path in (staged, *own):
+        with storing(path):
+            path.unlink(missing_ok=True)
+
+
 def _versions(directory: Path) -> Iterator[int]:
     log = directory / COMMIT_LOG
     for path in log.iterdir() if log.is_dir() else ():
@@ -199,13 +220,13 @@ def _published(directory: Path, version: int) -> bytes:
         ) from None
 
 
-def _write_new(target: Path, content: bytes) -> None:
+def _write_new(target: Path, content: bytes) -> Linked:
     """Write a file durably unless the name is taken; it appears whole."""
     beside = target.with_name(f".{target.name}.{uuid.uuid4()}.new")
     try:
         beside.write_bytes(content)
         sync_file(beside)
-        link_new(beside, target)
+        return link_new(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -225,18 +246,27 @@ def _linked(source: Path, target: Path) -> bool:
 def _check_untouched(table: Path, twin: Path) -> int:
     """Return the newest version of a twin, all of which must be those of its table."""
     for version in sorted(_versions(twin)):
-        ours, theirs = table / commit_file_name(version), twin / commit_file_name(version)
-        try:
-            same = ours.samefile(theirs) or _plain(ours.read_bytes()) == theirs.read_bytes()
-        except FileNotFoundError:
-            same = False
-        if not same:
-            raise CorruptLogError(
-                f"version {version} in {twin} is not that of {table}: somebody wrote there",
-                hint="Make the twin again, at another path.",
-                path=str(theirs),
-            )
+        if not _is_same(table, twin, version):
+            raise _touched(version, table, twin)
     return twin_version(twin)
+
+
+def _is_same(table: Path, twin: Path, version: int) -> bool:
+    """Return whether a version of a twin is that of its table."""
+    ours, theirs = table / commit_file_name(version), twin / commit_file_name(version)
+    try:
+        return ours.samefile(theirs) or _plain(ours.read_bytes()) == theirs.read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def _touched(version: int, table: Path, twin: Path) -> CorruptLogError:
+    path = twin / commit_file_name(version)
+    return CorruptLogError(
+        f"version {version} in {twin} is not that of {table}: somebody wrote there",
+        hint="Make the twin again, at another path.",
+        path=str(path),
+    )
 
 
 def _plain(raw: bytes) -> bytes:

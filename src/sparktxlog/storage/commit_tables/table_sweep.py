@@ -46,7 +46,7 @@ _UNUSED = ".unused"
 
 
 @dataclass(slots=True)
-class Swept:
+class OldFiles:
     """Files that are not needed."""
 
     paths: list[Path] = field(default_factory=list)
@@ -77,7 +77,7 @@ def retention_ms(properties: Mapping[str, str]) -> int | None:
     return 1_000 * sum(int(number) * _UNITS[unit] for number, unit in parts)
 
 
-def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> Swept:
+def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> OldFiles:
     """Return the files of a table that no version needs which was the newest one lately.
 
     Args:
@@ -91,7 +91,7 @@ def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> S
     """
     cutoff = now_ms - keep_ms
     needed = _needed(table, version, cutoff)
-    found = Swept()
+    found = OldFiles()
     for path in _files(table):
         relative = path.relative_to(table)
         if relative.name.startswith(".") and relative.name.endswith(".crc"):
@@ -101,9 +101,9 @@ def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> S
     return found
 
 
-def decided_commits(table: Path, version: int, *, now_ms: int) -> Swept:
+def decided_commits(table: Path, version: int, *, now_ms: int) -> OldFiles:
     """Return the staged commits of versions that are decided, the winner's and the losers'."""
-    found, before = Swept(), now_ms - STAGED_AGE_MS
+    found, before = OldFiles(), now_ms - STAGED_AGE_MS
     for path in sorted((table / COMMIT_LOG / _STAGED).glob("*")):
         name = path.name.removeprefix(".").removesuffix(".crc")
         match = _STAGED_NAME.fullmatch(name)
@@ -188,7 +188,7 @@ def _files(table: Path) -> Iterator[Path]:
         yield from (Path(directory, name) for name in names if name[0] != "_")
 
 
-def _take_old(found: Swept, path: Path, written: int, named: int) -> None:
+def _take_old(found: OldFiles, path: Path, written: int, named: int) -> None:
     """Take a file that was written and named before two times."""
     try:
         status = path.stat()

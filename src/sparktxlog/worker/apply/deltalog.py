@@ -91,6 +91,17 @@ def forget_log(session: SparkSession, table: Path) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
 
 
+def write_checkpoint(session: SparkSession, table: Path) -> None:
+    """Let Delta write a checkpoint of a table's newest version.
+
+    Raises:
+        PySparkException, Py4JError: The log cannot be read or written.
+    """
+    _jvm(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    log, nothing = _open(session, table), _nothing(session)
+    log.checkpoint(log.update(False, nothing, nothing), nothing)
+
+
 class LogTransaction:
     """An optimistic transaction over a whole table: begun at its newest version."""
 

@@ -64,6 +64,8 @@ class NodeInfo:
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
+    #: Directory of the commit tables.
+    commit_table_root: str = ""
     #: Where old files are kept before a copy replaces them, None = nowhere.
     backup_dir: str | None = None
     #: Seconds between reports.
