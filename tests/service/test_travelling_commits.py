@@ -547,3 +547,25 @@ def test_a_copy_is_compared_with_what_the_log_knows(tmp_path: Path, problem: str
             assert await caller.version() == 1
 
     asyncio.run(main())
+
+
+def test_a_version_without_files_after_one_with_files_is_missing(tmp_path: Path) -> None:
+    """A node was away too long: it has files of version 1, and of 2 what a snapshot says."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            body = table.update(table.stage(1, table.add()))
+            assert (await caller.commit(body))[0] == 200
+            operation = committing(uuid.uuid4().bytes, table.table_id, 2, BEGIN + 2)
+            await caller.node.submit(operation, level=Level.ORDERED, timeout=60)
+            table.directory.rename(tmp_path / "gone")
+            caller.node.catalog.placer._states.clear()
+            async with asyncio.timeout(20):
+                _, answer = await caller.ask("GET", path_of("t"))
+            assert "site: 2; version 2 is missing" in answer["error"]["message"]
+            assert table.published(1).exists()
+            table.published(2).write_bytes(lines_of(info_of(BEGIN + 2), table.add()))
+            assert await caller.version() == 2
+
+    asyncio.run(main())

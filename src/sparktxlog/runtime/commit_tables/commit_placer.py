@@ -265,7 +265,8 @@ class CommitPlacer:
                 await self._whole(commit)
                 step = await asyncio.to_thread(self._place, commit, state)
             else:
-                until = min((v for v, one in known.items() if one.files), default=version + 1)
+                later = (v for v, one in known.items() if one.files and v > following)
+                until = min(later, default=version + 1)
                 step = await asyncio.to_thread(self._found, uuid, state, until - 1, known)
             state = step[0]
             self._note(uuid, *step)
