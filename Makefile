@@ -23,7 +23,7 @@ TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
-.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -83,6 +83,10 @@ sim-nodes: $(STAMP) ## Simulate whole nodes under faults, minutes a seed; SEEDS=
 torture: MINUTES = 10
 torture: $(STAMP) ## Kill, stop, cut and fill real nodes under load for MINUTES=10; check the disks
 	@$(BIN)/python -m tests.verification.torture --minutes $(MINUTES) $(TORTURE_ARGS)
+
+rivals: COMMITS = 10000
+rivals: $(STAMP) ## Commit from three sites while nodes are killed and cut off; COMMITS=10000
+	@$(BIN)/python -m tests.verification.rivals --commits $(COMMITS) $(RIVALS_ARGS)
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
 	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)

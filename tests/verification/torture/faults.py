@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,9 +65,16 @@ class Faults:
 
     Args:
         say: Told each fault in one line.
+        kinds: Names of the faults that may happen; none = all.
     """
 
-    def __init__(self, cluster: TorturedCluster, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cluster: TorturedCluster,
+        seed: int,
+        say: Callable[[str], None],
+        kinds: Collection[str] = (),
+    ) -> None:
         self._cluster = cluster
         self._chance = random.Random(f"{seed} faults")
         self._say = say
@@ -84,6 +91,8 @@ class Faults:
         ]
         if cluster.small_disks:
             self._kinds.append(self._fill)
+        if kinds:
+            self._kinds = [kind for kind in self._kinds if kind.__name__.strip("_") in kinds]
 
     def next(self) -> None:
         """Let one fault happen and end; takes seconds."""

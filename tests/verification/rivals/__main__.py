@@ -1,0 +1,169 @@
+"""Kill and cut off three nodes while writers at all sites write to a few commit tables.
+
+make rivals                                         # 10,000 commits
+python -m tests.verification.rivals --commits 500 --tables 2 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.node_processes import NodeProcess, wait_until
+from tests.verification.rivals.writers import Rivals, Told, directory_of
+from tests.verification.torture.faults import Faults, TorturedCluster
+
+_SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
+_KINDS = ("kill", "kill_two", "cut", "one_way", "pause", "restart")
+_SETTLE_S = 180.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivalry:
+    """What a run left."""
+
+    told: Told
+    violations: list[str]
+    faults: Counter[str]
+    seconds: float
+
+
+def run(
+    directory: Path,
+    *,
+    commits: int,
+    tables: int,
+    writers: int,
+    seed: int,
+    pause: float = 0.0,
+    quiet: bool = False,
+) -> Rivalry:
+    """Let writers write under faults, then compare rows and histories."""
+    cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
+    say = (lambda line: None) if quiet else (lambda line: print(f"  {line}", flush=True))
+    faults = Faults(cluster, seed, say, kinds=_KINDS)
+    try:
+        cluster.start()
+        rivals = Rivals(cluster.masters(), tables, writers, commits, seed)
+        asyncio.run(rivals.create())
+        begin = time.monotonic()
+        writing = threading.Thread(target=asyncio.run, args=(rivals.run(),), daemon=True)
+        writing.start()
+        while writing.is_alive() and rivals.left > 0:
+            faults.next()
+            writing.join(pause)
+            if not quiet:
+                print(f"  {rivals.left:,} commits are left", flush=True)
+        writing.join(_SETTLE_S)
+        seconds = time.monotonic() - begin
+        found = [] if not writing.is_alive() else ["writers still wait after the last fault"]
+        cluster.settle(_SETTLE_S)
+        found += _until_equal(cluster.masters(), rivals)
+        found += rivals.told.violations
+    finally:
+        cluster.stop()
+    return Rivalry(told=rivals.told, violations=found, faults=faults.count, seconds=seconds)
+
+
+def _until_equal(nodes: list[NodeProcess], rivals: Rivals) -> list[str]:
+    """Wait until all sites have placed what is ordered; return what is wrong then."""
+
+    def compared() -> bool:
+        return all(
+            len({_newest(node, uuid) for node in nodes}) == 1 for uuid in rivals.tables.values()
+        )
+
+    try:
+        wait_until(compared, _SETTLE_S, "all sites have the same newest versions")
+    except AssertionError as error:
+        return [str(error)]
+    return [line for name in rivals.tables for line in _differences(nodes, rivals, name)]
+
+
+def _newest(node: NodeProcess, uuid: str) -> int:
+    return len(list(directory_of(node, uuid).glob("_delta_log/*.json")))
+
+
+def _differences(nodes: list[NodeProcess], rivals: Rivals, name: str) -> Iterator[str]:
+    """Yield what is wrong with a table at any site."""
+    told, uuid = rivals.told, rivals.tables[name]
+    wanted = {row for row, (_, table) in told.committed.items() if table == name}
+    histories = set()
+    for node in nodes:
+        directory, rows = directory_of(node, uuid), Counter[str]()
+        history = sorted(directory.glob("_delta_log/*.json"))
+        if [path.name for path in history] != [f"{n:020}.json" for n in range(len(history))]:
+            yield f"{node.name} has a gap in {name}"
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in history]
+        histories.add(tuple(digests))
+        for version, digest in enumerate(digests):
+            if told.versions.get((name, version), digest) != digest:
+                yield f"version {version} of {name} was told 200, {node.name} has another one"
+        for path in history:
+            for line in path.read_text().splitlines():
+                if add := json.loads(line).get("add"):
+                    rows[(directory / add["path"]).read_text()] += 1
+        yield from (f"{node.name} has row {row} {n} times" for row, n in rows.items() if n > 1)
+        yield from (f"{node.name} lacks row {row}" for row in wanted - rows.keys())
+        yield from (f"{node.name} has row {row} of nobody" for row in rows.keys() - wanted)
+    if len(histories) > 1:
+        yield f"histories of {name} differ"
+
+
+def summary(found: Rivalry) -> str:
+    """Return the figures of a run, as text."""
+    told, total = found.told, len(found.told.committed)
+    sites = Counter(site for site, _ in told.committed.values())
+    shares = ", ".join(f"{site} {n:,} ({n / total:.0%})" for site, n in sorted(sites.items()))
+    requests = sum(count * rows for count, rows in told.attempts.items())
+    lines = [
+        f"{total:,} commits in {found.seconds:.0f} s; sites: {shares}",
+        f"requests for a commit: {requests / total:.2f}, at most {max(told.attempts)}",
+        "faults: " + ", ".join(f"{name} {n}" for name, n in sorted(found.faults.items())),
+        "answers beside 200: " + ", ".join(f"{k} {n:,}" for k, n in told.problems.most_common()),
+        *(f"violation: {line}" for line in found.violations[:20]),
+        f"commits {total}, violations {len(found.violations)}",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run it; 0 = no violation."""
+    parser = argparse.ArgumentParser(prog="make rivals", description=__doc__.split("\n")[0])
+    parser.add_argument("--commits", type=int, default=10_000)
+    parser.add_argument("--tables", type=int, default=3)
+    parser.add_argument("--writers", type=int, default=1, help="of each table at each site")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two faults")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep", type=Path, help="work in this empty directory, and keep it")
+    given = parser.parse_args()
+    print(f"{given.commits:,} commits, {given.tables} tables, seed {given.seed}", flush=True)
+    directory = given.keep or Path(tempfile.mkdtemp(prefix="rivals-"))
+    found = run(
+        directory,
+        commits=given.commits,
+        tables=given.tables,
+        writers=given.writers,
+        seed=given.seed,
+        pause=given.pause,
+    )
+    print(summary(found))
+    if given.keep is None and not found.violations:
+        shutil.rmtree(directory, ignore_errors=True)
+    elif found.violations:
+        print(f"logs and disks: {directory}; again: --seed {given.seed}")
+    return 1 if found.violations else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

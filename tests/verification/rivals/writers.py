@@ -1,0 +1,190 @@
+"""Writers of one site, and what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tests.support.delta_writer import BEGIN, DELTA, StagedTable, path_of
+from tests.support.node_processes import NodeProcess
+
+#: Pause before a request is sent again, seconds, and how long one may take.
+_AGAIN_S, _PATIENCE_S = (0.05, 0.5), 60.0
+
+
+@dataclass(slots=True)
+class Told:
+    """What all writers were told."""
+
+    #: Row → site and table of the writer whose commit became a version.
+    committed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: (table, version) → digest of the commit file that was told 200.
+    versions: dict[tuple[str, int], str] = field(default_factory=dict)
+    #: UUIDs of commits that lost.
+    lost: set[str] = field(default_factory=set)
+    #: Requests for a row's commit until it was told 200 → rows.
+    attempts: Counter[int] = field(default_factory=Counter)
+    #: How requests ended, beside 200.
+    problems: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+
+class Rivals:
+    """The writers of all sites; they write until there are enough commits.
+
+    Args:
+        nodes: One of each site.
+        tables: How many tables there are, and writers of each at every site.
+        commits: How many commits shall become versions.
+    """
+
+    def __init__(
+        self, nodes: Sequence[NodeProcess], tables: int, writers: int, commits: int, seed: int
+    ) -> None:
+        self.told = Told()
+        #: Name → UUID.
+        self.tables: dict[str, str] = {}
+        self._nodes = nodes
+        self._names = [f"t{number}" for number in range(tables)]
+        self._writers = writers
+        self._commits = commits
+        self._seed = seed
+
+    @property
+    def left(self) -> int:
+        """How many commits are still to be made."""
+        return self._commits - len(self.told.committed)
+
+    async def create(self) -> None:
+        """Create the tables at the first site."""
+        async with aiohttp.ClientSession() as session:
+            for name in self._names:
+                await self._create(session, name)
+
+    async def run(self) -> None:
+        """Write to the tables from all sites."""
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            writers = [
+                _Writer(self, session, node, name, f"{self._seed} {node.name} {name} {n}")
+                for node in self._nodes
+                for name in self._names
+                for n in range(self._writers)
+            ]
+            async with asyncio.TaskGroup() as group:
+                for writer in writers:
+                    group.create_task(writer.run())
+
+    async def _create(self, session: aiohttp.ClientSession, name: str) -> None:
+        url = self._nodes[0].url
+        staging = f"{url}{DELTA}/catalogs/tx/schemas/default/staging-tables"
+        async with session.post(staging, json={"name": name}) as answer:
+            table = StagedTable.of(await answer.json())
+        table.write_first()
+        async with session.post(url + path_of(), json=table.creation(name)) as answer:
+            assert answer.status == 200, await answer.text()
+        self.tables[name] = table.table_id
+
+
+class _Writer:
+    """Writes rows to one table at one site, one after the other."""
+
+    def __init__(
+        self,
+        rivals: Rivals,
+        session: aiohttp.ClientSession,
+        node: NodeProcess,
+        name: str,
+        story: str,
+    ) -> None:
+        self._rivals, self._told = rivals, rivals.told
+        self._session = session
+        self._node = node
+        self._name = name
+        self._chance = random.Random(story)
+        table_id = rivals.tables[name]
+        directory = directory_of(node, table_id)
+        self._table = StagedTable(table_id, directory, f"file:{directory}")
+        self._version = 0
+
+    async def run(self) -> None:
+        """Write until there are enough commits."""
+        await self._load()
+        while self._rivals.left > 0:
+            await self._append(str(uuid.uuid4()))
+
+    async def _append(self, row: str) -> None:
+        add = self._table.add(row.encode())
+        attempts = 0
+        while True:
+            attempts += 1
+            version = self._version + 1
+            commit = self._table.stage(version, add, timestamp=BEGIN + version)
+            raw = self._table.staged(commit["file-name"]).read_bytes()
+            status = await self._committed(self._table.update(commit))
+            if status == 200:
+                break
+            self._told.lost.add(commit["file-name"].split(".")[1])
+            if not self._table.published(version).exists():
+                self._told.violations.append(
+                    f"{self._node.name} says that version {version} of {self._name} is taken, and "
+                    "has none"
+                )
+            await self._load()
+        self._version = version
+        self._told.attempts[attempts] += 1
+        self._told.committed[row] = (self._node.name, self._name)
+        digest = hashlib.sha256(raw).hexdigest()
+        if self._told.versions.setdefault((self._name, version), digest) != digest:
+            self._told.violations.append(f"two writers were told 200 for {self._name} {version}")
+        if not self._table.published(version).exists():
+            self._told.violations.append(f"{self._name} {version} was told 200, and is not there")
+
+    async def _committed(self, body: dict[str, Any]) -> int:
+        """Ask until the outcome is known: 200 or 409."""
+        while True:
+            status, answer = await self._ask("POST", body)
+            if status == 200:
+                return status
+            kind = (answer or {}).get("error", {}).get("type", "no answer")
+            self._told.problems[f"{status} {kind}"] += 1
+            if kind == "CommitVersionConflictException":
+                return status
+            if status in (400, 404):
+                self._told.violations.append(f"{self._node.name} answers {status}: {answer}")
+            await self._pause()
+
+    async def _load(self) -> None:
+        while True:
+            status, answer = await self._ask("GET", None)
+            if status == 200:
+                self._version = int(answer["latest-table-version"])
+                return
+            await self._pause()
+
+    async def _ask(self, method: str, body: Any) -> tuple[int, Any]:
+        """Return status and answer; 0 = none came."""
+        url = self._node.url + path_of(self._name)
+        patience = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        try:
+            async with self._session.request(method, url, json=body, timeout=patience) as answer:
+                return answer.status, json.loads(await answer.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return 0, None
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._chance.uniform(*_AGAIN_S))
+
+
+def directory_of(node: NodeProcess, table_id: str) -> Path:
+    """Return where a site has a table."""
+    return node.directory / node.name / "commit_tables" / table_id
