@@ -56,11 +56,17 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
         ("obliging", 1, "no epoch has"),
         ("credulous", 56, "its copy was let in"),
         ("forgetful", 0, "P27"),
+        ("places-before-it-orders", 0, "P36: history"),
+        ("shows-before-it-places", 0, "P36: shown"),
+        ("leaves-versions-out", 0, "P36: "),
+        ("tells-losers-before-the-winner-is-here", 0, "P36: blind"),
+        ("tells-200-before-it-places", 0, "P36: told"),
+        ("takes-in-without-a-sync", 0, "P36: safe"),
     ],
 )
 def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str) -> None:
     """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no, or
-    keeps no writes.
+    keeps no writes.  The names of those of commit tables say what they do.
 
     The first seed finds it today.  A change of the node gives seeds other histories, hence five.
     """

@@ -56,16 +56,22 @@ def run_isolated(patches: tuple[Patch, ...], target: str, *arguments: Any) -> An
     return result
 
 
+def import_patched(patches: tuple[Patch, ...], folder: Path) -> dict[str, Path]:
+    """Let this process import patched modules from copies in a folder; return these by name."""
+    copies: dict[str, Path] = {}
+    for number, (path, text) in enumerate(patched_sources(patches).items()):
+        name = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        assert name not in sys.modules, f"{name} was imported before it was patched"
+        copies[name] = folder / f"{number}_{Path(path).name}"
+        copies[name].write_text(text)
+    sys.meta_path.insert(0, _Copies(copies))
+    return copies
+
+
 def _run(task: Task) -> Any:
     patches, target, arguments = task
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        copies: dict[str, Path] = {}
-        for number, (path, text) in enumerate(patched_sources(patches).items()):
-            name = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
-            assert name not in sys.modules, f"{name} was imported before it was patched"
-            copies[name] = Path(folder) / f"{number}_{Path(path).name}"
-            copies[name].write_text(text)
-        sys.meta_path.insert(0, _Copies(copies))
+        copies = import_patched(patches, Path(folder))
         module, function = target.split(":")
         try:
             result = getattr(import_module(module), function)(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.verification.nodes.placing_mutants import PLACING, install
 from tests.verification.nodes.virtual import CLOCKS
 
 
@@ -14,6 +15,8 @@ def main() -> int:
         arguments = [sys.executable, "-m", "tests.verification.nodes", *sys.argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": "0"})
     CLOCKS.install()
+    for name in set(sys.argv[1:]).intersection(PLACING):
+        install(name)
     from tests.verification.nodes.command import command
 
     return command(sys.argv[1:])

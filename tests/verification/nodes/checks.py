@@ -20,7 +20,7 @@ from tests.verification.nodes.conditions import Judge
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.errors import DuplicateTransactionError, InvariantViolation
+from sparktxlog.errors import DuplicateTransactionError, ExpiredError, InvariantViolation
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
@@ -32,6 +32,7 @@ from sparktxlog.storage.interfaces import (
     ExpireLog,
     ForgetPayloads,
     MarkPublished,
+    PutPlaced,
     PutView,
     ResetJournal,
     Write,
@@ -131,16 +132,19 @@ class Checks:
             self.happened("doubtful commit found at a start")
             self.wrote(node, doubtful)
             known = self._durable[node.name]
+        self._world.tables.started(node)
         if (position, chain) != known:
             self.fail(f"I1: {node.name} starts at {position}, its disk held {known[0]}")
         self._check_writes(node)
 
     def cloned(self, node: SimulatedNode, clone: SimulatedNode) -> None:
         """See a copy of a disk made."""
+        self._world.tables.cloned(node, clone)
         self._durable[clone.name] = self._durable.get(node.name, (0, _GENESIS))
 
     def disk_lost(self, node: SimulatedNode) -> None:
         """See a node lose everything."""
+        self._world.tables.forget(node)
         self._durable[node.name] = (0, _GENESIS)
 
     def wrote(self, node: SimulatedNode, writes: Sequence[Write]) -> None:
@@ -161,6 +165,8 @@ class Checks:
                     self.marks["log expired"] += 1
                 case DropAnnouncement():
                     self.happened("run withdrawn")
+                case PutPlaced():
+                    self._world.tables.placed(node, write.uuid, write.version)
                 case MarkPublished():
                     self.marks["published"] += 1
                 case _:
@@ -221,8 +227,10 @@ class Checks:
         for one in entry.verdicts:
             code = one.rejection.code if one.rejection else ""
             self._decided[one.transaction_id] = (entry.position + one.index, code)
-        if wrong := self._judge.ordered(entry, RunFacts.of(self._manifest(node, entry))):
+        manifest = self._manifest(node, entry)
+        if wrong := self._judge.ordered(entry, RunFacts.of(manifest)):
             self.fail(wrong)
+        self._world.tables.ordered(node, entry, manifest)
 
     def _check_writes(self, node: SimulatedNode) -> None:
         """P27: what a node knows of writes follows from the one queue up to its position."""
@@ -369,13 +377,16 @@ class Checks:
             failure, published = node.running.log.publisher.failure, node.running.base.published
             if failure is not None or published.value != self.end[0]:
                 return f"{name} published {published.value}: {failure}"
-        return "" if len(epochs) == 1 else f"epochs differ: {sorted(epochs)}"
+        if len(epochs) > 1:
+            return f"epochs differ: {sorted(epochs)}"
+        return self._world.tables.missing()
 
     def check_end(self) -> None:
         """See that all disks hold the one queue, and all that was told is in it once."""
         for name in self._world.layout.masters:
             self._check_front(self._world.nodes[name])
         self._check_catalogs()
+        self._world.tables.check_end()
         for transaction, several in self.told.items():
             self._check_told(transaction, several)
         for transaction in self.refused - set(self.told):
@@ -390,7 +401,12 @@ class Checks:
         assert node.running is not None
         journal = node.running.base.journal
         after = journal.read_extent().kept_after
-        stored = [item.entry for item in journal.read_queue(after, 1_000_000, payloads=False)]
+        try:
+            found = journal.read_queue(after, 1_000_000, payloads=False)
+        except ExpiredError as error:  # more of it is pruned than expired
+            after = int(error.fields["kept_after"])
+            found = journal.read_queue(after, 1_000_000, payloads=False)
+        stored = [item.entry for item in found]
         wanted = [entry for position, entry in sorted(self.log.items())]
         if stored != wanted[len(wanted) - len(stored) :] or (
             not stored and after != self.end[0]

@@ -22,6 +22,7 @@ from time import perf_counter
 import structlog
 from tests.verification.nodes.marks import EXPECTED
 from tests.verification.nodes.mutants import MUTANTS
+from tests.verification.nodes.placing_mutants import PLACING
 from tests.verification.nodes.run import FAULTS_UNTIL_S, layout_of, run_seed
 from tests.verification.seeds import (
     Outcome,
@@ -44,7 +45,7 @@ def command(arguments: list[str]) -> int:
     if not asked.log:
         structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
         logging.disable()
-    if asked.mutant:
+    if asked.mutant in MUTANTS:
         MUTANTS[asked.mutant]()
     if asked.seed is not None:
         return _one(asked)
@@ -66,7 +67,9 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
                         help="run each seed twice: it must be one history")  # fmt: skip
     parser.add_argument("--faults-until", type=float, default=FAULTS_UNTIL_S, metavar="S",
                         help=f"seconds with faults (default {FAULTS_UNTIL_S:g})")  # fmt: skip
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="break a rule: it must be found")
+    parser.add_argument(
+        "--mutant", choices=sorted({*MUTANTS, *PLACING}), help="break a rule: it must be found"
+    )
     parser.add_argument("--trace", action="store_true", help="with --seed: print the history")
     parser.add_argument("--log", action="store_true", help="with --seed: print the nodes' logs")
     return parser.parse_args(arguments)

@@ -159,6 +159,14 @@ class SimulatedDisk:
         elif Path(path).name not in _FRONT_FILES:
             self._synced.content[status.st_ino] = Path(path).read_bytes()
 
+    def keeps(self, path: Path) -> bool:
+        """Return whether a power loss would leave a file as it is."""
+        if not path.exists():
+            return False
+        inode = path.stat().st_ino
+        named = self._synced.names.get(str(path.parent), {}).get(path.name)
+        return named == inode and self._synced.content.get(inode) == path.read_bytes()
+
     def _log_size(self) -> int:
         log = self.path / f"{JOURNAL_NAME}-wal"
         return log.stat().st_size if log.exists() else 0

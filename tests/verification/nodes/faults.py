@@ -214,7 +214,9 @@ class Faults:
         # What was voted for may be decided already.
         votes = [core.accepted for core in cores if core.accepted is not None]
         # Fewer members are lost than copies were promised, then (P12).
-        return all(one.elects(others) and one.preserves(others) for one in (view, *votes))
+        preserved = all(one.elects(others) and one.preserves(others) for one in (view, *votes))
+        # A node that begins anew takes no commit tables with the queue.
+        return preserved and world.tables.spares(nodes)
 
     # -- disks -------------------------------------------------------------------------------------
 

@@ -22,4 +22,8 @@ EXPECTED = (
     "committed elsewhere after its node was lost", "duplicate rejected", "outcome unknown",
     "condition held", "conflict told",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
+    "commit table: create", "commit table: commit", "commit table: dropped",
+    "commit table: told 200", "commit table: told 409", "commit table: name-taken",
+    "commit table: its node was lost", "commit table: outcome unknown",
+    "commit table: versions are missing", "commit table: copied from another site",
 )  # fmt: skip

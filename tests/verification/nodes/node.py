@@ -201,6 +201,8 @@ class SimulatedNode:
             world.checks.disk_lost(self)
         else:
             self.disk.crash(power=power)
+            if power:
+                world.tables.power_lost(self)
         life.remains += [self.running, self.app, self._stop]
         self.life = self.running = self.app = self._stop = None
         self.dark = power

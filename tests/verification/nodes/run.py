@@ -72,13 +72,15 @@ def _simulate(world: World, until_s: float, faults: bool, outcome: Outcome) -> N
         return
     if breaks is not None:
         breaks.repair()
-    world.run_until(
-        until_s + _HEAL_S, lambda: not world.clients.busy and not world.checks.unhealed()
-    )
+    world.run_until(until_s + _HEAL_S, lambda: not _works(world) and not world.checks.unhealed())
     outcome.healed_s = world.loop.time() - until_s
     if not world.over:
         unhealed = world.checks.unhealed()
-        if unhealed or world.clients.busy:
+        if unhealed or _works(world):
             world.checks.fail(f"I8: {unhealed or 'clients still wait'}")
         else:
             world.checks.check_end()
+
+
+def _works(world: World) -> bool:
+    return world.clients.busy or world.writers.busy

@@ -101,7 +101,9 @@ class StagedFiles:
     def is_here(self, file: StagedFile, store: PayloadStore) -> bool:
         """Return whether a store has a whole file, or had it until it was harmed."""
         path = Path(store.path(file.path))
-        return path in self._harmed or (path.exists() and path.read_bytes() == self._content)
+        return path in self._harmed or (
+            path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.digest
+        )
 
     def repair(self) -> None:
         """Put good copies into the places of all that were harmed, and harm no more.

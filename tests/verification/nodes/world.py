@@ -17,6 +17,8 @@ from tests.verification.nodes.disk import Disks
 from tests.verification.nodes.lockstep import Lockstep
 from tests.verification.nodes.network import Network
 from tests.verification.nodes.node import SimulatedNode, is_write
+from tests.verification.nodes.placed_tables import PlacedTables
+from tests.verification.nodes.table_writers import TableWriters
 from tests.verification.nodes.virtual import CLOCKS, LIFE, Life, VirtualLoop, in_life
 
 _SECRET = "a secret of the simulated cluster"
@@ -62,6 +64,7 @@ class World:
         self._lives = 0
         self._end: asyncio.Future[None] = self.loop.create_future()
         self.checks = Checks(self)
+        self.tables = PlacedTables(self)
         self.disks = Disks(root, self.random)
         self.disks.install()
         self.network = Network(self.loop, self.random, self.checks)
@@ -70,6 +73,7 @@ class World:
         #: Copies of nodes that run beside them, by their names.
         self.clones: dict[str, SimulatedNode] = {}
         self.clients = Clients(self, load_until_s, pause_s=1.5)
+        self.writers = TableWriters(self, load_until_s)
 
     def _make_nodes(self) -> dict[str, SimulatedNode]:
         names = (*self.layout.masters, *self.layout.witnesses)
