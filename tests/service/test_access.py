@@ -56,6 +56,7 @@ SENT_BY_WORKERS = {
     "POST /v1/worker/transfers",
     "POST /v1/worker/recounts",
     "POST /v1/worker/files",
+    "POST /v1/worker/commit-tables/check",
 }
 #: The acts of operators, by name: whoever adds one must think of it twice.
 OPERATORS_ACTS = {

@@ -134,6 +134,7 @@ async def answers_of_the_catalog(directory: Path) -> dict[str, Any]:
         await ask("GET", f"{API}/tables?catalog_name=tx&schema_name=s")
         await ask("GET", f"{API}/tables/tx.s.t")
         await ask("GET", "/v1/commit-tables")
+        await ask("POST", "/v1/worker/commit-tables/check", {"table": "s.t"})
     return found
 
 

@@ -133,10 +133,12 @@ def _verify(_: JobCommand, arguments: Namespace, as_json: bool) -> None:
             typer.echo(line)
         if "recount" in report:
             _print_counts("rows counted", report["recount"])
-    else:
+    elif "tables" in report:
         others = ", ".join(report["compared_sites"]) or "no other site"
         title = f"site {report['node_id']} at position {report['position']:,}, against {others}"
         _print_counts(title, report)
+    if not as_json:
+        _print_commit_tables(report["commit_tables"])
     end(code)
 
 
@@ -147,9 +149,10 @@ def verification_report(context: JobContext) -> tuple[dict[str, Any], list[str],
     compare = context.arguments.compare
     found = verified(context, recount=context.arguments.recount or not compare)
     counted = {} if found.counted is None else _findings_of(found.counted)
+    commits = [asdict(table) | {"sound": table.sound} for table in found.commit_tables]
     if found.compared is None:
-        return counted, [], ExitCode(found.code)
-    report = found.compared.to_document(found.conclusions)
+        return counted | {"commit_tables": commits}, [], ExitCode(found.code)
+    report = found.compared.to_document(found.conclusions) | {"commit_tables": commits}
     if counted:
         report["recount"] = counted
     return report, found.comparison_lines(), ExitCode(found.code)
@@ -165,6 +168,27 @@ def _findings_of(found: Verification) -> dict[str, Any]:
         "compared_sites": list(found.compared_sites),
         "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
     }
+
+
+def _print_commit_tables(tables: Sequence[Mapping[str, Any]]) -> None:
+    if not tables:
+        return
+    columns = (
+        "commit table",
+        "version",
+        "files",
+        "bytes",
+        "compared with",
+        "sound",
+        "what differs",
+    )
+    rows = []
+    for found in tables:
+        said = [("repaired: " if f["repaired"] else "") + f["text"] for f in found["findings"]]
+        said += [f"{site} was not compared: {why}" for site, why in found["absent"]]
+        values = [found[name] for name in ("table", "version", "files", "size_bytes")]
+        rows.append([*values, list(found["compared_sites"]), found["sound"], said])
+    print_rows("files of commit tables, recounted", columns, rows)
 
 
 def _print_counts(title: str, report: Mapping[str, Any]) -> None:

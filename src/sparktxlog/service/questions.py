@@ -44,6 +44,7 @@ class QuestionRoutes(RouteHandlers):
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared = node.prepared
         self.commit_tables = node.catalog.overview.lines
+        self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
         self.plan, self.report = node.plan, node.accept_report

@@ -64,6 +64,7 @@ from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
@@ -549,6 +550,13 @@ _WORKERS = (
     _tell("/reports", "report", "State of the replica; verdict, plan", WorkerReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
+    _tell(
+        "/commit-tables/check",
+        "check_commit_table",
+        "Recount the files of a commit table, and mend them",
+        CommitTableCheckRequest,
+        CommitTableCheck,
+    ),
     _tell("/files", "repair_files", "Fetch damaged files again", RepairRequest, RepairedFiles),
     _tell("/transfers", "take_transfer", "Report a finished or failed catch-up", Transfer),
 )

@@ -184,6 +184,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         "POST /v1/worker/reports": _of(WorkerReport, own),
         "POST /v1/worker/recounts": _of(Recount, own),
         "POST /v1/worker/copies": _json({"worker_id": "w", "forced": False}),
+        "POST /v1/worker/commit-tables/check": _json({"table": "default.t", "repair": True}),
         "POST /v1/worker/files": _json({"first": 1, "last": 1}),
         "POST /v1/worker/transfers": _of(Transfer, own),
         "POST /v1/peers": _json(peer),

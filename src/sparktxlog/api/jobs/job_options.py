@@ -218,13 +218,13 @@ _REPAIR = (
     JobOption(flag="table", kind=str, required=True, help="Table to check and repair."),
     LAKE,
     MASTER,
-    JobOption(
-        flag="--local",
-        help="Repair from this site's files, even if another site could give a copy.",
-    ),
+    JobOption(flag="--local",
+              help="Repair from this site's files, even if another site could give a copy."),
     JobOption(flag="--dry-run", help="Say what is wrong and what would be done; change nothing."),
+    JobOption(flag="--right", kind=str, metavar="SITE",
+              help="Of a commit table: the site that is right where sites contradict each other."),
     _TIMEOUT,
-)
+)  # fmt: skip
 
 _MAINTAIN = (
     LAKE,
@@ -253,7 +253,7 @@ _VERIFY = (
     LAKE,
     MASTER,
     JobOption(flag="--table", kind=str, repeated=True, metavar="NAME",
-              help="Table to recount, may be repeated; default: all."),
+              help="Table to recount, may be repeated; default: all, of both kinds."),
     JobOption(flag="--compare", help="Find where sites began to differ; needs no Spark."),
     JobOption(flag="--recount",
               help="With --compare: recount this site's rows too, as jobs/verify.py always does."),
@@ -294,7 +294,9 @@ JOBS: dict[str, JobCommand] = {
     "repair": JobCommand(
         does="Undo another writer's changes to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
-        "give one. No other worker may run; --dry-run may run beside one.",
+        "give one. No other worker may run; --dry-run may run beside one.\n\n"
+        "Of a commit table (schema.table), fetch damaged and foreign files again from other sites; "
+        "that needs no Spark.",
         example="orders --dry-run",
         work="replica_jobs:repair",
         options=_REPAIR,
@@ -310,6 +312,7 @@ JOBS: dict[str, JobCommand] = {
     ),
     "verify": JobCommand(
         does="Recount the replica's signatures by full scan, with Spark, and compare the sites.\n\n"
+        "Of commit tables (schema.table) the node recounts the files, without Spark.\n\n"
         "With --compare, say from which position and in which table sites differ, by what they "
         "reported.",
         example="--url http://127.0.0.1:7070",

@@ -25,6 +25,11 @@ from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRe
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.verify.table_verification import (
+    commit_table_lines,
+    of_commit_tables,
+    verify_commit_tables,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +84,8 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     The result is a `RepairOutcome`, with the fields of an `ApplyOutcome` after a repair.
     """
     arguments = context.arguments
+    if of_commit_tables([arguments.table]):
+        return _repair_commit_table(context)
     if arguments.dry_run:
         outcome, applied = _diagnosed(context), None
     else:
@@ -94,6 +101,18 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         say("Copy it with `sparktxlog catch-up`, or repair it from this site's files with --local")
     wrong = outcome.found.way is not RepairWay.NOTHING
     return job.DIVERGED if wrong else job.OK, result
+
+
+def _repair_commit_table(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+    """Have the node recount a commit table, and fetch what is wrong from other sites."""
+    a = context.arguments
+    with closing(context.open_source()) as source:
+        (found,) = verify_commit_tables(
+            source, [a.table], repair=not a.dry_run, right=a.right or ""
+        )
+    say("\n".join(commit_table_lines([found])))
+    result = asdict(found) | {"sound": found.sound}
+    return job.OK if found.sound else job.DIVERGED, {"commit_table": result}
 
 
 def _diagnosed(context: job.JobContext) -> RepairOutcome:

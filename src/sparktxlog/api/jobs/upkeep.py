@@ -17,6 +17,7 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
+from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
     compare_sites,
@@ -25,10 +26,17 @@ from sparktxlog.worker.verify.comparing import (
 )
 from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+from sparktxlog.worker.verify.table_verification import (
+    CommitTableResult,
+    commit_table_lines,
+    of_commit_tables,
+    verify_commit_tables,
+)
 
 if TYPE_CHECKING:
     from sparktxlog.worker.commit_tables.table_upkeep import CommitTableUpkeep
     from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep
+    from sparktxlog.worker.replica.source import HttpLogSource
     from sparktxlog.worker.verify.verify import Verification
 
 
@@ -145,17 +153,21 @@ def _log_lines(log: Mapping[str, Any]) -> list[str]:
 class Verified:
     """The result of a recount of a site's rows, and of a comparison of its reports with others."""
 
-    #: None = not asked for.
+    #: None = not asked for, or there are no row tables here.
     counted: Verification | None
     compared: SiteComparison | None
     #: What follows from both, one sentence each.
     conclusions: list[str]
+    #: Recounts of commit tables.
+    commit_tables: tuple[CommitTableResult, ...] = ()
 
     @property
     def code(self) -> int:
         """The exit code."""
         counted, compared = self.counted, self.compared
         if (counted and not counted.sound) or (compared and not compared.equal):
+            return job.DIVERGED
+        if not all(table.sound for table in self.commit_tables):
             return job.DIVERGED
         return job.OK if compared is None or compared.complete else job.LAGGING
 
@@ -173,18 +185,34 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
         NotAppliedError: No worker has applied anything there yet (definite).
     """
     a, counted, compared = context.arguments, None, None
+    commit_tables: tuple[CommitTableResult, ...] = ()
+    named = of_commit_tables(a.table) if recount else []
     with closing(context.open_source()) as source:
         if a.compare:
             compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
-        if recount:
+        if recount and (named or not a.table):
+            commit_tables = verify_commit_tables(source, named)
+        rows = [name for name in a.table if name not in named] if recount else []
+        if recount and (rows or not named):
             lake = a.lake or source.info().lake_root
             with single_flight(lake, VERIFICATION):
-                spark = context.spark
-                from sparktxlog.worker.verify.verify import verify_replica
-
-                counted = verify_replica(spark, source, lake, a.table)
+                counted = _counted(context, source, lake, rows, optional=bool(commit_tables))
     said = [] if compared is None else conclusions(compared, counted)
-    return Verified(counted=counted, compared=compared, conclusions=said)
+    return Verified(
+        counted=counted, compared=compared, conclusions=said, commit_tables=commit_tables
+    )
+
+
+def _counted(
+    context: job.JobContext, source: HttpLogSource, lake: str, tables: list[str], *, optional: bool
+) -> Verification | None:
+    """Recount row tables; None = nothing was ever applied, and that may be so."""
+    if optional and read_state(lake) is None:
+        return None
+    spark = context.spark
+    from sparktxlog.worker.verify.verify import verify_replica
+
+    return verify_replica(spark, source, lake, tables)
 
 
 def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
@@ -192,9 +220,13 @@ def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     from sparktxlog.worker.verify.verify import recount_lines
 
     found = verified(context, recount=True)
-    assert found.counted is not None, "a job always recounts"
-    say("\n".join([*recount_lines(found.counted), *found.comparison_lines()]))
-    result = {"sound": found.counted.sound, **asdict(found.counted)}
+    counted = [] if found.counted is None else recount_lines(found.counted)
+    commits = commit_table_lines(found.commit_tables)
+    say("\n".join([*counted, *commits, *found.comparison_lines()]))
+    result = {} if found.counted is None else asdict(found.counted)
+    sound = found.counted is None or found.counted.sound
+    result["sound"] = sound and all(table.sound for table in found.commit_tables)
+    result["commit_tables"] = [asdict(table) for table in found.commit_tables]
     if found.compared is not None:
         result["comparison"] = found.compared.to_document(found.conclusions)
     return found.code, result

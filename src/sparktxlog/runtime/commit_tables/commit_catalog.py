@@ -60,6 +60,7 @@ from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
+from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
@@ -119,8 +120,10 @@ class CommitCatalog:
         self.giver = TableGiver(base, records, places, placer.versions, throttle)
         self.fetcher = TableFetcher(base, core.executor, fetcher, records, places)
         placer.on_missing, self.fetcher.on_fetched = self.fetcher.start, placer.look_again
+        #: Recounts and mends them.
+        self.recounts = TableRecounts(base, records, self.fetcher, places, placer.versions)
         #: What is shown of them.
-        self.overview = TableOverview(base, placer, self.fetcher)
+        self.overview = TableOverview(base, placer, self.fetcher, self.recounts)
         self.schemas = SchemaNames(
             base.state.values,
             core.executor,

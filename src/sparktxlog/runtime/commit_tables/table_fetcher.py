@@ -31,6 +31,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import VersionFiles
 from sparktxlog.runtime.commit.executor import Executor
@@ -97,7 +98,7 @@ class TableFetcher:
         self._fetcher = fetcher
         self._records = records
         self._places = places
-        self._staging = TableStaging(base.config.commit_table_dir, places)
+        self.staging = TableStaging(base.config.commit_table_dir, places)
         #: Called with the UUID of a table whose versions are in place.
         self.on_fetched: Callable[[str], None] = lambda uuid: None
         #: What is under way, by UUID.
@@ -117,6 +118,21 @@ class TableFetcher:
         """
         if not self._base.ending.is_set():
             self._tasks.start(uuid, partial(self._guarded, uuid, first, last))
+
+    async def mend(self, uuid: str, version: int, file: StagedFile) -> None:
+        """Put the right file of a placed version in its place; what was there is set aside.
+
+        Raises:
+            NotFoundError: No peer has it (definite).
+            TransportError: A peer that may have it cannot be asked, or did not send it.
+            StorageError: The disk fails.
+        """
+        links, wanted = tuple(self._base.links.values()), _Wanted(version, file)
+        if file.path == commit_file_name(version):
+            await self._get_commit(wanted, links, uuid)
+            await asyncio.to_thread(self.staging.publish, uuid, [(version, file)])
+        else:
+            await self._get_file(wanted, links, uuid)
 
     async def close(self) -> None:
         """Stop; what came is used after the next start."""
@@ -180,7 +196,7 @@ class TableFetcher:
         await self._all(get, brought, links, uuid, transfer)
         published = [(one.version, one.file) for one in commits]
         await self._records.keep(uuid, versions)
-        await asyncio.to_thread(self._staging.publish, uuid, published)
+        await asyncio.to_thread(self.staging.publish, uuid, published)
         _log.info(
             "commit table fetched",
             uuid=uuid,
@@ -234,13 +250,13 @@ class TableFetcher:
                 task.cancel()
 
     async def _get_commit(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await asyncio.to_thread(self._staging.finds_commit, uuid, wanted.file):
+        if await asyncio.to_thread(self.staging.finds_commit, uuid, wanted.file):
             return
-        place = self._staging.commit_file(uuid, wanted.file)
+        place = self.staging.commit_file(uuid, wanted.file)
         await self._receive(wanted, links, uuid, str(place.relative_to(self._places.store.root)))
 
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await asyncio.to_thread(self._staging.finds_file, uuid, wanted.file):
+        if await asyncio.to_thread(self.staging.finds_file, uuid, wanted.file):
             return
         await self._receive(wanted, links, uuid, f"{uuid}/{wanted.file.path}")
 
@@ -286,18 +302,18 @@ class TableFetcher:
         live = LiveFiles()
         for one in versions:
             assert one.commit_file is not None, "it was checked"
-            place = self._staging.commit_file(uuid, one.commit_file)
+            place = self.staging.commit_file(uuid, one.commit_file)
             try:
                 content = read_commit_file(self._places.read(str(place)))
             except StagedCommitError as error:
-                self._staging.drop(uuid)
+                self.staging.drop(uuid)
                 raise CorruptLogError(
                     f"its version {one.version} cannot be read: {error.message}"
                 ) from error
             named = {file.path for file in content.files if file.is_new}
             known = timestamps.get(one.version, content.timestamp)
             if named != {file.path for file in one.brought} or known != content.timestamp:
-                self._staging.drop(uuid)
+                self.staging.drop(uuid)
                 raise CorruptLogError(
                     f"its version {one.version} is another one than the log has: its timestamp is "
                     f"{content.timestamp}, expected is {known}; it names {len(named):,} files, its "

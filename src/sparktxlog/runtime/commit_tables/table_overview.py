@@ -11,6 +11,7 @@ from sparktxlog.model.answers import CommitTableLine, CommitTablesState, Operato
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
+from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation
 
 #: Most tables that a status lists, which is asked for often.
@@ -30,19 +31,36 @@ class SiteState(str, Enum):
 class TableOverview:
     """Combines what the owners of commit tables know; used on the event loop."""
 
-    def __init__(self, base: Foundation, placer: CommitPlacer, fetcher: TableFetcher) -> None:
+    def __init__(
+        self,
+        base: Foundation,
+        placer: CommitPlacer,
+        fetcher: TableFetcher,
+        recounts: TableRecounts,
+    ) -> None:
         self._base = base
         self._placer = placer
         self._fetcher = fetcher
+        self._recounts = recounts
 
     # -- warnings ----------------------------------------------------------------------------------
 
     def warnings(self) -> list[OperatorWarning]:
-        """Return the tables that are not placed, with what is done about each."""
-        return [
+        """Return the tables that are not placed or differ, with what is done about each."""
+        found: list[OperatorWarning] = [
             {"code": "commit-table-not-placed", "text": self._explained(uuid, error)}
             for uuid, error in self._placer.failures().items()
         ]
+        tables = self._base.master.commit_tables
+        for uuid in self._recounts.findings:
+            if (table := tables.get(uuid)) is not None:
+                text = f"{self._differs(uuid)}.  Run `sparktxlog repair {table.name}`."
+                found.append({"code": "commit-table-diverged", "text": text})
+        return found
+
+    def _differs(self, uuid: str) -> str:
+        first, *more = self._recounts.findings[uuid]
+        return f"{first.text}, and {len(more):,} more" if more else first.text
 
     def _explained(self, uuid: str, error: TxLogError) -> str:
         transfer = self._fetcher.transfers.get(uuid)
@@ -83,6 +101,8 @@ class TableOverview:
         return max(0, table.version - self._placer.versions.get(table.uuid, -1))
 
     def _state_of(self, table: CommitTable, failures: dict[str, TxLogError]) -> SiteState:
+        if table.uuid in self._recounts.findings:
+            return SiteState.DIVERGED
         if table.uuid in self._fetcher.transfers:
             return SiteState.FETCHING
         if table.uuid in failures:
@@ -94,8 +114,10 @@ class TableOverview:
     ) -> CommitTableLine:
         uuid, error = table.uuid, failures.get(table.uuid)
         transfer = self._fetcher.transfers.get(uuid)
-        plan = "up-to-date"
-        if state is not SiteState.IN_SYNC:
+        plan, reason = "up-to-date", None if error is None else self._explained(uuid, error)
+        if state is SiteState.DIVERGED:
+            plan, reason = "copy", self._differs(uuid)
+        elif state is not SiteState.IN_SYNC:
             # What a directory lacks comes from a peer; all else is in the payload store.
             plan = "copy" if error is not None and "first" in error.fields else "replay"
         return {
@@ -107,5 +129,5 @@ class TableOverview:
             "state": state.value,
             "plan": plan,
             "peer": None if transfer is None else transfer.peer or None,
-            "reason": None if error is None else self._explained(uuid, error),
+            "reason": reason,
         }

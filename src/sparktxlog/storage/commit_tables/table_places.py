@@ -253,6 +253,11 @@ class TablePlaces:
         except FileNotFoundError:
             return None
 
+    def versions(self, uuid: str) -> list[int]:
+        """Return the published versions, ascending."""
+        found = (path.stem for path in (self._root / uuid / _LOG).glob("*.json"))
+        return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal())
+
     def publish(self, uuid: str, version: int, source: str) -> set[Path]:
         """Publish a version, unless it is; return what has to be synced, as `place`.
 

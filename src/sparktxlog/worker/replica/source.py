@@ -29,6 +29,7 @@ from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 
@@ -194,6 +195,11 @@ class HttpLogSource(Http):
         """Have the node check all files of a range, and fetch damaged ones from other sites."""
         wanted = {"first": first, "last": last}
         return self._post(RepairedFiles, "/v1/worker/files", wanted, wait_s=_REPAIR_TIME_S)
+
+    def check_commit_table(self, request: CommitTableCheckRequest) -> CommitTableCheck:
+        """Have the node recount the next versions of a commit table, and mend them if asked."""
+        path = "/v1/worker/commit-tables/check"
+        return self._post(CommitTableCheck, path, request, wait_s=_REPAIR_TIME_S)
 
     def record_transfer(self, transfer: Transfer) -> None:
         """Send the record of a catch-up: estimated and actual time."""

@@ -1,0 +1,105 @@
+"""Verifies commit tables of a site, and repairs them: the node recounts their files, page by page.
+
+No Spark and no access to the files: digests say whether two sites have the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sparktxlog.model.table_checks import (
+    CommitTableCheckRequest,
+    CommitTableFinding,
+)
+from sparktxlog.worker.replica.source import HttpLogSource
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTableResult:
+    """Result of a recount of a commit table at a site."""
+
+    table: str
+    uuid: str
+    #: Versions up to this one were recounted, -1 = none is placed at the site.
+    version: int = -1
+    files: int = 0
+    size_bytes: int = 0
+    #: Sites whose records were compared, and why others were not.
+    compared_sites: tuple[str, ...] = ()
+    absent: tuple[tuple[str, str], ...] = ()
+    findings: tuple[CommitTableFinding, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong, or all that was is repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+
+def of_commit_tables(tables: Iterable[str]) -> list[str]:
+    """Return the names of commit tables among names of tables: they have a schema."""
+    return [name for name in tables if "." in name]
+
+
+def verify_commit_tables(
+    source: HttpLogSource, tables: Sequence[str] = (), *, repair: bool = False, right: str = ""
+) -> tuple[CommitTableResult, ...]:
+    """Have a node recount its commit tables and compare them with those of other sites.
+
+    Args:
+        tables: Only these; empty = all.
+        repair: Have it mend what it finds: files come from other sites.
+        right: With `repair`: the site that is right where sites contradict each other.
+
+    Raises:
+        UnknownTableError: There is no such table (definite).
+        TransportError: The node cannot be reached.
+    """
+    names = tables or [line["name"] for line in source.document("/v1/commit-tables")]
+    return tuple(_verified(source, name, repair=repair, right=right) for name in names)
+
+
+def _verified(source: HttpLogSource, table: str, *, repair: bool, right: str) -> CommitTableResult:
+    found: CommitTableResult | None = None
+    request = CommitTableCheckRequest(table=table, repair=repair, right=right)
+    while True:
+        page = source.check_commit_table(request)
+        found = found or CommitTableResult(table=page.table, uuid=page.uuid)
+        found = replace(
+            found,
+            version=page.checked,
+            files=found.files + page.files,
+            size_bytes=found.size_bytes + page.size_bytes,
+            compared_sites=page.compared or found.compared_sites,
+            absent=tuple(sorted(page.absent.items())) or found.absent,
+            findings=(*found.findings, *page.findings),
+        )
+        if page.checked >= page.placed:
+            return found
+        _logger.info(
+            "version %d of commit table %s is recounted",
+            page.checked,
+            table,
+            extra={"done": page.checked + 1, "total": page.placed + 1},
+        )
+        request = replace(request, after=page.checked)
+
+
+def commit_table_lines(found: Iterable[CommitTableResult]) -> list[str]:
+    """Return recounts as lines: one for each table, and one for each of its faults."""
+    lines = []
+    for table in found:
+        sites = ", ".join(table.compared_sites) or "no other site"
+        verdict = "sound" if table.sound else "DIFFERS"
+        lines.append(
+            f"{verdict:8}{table.table} version {table.version}: {table.files:,} files, "
+            f"{table.size_bytes:,} bytes; compared: {sites}"
+        )
+        lines += [f"        site {site} was not compared: {why}" for site, why in table.absent]
+        lines += [
+            f"        {'repaired: ' if one.repaired else ''}{one.text}" for one in table.findings
+        ]
+    return lines

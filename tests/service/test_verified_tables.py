@@ -1,0 +1,191 @@
+"""Commit tables are recounted from their files, compared among sites, and mended from peers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.local_nodes import until
+from tests.service.test_travelling_commits import Site, sites
+from tests.support.command_line import invoke
+
+from sparktxlog.errors import InvalidRequestError, UnknownTableError
+from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.table_checks import CommitTableCheckRequest, FileFault
+from sparktxlog.runtime.commit_tables import table_records
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.table_verification import (
+    CommitTableResult,
+    commit_table_lines,
+    verify_commit_tables,
+)
+
+T = "default.t"
+
+
+async def verified(site: Site, **how: Any) -> CommitTableResult:
+    """Verify the table of a site, as the command does."""
+
+    def run() -> tuple[CommitTableResult, ...]:
+        with closing(HttpLogSource(site.caller.node.config.master_url, None)) as source:
+            return verify_commit_tables(source, **how)
+
+    (found,) = await asyncio.to_thread(run)
+    return found
+
+
+def states_of(site: Site) -> tuple[str, list[str]]:
+    """Return state of the table in the status, and codes of the warnings."""
+    status = site.caller.node.status(tables=True)
+    (line,) = status["commit_tables"]["tables"]
+    return line["state"], [warning["code"] for warning in status["warnings"]]
+
+
+def test_damage_is_found_told_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Each answer has one version or two.
+    monkeypatch.setattr(table_records, "PAGE_FILES", 3)
+
+    async def main() -> None:
+        async with sites(tmp_path, "ABC") as (a, b, c):
+            removed = a.table.add(b"gone")
+            commit = a.table.stage(1, removed, a.table.add(b"one"))
+            assert (await a.caller.commit(a.table.update(commit)))[0] == 200
+            await a.write(2, {"remove": {"path": removed["add"]["path"]}})
+            await a.write(3)
+            await b.placed(3)
+            await c.placed(3)
+            sound = await verified(b)
+            assert sound.sound and sound.compared_sites == ("A", "C") and sound.absent == ()
+            assert (sound.version, sound.files) == (3, 9)
+            before = a.files()
+            assert b.files() == before
+            # A file of an old version that no reader needs may go; the others may not.
+            (b.directory / removed["add"]["path"]).unlink()
+            assert (await verified(b)).sound
+            records = b.caller.node.base.journal.read_version_files(b.table.table_id, -1, 9)
+            lost, changed = (records[v].brought[-1].path for v in (0, 2))
+            (b.directory / lost).unlink()
+            (b.directory / changed).write_bytes(b"swor")
+            b.table.published(3).write_bytes(b"{}")
+            b.table.published(4).write_bytes(b"foreign")
+            found = await verified(b, tables=[T])
+            assert [(one.version, one.file, one.fault) for one in found.findings] == [
+                (0, lost, FileFault.MISSING),
+                (2, changed, FileFault.CHANGED),
+                (3, commit_file_name(3), FileFault.CHANGED),
+                (4, commit_file_name(4), FileFault.FOREIGN),
+            ]
+            said = "\n".join(commit_table_lines([found]))
+            assert "DIFFERS default.t version 3" in said
+            assert f"version 2: file '{changed}' is changed at site B" in said
+            assert "version 4" in said and "is of no transaction" in said
+            assert states_of(b) == ("diverged", ["commit-table-diverged"])
+            assert states_of(a) == ("in-sync", [])
+            url = ("--url", b.caller.node.config.master_url)
+            for command in ("verify", "repair"):
+                asked = ("--table", T) if command == "verify" else (T, "--dry-run")
+                code = await asyncio.to_thread(invoke, monkeypatch, command, *asked, *url)
+                assert code == 4
+                shown = capsys.readouterr()
+                assert f"version 2: file '{changed}' is changed" in " ".join(
+                    f"{shown.out}{shown.err}".replace("│", " ").split()
+                )
+            mended = await verified(b, tables=[T], repair=True)
+            assert mended.sound and all(one.repaired for one in mended.findings)
+            assert [one.fault for one in mended.findings] == [one.fault for one in found.findings]
+            assert states_of(b) == ("in-sync", [])
+            del before[removed["add"]["path"]]
+            assert b.files() == before
+            aside = b.directory.parent / ".set-aside" / "replaced" / b.table.table_id
+            assert (aside / changed).read_bytes() == b"swor"
+            assert (aside / commit_file_name(4)).read_bytes() == b"foreign"
+            for command in (("verify", "--table", T, "--json"), ("repair", T)):
+                code = await asyncio.to_thread(invoke, monkeypatch, *command, *url)
+                assert code == 0, capsys.readouterr()
+            assert "sound" in capsys.readouterr().err
+            await b.write(4)
+
+    asyncio.run(main())
+
+
+def test_sites_that_contradict_each_other(tmp_path: Path) -> None:
+    """B was filled by hand, with a file that another version of the same size stands in."""
+
+    async def main() -> None:
+        async with sites(tmp_path, "ABC") as (a, b, c):
+            await a.write(1)
+            await b.placed(1)
+            await c.placed(1)
+            node, uuid = b.caller.node, b.table.table_id
+            records = node.base.journal.read_version_files(uuid, -1, 9)
+            path = records[1].brought[0].path
+            (b.directory / path).write_bytes(b"swor")
+            for table in ("ordered_commits", "version_files"):
+                node.base.journal._db.execute(f"DELETE FROM {table}")
+            found = await verified(b)
+            (one,) = found.findings
+            assert (one.version, one.file, one.fault) == (1, path, FileFault.CONTRADICTED)
+            assert one.sites.keys() == {"A", "B", "C"} and one.sites["A"] == one.sites["C"]
+            assert "site A is right" in one.text
+            assert (await verified(a)).sound, "the majority has it"
+            mended = await verified(b, repair=True)
+            assert [one.fault for one in mended.findings] == [
+                FileFault.CONTRADICTED,
+                FileFault.CHANGED,
+            ]
+            assert mended.sound
+            assert b.files() == a.files()
+            assert (await verified(b)).findings == ()
+
+    asyncio.run(main())
+
+
+def test_two_sites_need_somebody_who_says_which_one_is_right(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await a.write(1)
+            await b.placed(1)
+            node, uuid = b.caller.node, b.table.table_id
+            path = node.base.journal.read_version_files(uuid, 0, 1)[0].brought[0].path
+            (b.directory / path).write_bytes(b"swor")
+            for table in ("ordered_commits", "version_files"):
+                node.base.journal._db.execute(f"DELETE FROM {table}")
+            for repair in (False, True):
+                found = await verified(b, repair=repair)
+                assert [one.fault for one in found.findings] == [FileFault.CONTRADICTED]
+                assert "no majority" in found.findings[0].text and not found.sound
+            mended = await verified(b, repair=True, right="A")
+            assert mended.sound and b.files() == a.files()
+            check = node.catalog.recounts.check
+            with pytest.raises(InvalidRequestError, match="'X' is no site"):
+                await check(CommitTableCheckRequest(table=T, repair=True, right="X"))
+            with pytest.raises(UnknownTableError):
+                await check(CommitTableCheckRequest(table="default.u"))
+            await until(lambda: states_of(b) == ("in-sync", []))
+
+    asyncio.run(main())
+
+
+def test_what_no_peer_has_is_said(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await a.write(1)
+            await b.placed(1)
+            records = b.caller.node.base.journal.read_version_files(b.table.table_id, 0, 1)
+            path = records[0].brought[0].path
+            for site in (a, b):
+                (site.directory / path).unlink()
+            found = await verified(b, repair=True)
+            (one,) = found.findings
+            assert not one.repaired and not found.sound
+            assert one.text.endswith(
+                f"it cannot be repaired: no peer has file {path!r} of version 1"
+            )
+            assert states_of(b)[0] == "diverged"
+
+    asyncio.run(main())
