@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,7 +164,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
                 raise OSError(18, "Invalid cross-device link")
 
             with monkeypatch.context() as patched:
-                patched.setattr(table_adoption.os, "link", other_disk)
+                patched.setattr(table_adoption, "os", SimpleNamespace(link=other_disk))
                 with pytest.raises(InvalidRequestError, match="links are of one file system"):
                     await asyncio.to_thread(adopt, plain, lambda: 3, link, NAME)
                 copied = await asyncio.to_thread(
@@ -192,7 +193,14 @@ def test_a_table_waits_for_a_site_that_is_away(
         asked.append("create")
         return await create(catalog, *given)
 
+    check = CommitCatalog._check_first
+
+    def checked(catalog: CommitCatalog, *given: Any) -> Any:
+        asked.append("check")
+        return check(catalog, *given)
+
     monkeypatch.setattr(CommitCatalog, "create", counted)
+    monkeypatch.setattr(CommitCatalog, "_check_first", checked)
 
     async def main() -> None:
         async with some_of(tmp_path, {"A": ports["A"]}, ports) as (a,):
@@ -200,11 +208,12 @@ def test_a_table_waits_for_a_site_that_is_away(
                 await until(lambda: all(n.membership.joining.proven for n in (a, b)))
             link = CatalogLink(a.config.master_url)
             adopting = asyncio.create_task(asyncio.to_thread(adopt, plain, lambda: 3, link, NAME))
-            await until(lambda: len(asked) >= 3)
+            await until(lambda: asked.count("create") >= 3)
             assert not adopting.done()
             async with some_of(tmp_path, {"B": ports["B"]}, ports) as (b,):
                 done = await adopting
                 await until(lambda: done.uuid in b.base.master.commit_tables)
+            assert asked.count("check") == 1, "files are read once"
             assert [path.name for path in a.config.commit_table_dir.iterdir()] == [done.uuid]
 
     asyncio.run(main())

@@ -232,12 +232,22 @@ class CommitCatalog:
         full = f"{self.schemas.check(schema)}.{request.name}"
         if known is None:
             full = self._free(schema, request.name)
-            transaction_id = bytes.fromhex(uuid.replace("-", ""))
-            timestamp, files = await self._run(self._check_first, uuid, request, transaction_id)
-            await self._order(creating(transaction_id, uuid, full, timestamp, files=files))
+            await self._make_known(uuid, full, request)
         elif known.name != full:
             raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
         return await self.load(schema, request.name)
+
+    async def _make_known(self, uuid: str, name: str, request: CreateTableRequest) -> None:
+        """Order that a staged table is made; files that are on their way already stay there."""
+        transaction_id = bytes.fromhex(uuid.replace("-", ""))
+        first = await self._submits.repeated(
+            transaction_id, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
+        )
+        if first is not None:
+            _raise_if_rejected(first)
+            return
+        timestamp, files = await self._run(self._check_first, uuid, request, transaction_id)
+        await self._order(creating(transaction_id, uuid, name, timestamp, files=files))
 
     def _check_first(
         self, uuid: str, request: CreateTableRequest, transaction_id: bytes

@@ -17,6 +17,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 
@@ -43,6 +44,8 @@ INCOMING = ".incoming"
 
 #: Verified files that are remembered, so that a second check costs one stat.
 _REMEMBERED = 65_536
+#: More files than these are taken in by several threads.
+_FEW_FILES, _PARALLEL_FILES = 8, 8
 
 _Mark = tuple[int, int, int]
 
@@ -150,7 +153,15 @@ class LocalPayloadStore(PayloadStore):
             DiskFullError, StorageError: Some may not be taken in.
         """
         paths = {relative: Path(self.path(relative)) for relative in sources}
-        files = [self._taken_in(relative, paths[relative], sources[relative]) for relative in paths]
+
+        def taken_in(relative: str) -> StagedFile:
+            return self._taken_in(relative, paths[relative], sources[relative])
+
+        if len(paths) > _FEW_FILES:  # each waits for the disk
+            with ThreadPoolExecutor(_PARALLEL_FILES, "taking-in") as threads:
+                files = list(threads.map(taken_in, paths))
+        else:
+            files = list(map(taken_in, paths))
         with storing(self.root):
             # The names of all files, with one sync of each directory.
             sync_parents(paths.values(), self.root)
