@@ -1,7 +1,7 @@
 """Commits to commit tables without Spark: what the node and the log alone take.
 
 A writer stages a commit of one small file, asks its node for the next version, and, if another one
-has it, reads the table and asks for the one after.
+has it, reads the table and asks for the one after.  Nodes are processes, as everywhere here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from benchmarks.results import Figure, at_least, at_most, informing
 
 TABLES = 100
 WRITERS = 8
+SITES = "ABC"
+#: Bytes of a file.
+FILE_BYTES = 4_000
+#: Seconds between two looks whether a version is placed at another site.
+_LOOK_S = 0.001
 
 
 class _Writer:
@@ -41,7 +47,7 @@ class _Writer:
     async def commit(self) -> None:
         """Commit once, however often that takes."""
         begin = time.perf_counter()
-        add = self._table.add()
+        add = self._table.add(bytes(FILE_BYTES))
         while True:
             version = self.version + 1
             body = self._table.update(self._table.stage(version, add, timestamp=BEGIN + version))
@@ -52,10 +58,39 @@ class _Writer:
                 if answer.status != 409:
                     raise RuntimeError(f"{answer.status}: {await answer.text()}")
             self.lost += 1
-            loaded = await _answer(self._session.get(self._url + self._path))
-            self.version = int(loaded["latest-table-version"])
+            self.version = await self.newest()
         self.commits += 1
         self.latencies.append(time.perf_counter() - begin)
+
+    async def newest(self) -> int:
+        """Return the newest version that the node shows."""
+        loaded = await _answer(self._session.get(self._url + self._path))
+        return int(loaded["latest-table-version"])
+
+    async def commit_until(self, end: float) -> None:
+        while time.perf_counter() < end:
+            await self.commit()
+
+    async def at(self, url: str) -> _Writer:
+        """Return a writer of the same table at another site, once it is placed there."""
+        while True:
+            async with self._session.get(url + self._path) as answer:
+                if answer.status == 200:
+                    location = (await answer.json())["metadata"]["location"]
+                    break
+            await asyncio.sleep(_LOOK_S)
+        directory = Path(location.removeprefix("file:"))
+        return _Writer(
+            self._session, url, replace(self._table, directory=directory, location=location)
+        )
+
+    async def visible(self, version: int) -> None:
+        """Wait until the node shows a version; who asks too early waits at the directory."""
+        published = self._table.published(version)
+        while not published.exists():
+            await asyncio.sleep(_LOOK_S)
+        while await self.newest() < version:
+            await asyncio.sleep(_LOOK_S)
 
 
 async def _answer(request: Any) -> dict[str, Any]:
@@ -71,21 +106,22 @@ async def _made(session: aiohttp.ClientSession, url: str) -> StagedTable:
     return StagedTable.of(await _answer(session.post(url + path, json={"name": "staged"})))
 
 
-async def _measure(urls: Sequence[str], commits: int) -> list[Figure]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        writers = [_Writer(session, urls[0], await _made(session, urls[0])) for _ in range(TABLES)]
+async def _measure(cluster: Cluster, commits: int) -> list[Figure]:
+    url = cluster.urls["A"]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        writers = [_Writer(session, url, await _made(session, url)) for _ in range(TABLES)]
         for writer in writers:
             await writer.create()
         alone = writers[0]
         for _ in range(commits):
             await alone.commit()
         latencies = sorted(alone.latencies)
-        begin = time.perf_counter()
+        number, cpu, begin = TABLES * (commits // 10), cluster.cpu_seconds("A"), time.perf_counter()
         await asyncio.gather(*(_many(writer, commits // 10) for writer in writers))
-        over_all = TABLES * (commits // 10) / (time.perf_counter() - begin)
-        table = await _made(session, urls[0])
-        rivals = [_Writer(session, urls[0], table) for _ in range(WRITERS)]
+        over_all = number / (time.perf_counter() - begin)
+        cpu = (cluster.cpu_seconds("A") - cpu) / number
+        table = await _made(session, url)
+        rivals = [_Writer(session, url, table) for _ in range(WRITERS)]
         await rivals[0].create()
         begin = time.perf_counter()
         await asyncio.gather(*(_many(writer, commits // WRITERS) for writer in rivals))
@@ -95,13 +131,48 @@ async def _measure(urls: Sequence[str], commits: int) -> list[Figure]:
         at_most("commit tables: a commit of one writer, p50", p50, "ms", 30),
         informing("commit tables: the same, p99", p99, "ms"),
         at_least(f"commit tables: commits over {TABLES} tables", over_all, "commits/s", 500),
-        at_least(f"commit tables: one table, {WRITERS} writers", rate, "commits/s", 100),
-        informing(
-            "commit tables: the same, lost attempts for a commit",
-            sum(rival.lost for rival in rivals) / sum(rival.commits for rival in rivals),
-            "",
-        ),
+        informing("commit tables: the same, CPU of the node for a commit", 1e3 * cpu, "ms"),
+        informing(f"commit tables: one table, {WRITERS} writers", rate, "commits/s"),
+        informing("commit tables: the same, lost attempts for a commit", _lost(rivals), ""),
     ]
+
+
+async def _measure_sites(cluster: Cluster, commits: int) -> list[Figure]:
+    """One table: first one site writes and another one looks, then all sites write."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        url, *others = cluster.urls.values()
+        first = _Writer(session, url, await _made(session, url))
+        await first.create()
+        sites = [first, *[await first.at(other) for other in others]]
+        latencies: list[float] = []
+        for _ in range(commits):
+            begin = time.perf_counter()
+            await asyncio.gather(first.commit(), sites[1].visible(first.version + 1))
+            latencies.append(time.perf_counter() - begin)
+        told = sorted(first.latencies)[commits // 2]
+        cpu = {name: cluster.cpu_seconds(name) for name in SITES}
+        for site in sites:
+            site.commits = site.lost = 0
+            site.version = await site.newest()
+        begin = time.perf_counter()
+        await asyncio.gather(*(site.commit_until(begin + commits / 20) for site in sites))
+        await asyncio.gather(*(site.visible(max(one.version for one in sites)) for site in sites))
+        number, seconds = sum(site.commits for site in sites), time.perf_counter() - begin
+        used = sum(cluster.cpu_seconds(name) - cpu[name] for name in SITES) / number
+    visible = 1e3 * sorted(latencies)[commits // 2]
+    least = min(site.commits for site in sites) / number
+    return [
+        informing("commit tables, three sites: a commit at A, p50", 1e3 * told, "ms"),
+        at_most("commit tables, three sites: at A to visible at B, p50", visible, "ms", 60),
+        at_least("commit tables, three sites: one table", number / seconds, "commits/s", 100),
+        at_least("commit tables, three sites: least share of a site", 100 * least, "%", 20),
+        informing("commit tables, three sites: lost attempts for a commit", _lost(sites), ""),
+        informing("commit tables, three sites: CPU of all nodes for a commit", 1e3 * used, "ms"),
+    ]
+
+
+def _lost(writers: Sequence[_Writer]) -> float:
+    return sum(one.lost for one in writers) / sum(one.commits for one in writers)
 
 
 async def _many(writer: _Writer, commits: int) -> None:
@@ -110,9 +181,12 @@ async def _many(writer: _Writer, commits: int) -> None:
 
 
 def run(short: bool) -> list[Figure]:
-    """Measure at one node without peers."""
-    with (
-        tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
-        Cluster(Path(directory), "A") as cluster,
-    ):
-        return asyncio.run(_measure([cluster.urls["A"]], 40 if short else 400))
+    """Measure at one node without peers, then at three."""
+    found: list[Figure] = []
+    for names, measure in (("A", _measure), (SITES, _measure_sites)):
+        with (
+            tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
+            Cluster(Path(directory), names) as cluster,
+        ):
+            found += asyncio.run(measure(cluster, 40 if short else 400))
+    return found

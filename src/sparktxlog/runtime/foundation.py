@@ -76,12 +76,21 @@ class Foundation:
     readers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="journal-reader")
     )
+    #: Runs work on files of commit tables.  Most of the time it waits for the disk, which brings
+    #: the files of many threads down at once.
+    filers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(32, thread_name_prefix="table-files")
+    )
     #: Links to the other nodes, by id; `Membership` fills it.
     links: dict[str, PeerLink] = field(default_factory=dict)
 
     def run_blocking(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run a blocking read in the readers' threads."""
         return self.loop.run_in_executor(self.readers, work, *args)
+
+    def run_on_files(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run blocking work on files of commit tables in threads of its own."""
+        return self.loop.run_in_executor(self.filers, work, *args)
 
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""

@@ -230,6 +230,7 @@ class Node:
             await self._session.close()
         self.core.close()
         self.base.readers.shutdown(wait=True)
+        self.base.filers.shutdown(wait=True)
         self.base.journal.close()
         _log.info("stopped", node=self.config.node_id)
 

@@ -189,12 +189,16 @@ class RunFetcher:
         files = manifest.staged_files
         if not files:
             return
-        transfers = [asyncio.ensure_future(self.get_file(link, file)) for file in files]
+        transfers = [
+            asyncio.ensure_future(self.get_file(link, file, named=False)) for file in files
+        ]
         try:
             await asyncio.gather(*transfers)
         finally:
             for transfer in transfers:
                 transfer.cancel()
+        # Before the core learns that the run is held: the files' bytes are durable already.
+        await self._in_thread(self._payloads.sync_names, [file.path for file in files])
 
     async def get_file(
         self,
@@ -203,12 +207,14 @@ class RunFetcher:
         *,
         into: LocalPayloadStore | None = None,
         source: str = "",
+        named: bool = True,
     ) -> None:
         """Get one file from a peer, unless a good copy is here.
 
         Args:
             into: Where it is kept; default: the payload store.
             source: Target of the request, without query; default: the peer's payload store.
+            named: False: its name is not durable yet; the bytes are.
 
         Raises:
             TransportError: The peer cannot be reached, or has no good copy.
@@ -217,7 +223,8 @@ class RunFetcher:
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._in_thread(self._receive, link, file, into or self._payloads, source)
+                store = into or self._payloads
+                await self._in_thread(self._receive, link, file, store, source, named)
             except StaleSessionError:
                 link.greet_again()
             except (TransportError, ManifestMismatchError):
@@ -228,7 +235,12 @@ class RunFetcher:
         raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
 
     def _receive(
-        self, link: PeerLink, file: StagedFile, store: LocalPayloadStore, source: str
+        self,
+        link: PeerLink,
+        file: StagedFile,
+        store: LocalPayloadStore,
+        source: str,
+        named: bool,
     ) -> None:
         """Fetch one file, in a thread, unless a good copy is here."""
         if store.has(file):
@@ -241,7 +253,7 @@ class RunFetcher:
         offset = store.received_bytes(file)
         # All bytes may be here but unverified, if the node died before it put the file in place.
         rest = link.stream(file, offset, source) if offset < file.size_bytes else ()
-        store.receive(file, rest, offset)
+        store.receive(file, rest, offset, named=named)
 
 
 def _is_missing(error: TxLogError) -> bool:

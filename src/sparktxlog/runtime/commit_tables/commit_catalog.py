@@ -478,7 +478,7 @@ class CommitCatalog:
         return receipt
 
     async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
-        found: _T = await asyncio.to_thread(work, *args)
+        found: _T = await self._base.run_on_files(work, *args)
         return found
 
 

@@ -178,7 +178,7 @@ class CommitPlacer:
                 # The names in the tables' directories, each directory once for all versions.  The
                 # bytes are durable: they are those of the payload store.  If somebody else wrote
                 # the same bytes first, then those.
-                await asyncio.to_thread(self._places.sync, paths)
+                await self._base.run_on_files(self._places.sync, paths)
             except TxLogError as error:
                 for uuid, one in taken.items():
                     self._fail(uuid, error)
@@ -263,11 +263,11 @@ class CommitPlacer:
             commit = known.get(following)
             if commit is not None and commit.files:
                 await self._whole(commit)
-                step = await asyncio.to_thread(self._place, commit, state)
+                step = await self._base.run_on_files(self._place, commit, state)
             else:
                 later = (v for v, one in known.items() if one.files and v > following)
                 until = min(later, default=version + 1)
-                step = await asyncio.to_thread(self._found, uuid, state, until - 1, known)
+                step = await self._base.run_on_files(self._found, uuid, state, until - 1, known)
             state = step[0]
             self._note(uuid, *step)
         self._states[uuid] = state

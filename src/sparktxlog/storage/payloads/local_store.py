@@ -16,7 +16,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -67,14 +67,27 @@ class LocalPayloadStore(PayloadStore):
         self._verified: dict[Path, tuple[_Mark, str, float]] = {}
 
     def path(self, relative: str) -> str:
-        absolute = self.root / check_relative_path(relative)
-        if relative.split("/", 1)[0] == INCOMING or absolute.resolve() != absolute:
+        parts = check_relative_path(relative).split("/")
+        if parts[0] == INCOMING or self._crosses_link(parts):
             raise InvalidNameError(
                 f"{relative[:140]!r} leaves the payload store or crosses a link",
                 hint="Stage plain files below the payload store; links are refused.",
                 value=relative[:140],
             )
-        return str(absolute)
+        return f"{self.root}/{relative}"
+
+    def _crosses_link(self, parts: Sequence[str]) -> bool:
+        """Return whether a part of a path below the root is a link; the root itself has none."""
+        place = str(self.root)
+        for part in parts:
+            place = f"{place}/{part}"
+            try:
+                status = os.lstat(place)
+            except OSError:
+                return False  # it is not there, and so nothing below it
+            if stat.S_ISLNK(status.st_mode):
+                return True
+        return False
 
     def verify(self, file: StagedFile) -> None:
         path = Path(self.path(file.path))
@@ -97,7 +110,9 @@ class LocalPayloadStore(PayloadStore):
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
 
-    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+    def receive(
+        self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0, *, named: bool = True
+    ) -> None:
         final = Path(self.path(file.path))
         partial = self._partial(file)
         with storing(partial):
@@ -122,8 +137,13 @@ class LocalPayloadStore(PayloadStore):
                 os.fsync(target.fileno())
                 final.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(final)
-                sync_parents([final], self.root)
+                if named:
+                    sync_parents([final], self.root)
         self._remember(final, self._mark(file, final), file.digest)
+
+    def sync_names(self, relatives: Iterable[str]) -> None:
+        with storing(self.root):
+            sync_parents([self.path(relative) for relative in relatives], self.root)
 
     def received_bytes(self, file: StagedFile) -> int:
         try:

@@ -45,10 +45,15 @@ class PayloadStore(FileSink, Protocol):
     def has(self, file: StagedFile) -> bool:
         """Return whether the file was verified before, or is here with its size."""
 
-    def receive(self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0) -> None:
+    def receive(
+        self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0, *, named: bool = True
+    ) -> None:
         """Write, verify, fsync and put in place a file fetched from a peer; resumes at offset.
 
         If `chunks` raises, received bytes are kept for a later call.
+
+        Args:
+            named: False: **after calling** for several files call `sync_names` for all of them.
 
         Raises:
             ManifestMismatchError: The received bytes are another file; none are kept (definite).
@@ -56,6 +61,9 @@ class PayloadStore(FileSink, Protocol):
             BusyError: Another transfer of the same file is under way (definite).
             DiskFullError: No space left; received bytes are kept (definite).
         """
+
+    def sync_names(self, relatives: Iterable[str]) -> None:
+        """Bring the names of files to the disk, each directory once."""
 
     def received_bytes(self, file: StagedFile) -> int:
         """Return how many bytes of an interrupted transfer are here, to resume there."""

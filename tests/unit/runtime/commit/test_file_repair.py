@@ -61,7 +61,7 @@ def peer(name: str, *, up: bool = True, holds: bool = True) -> Origin:
     found: Any = Origin(RUN)
     found.node_id, found.up, found.reason = name, up, "silent"
     if not holds:
-        found.stream = lambda file, offset: iter([bytes(len(CONTENT))])
+        found.stream = lambda file, offset, source: iter([bytes(len(CONTENT))])
     return found
 
 

@@ -40,7 +40,7 @@ class Origin:
             raise self.failure
         return self.payload
 
-    def stream(self, file: StagedFile, offset: int) -> Iterator[bytes]:
+    def stream(self, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
         if offset >= len(CONTENT):
             raise TransportError("answered 416")  # as a real peer does
         self.offsets.append(offset)
