@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,20 +24,35 @@ def sync_file(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def sync_or_rewrite(path: str | Path) -> None:
+    """As `sync_file`; after a failure the bytes are there to be written by the next attempt."""
+    try:
+        sync_file(path)
+    except OSError:
+        with suppress(OSError), open(path, "r+b") as file:
+            _write_again(file)
+        raise
+
+
 def rewrite_file(path: str | Path) -> None:
     """Write a file's bytes again in their place, and bring them to the disk.
 
     After a failed fsync the system may treat unwritten pages as written; this writes them.
     """
     with open(path, "r+b") as file:
-        position = 0
-        while block := file.read(_BLOCK_BYTES):
-            file.seek(position)
-            position += file.write(block)
-            # A buffered file must be positioned between reading and writing.
-            file.seek(position)
-        file.flush()
+        _write_again(file)
         os.fsync(file.fileno())
+
+
+def _write_again(file: BinaryIO) -> None:
+    """Write a file's bytes in their place."""
+    position = 0
+    while block := file.read(_BLOCK_BYTES):
+        file.seek(position)
+        position += file.write(block)
+        # A buffered file must be positioned between reading and writing.
+        file.seek(position)
+    file.flush()
 
 
 def sync_directory(path: str | Path) -> None:

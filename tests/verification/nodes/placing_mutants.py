@@ -63,19 +63,13 @@ PLACING: Mapping[str, Patch] = {
     ),
     "takes-in-without-a-sync": Patch(
         path=_STORE,
-        old="                os.fsync(content.fileno())\n        return StagedFile(",
+        old="            sync_or_rewrite(path)\n        return StagedFile(",
         new="        return StagedFile(",
     ),
     "settles-without-a-sync": Patch(
         path=_PLACER,
         old="                await self._base.run_on_files(self._places.sync, paths)\n",
         new="                await asyncio.sleep(0)\n",
-    ),
-    "trusts-a-copy": Patch(
-        path=_PLACER,
-        old="        return state, unsynced | self._places.found(\n"
-        "            uuid, range(first, last + 1), live.needed.values()\n        )\n",
-        new="        return state, unsynced\n",
     ),
 }
 

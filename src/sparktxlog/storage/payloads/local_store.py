@@ -34,7 +34,7 @@ from sparktxlog.storage.durability import (
     replace_file,
     storage_error,
     storing,
-    sync_file,
+    sync_or_rewrite,
     sync_parents,
 )
 from sparktxlog.storage.parquet_files import count_rows
@@ -98,7 +98,7 @@ class LocalPayloadStore(PayloadStore):
             return
         with storing(path):
             _check_file(file, path)
-            sync_file(path)
+            sync_or_rewrite(path)
             sync_parents([path], self.root)
         self._remember(path, mark, file.digest)
 
@@ -134,7 +134,7 @@ class LocalPayloadStore(PayloadStore):
                 partial.unlink()
                 raise
             with storing(final):
-                os.fsync(target.fileno())
+                sync_or_rewrite(partial)
                 final.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(final)
                 if named:
@@ -200,15 +200,15 @@ class LocalPayloadStore(PayloadStore):
             with path.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
                 size = os.fstat(content.fileno()).st_size
-                # The bytes: also those of the file in the table, which is the same one.
-                os.fsync(content.fileno())
+            # The bytes: also those of the file in the table, which is the same one.
+            sync_or_rewrite(path)
         return StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
 
     def sync(self, relatives: Iterable[str]) -> None:
         paths = [self.path(relative) for relative in relatives]
         with storing(self.root):
             for path in paths:
-                sync_file(path)
+                sync_or_rewrite(path)
             sync_parents(paths, self.root)
 
     def _fill(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from sparktxlog.errors import (
     InvalidNameError,
     ManifestMismatchError,
     PayloadStoreError,
+    StorageError,
 )
 from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
 
@@ -168,3 +171,42 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
         store.verify(file)
     with pytest.raises(InvalidNameError):
         store.take_in({"../x": source})
+
+
+@pytest.mark.parametrize("act", ["verify", "receive", "take_in"])
+def test_what_could_not_be_synced_is_written_again(
+    store: LocalPayloadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """The system may treat pages as written whose fsync failed; the next fsync brings nothing."""
+    content, source = parquet_bytes(), tmp_path / "source"
+    source.write_bytes(content)
+    file = staged_of(NAME, content)
+    if act == "verify":
+        store.write_file(NAME, content)
+    acts = {
+        "verify": lambda: store.verify(file),
+        "receive": lambda: store.receive(
+            file, [content[store.received_bytes(file) :]], store.received_bytes(file)
+        ),
+        "take_in": lambda: store.take_in({NAME: source}),
+    }
+    sync, dirty = os.fsync, dict[int, bool]()
+
+    def fails(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if status.st_ino not in dirty:
+            os.utime(descriptor, ns=(1, 1))
+            dirty[status.st_ino] = True
+            raise OSError(errno.EIO, "cannot be written")
+        # It was written to since.
+        assert status.st_mtime_ns != 1
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(StorageError):
+        acts[act]()
+    acts[act]()
+    assert list(dirty.values()) == [True]
+    assert Path(store.path(NAME)).read_bytes() == content
