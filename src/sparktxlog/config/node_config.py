@@ -108,6 +108,11 @@ class NodeConfig:
         "Directory of commit tables (docs/catalog.md), shared by node and Spark executors; "
         "default: data-dir/commit_tables."
     )
+    plain_table_dir: Path | None = Setting(_path)(
+        "Directory in which the node keeps a plain Delta table for each commit table, as "
+        "schema/table, for readers without a catalog; best on the file system of commit-table-dir, "
+        "else all files are copied. Default: none."
+    )
     payload_dir: Path = Setting(_path)(
         "Payload store, shared by node and Spark executors; default: data-dir/payloads."
     )

@@ -32,6 +32,7 @@ class InfoAnswer(TypedDict):
     payload_root: str
     lake_root: str
     commit_table_root: str
+    plain_table_root: str | None
     log_root: str
     backup_dir: str | None
     replication_compression: bool

@@ -160,6 +160,7 @@ class Node:
             self._run("log time", self._log_time.watch())
             self._run("placing commits", self.catalog.placer.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
+            self._run("following commit tables", self.catalog.plain.watch())
         self._session = self._open_session()
         self.membership.start(self._session)
         if publishes:
@@ -292,6 +293,9 @@ class Node:
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
             "commit_table_root": str(config.commit_table_dir),
+            "plain_table_root": None
+            if config.plain_table_dir is None
+            else str(config.plain_table_dir),
             "log_root": str(config.data_dir / "log"),
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
             "replication_compression": config.replication_compression,

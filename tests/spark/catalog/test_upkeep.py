@@ -11,22 +11,39 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
-from tests.spark.api.nodes import RunningNode
+from tests.spark.api.nodes import RunningNode, start_node
 from tests.spark.catalog.conftest import TOKEN, catalogs
 from tests.support.delta_writer import path_of
+from tests.support.node_processes import wait_until
 
 from sparktxlog.api.jobs import job
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
-from sparktxlog.storage.commit_tables.plain_twin import make_plain_twin, stage_twin_commit
+from sparktxlog.storage.commit_tables.plain_twin import (
+    make_plain_twin,
+    stage_twin_commit,
+    twin_version,
+)
 from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.commit_tables import table_upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node that keeps plain tables, too."""
+    directory = tmp_path_factory.mktemp("node")
+    plain = f'plain-table-dir = "{directory / "plain"}"'
+    running = start_node(directory, f'client-token = "{TOKEN}"', plain)
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +67,26 @@ def place_of(found: dict[str, Any]) -> Path:
 
 def rows(session: SparkSession, query: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in session.sql(query).collect())
+
+
+def test_a_reader_without_a_catalog_sees_the_same_rows(tx: SparkSession, node: RunningNode) -> None:
+    tx.sql("CREATE TABLE tx.default.p (id BIGINT, v STRING) USING delta")
+    tx.sql("INSERT INTO tx.default.p VALUES (1, 'a'), (2, 'b')")
+    path = node.directory / "plain" / "default" / "p"
+    wait_until(lambda: twin_version(path) == 1, what="version 1 of the plain table")
+    before = DeltaTable(str(path)).to_pandas()
+    assert sorted(before.itertuples(index=False, name=None)) == [(1, "a"), (2, "b")]
+    tx.sql("DELETE FROM tx.default.p WHERE id = 2")  # by a deletion vector
+    wait_until(lambda: twin_version(path) == 2, what="version 2 of the plain table")
+    found = QueryBuilder().register("p", DeltaTable(str(path))).execute("SELECT id, v FROM p")
+    assert pa.table(found.read_all()).to_pylist() == [{"id": 1, "v": "a"}]
+    assert rows(tx, f"SELECT * FROM delta.`{path}`") == [(1, "a")]
+    # A checkpoint that delta-rs makes, as the node does now and then, has the deletion vectors.
+    DeltaTable(str(path)).create_checkpoint()
+    for version in (0, 1):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    forget_log(tx, path)
+    assert rows(tx, f"SELECT * FROM delta.`{path}`") == [(1, "a")]
 
 
 def test_a_commit_on_a_twin_becomes_one_of_the_table(
@@ -157,6 +194,8 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     assert made is not None and made.version == 4
     assert "catalogManaged" in made.path.read_text()
 
+    plain = node.directory / "plain" / "default" / "v"
+    wait_until(lambda: twin_version(plain) == 4, what="version 4 of the plain table")
     # A month later: old files go, and a log that begins with the checkpoint says all.
     month = time.time_ns() + 30 * 86_400 * 10**9
     monkeypatch.setattr(table_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
@@ -164,7 +203,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     assert maintained["failed"] == ""
     assert maintained["vacuumed_files"] >= 6
     assert maintained["staged_commits"] >= 4
-    assert len([*table.glob("*.parquet")]) == 1
+    assert len([*table.glob("*.parquet")]) == len([*plain.glob("*.parquet")]) == 1
     for version in range(4):
         (log / f"{version:020}.json").unlink()
     forget_log(tx, table)

@@ -36,7 +36,7 @@ from sparktxlog.worker.verify.table_verification import (
 if TYPE_CHECKING:
     from sparktxlog.worker.commit_tables.table_upkeep import CommitTableUpkeep
     from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep
-    from sparktxlog.worker.replica.source import HttpLogSource
+    from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
     from sparktxlog.worker.verify.verify import Verification
 
 
@@ -61,7 +61,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         tables: list[TableUpkeep] = []
         commit_tables: list[CommitTableUpkeep] = []
         if not (a.no_optimize and a.no_vacuum):
-            tables, commit_tables = _maintain_tables(context, lake, info.commit_table_root)
+            tables, commit_tables = _maintain_tables(context, lake, info)
         removed: list[Removal] = []
         if unwanted.anything:
             with single_flight(lake):
@@ -82,7 +82,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def _maintain_tables(
-    context: job.JobContext, lake: str, root: str
+    context: job.JobContext, lake: str, info: NodeInfo
 ) -> tuple[list[TableUpkeep], list[CommitTableUpkeep]]:
     """Maintain the row tables of a replica, and the commit tables of the site."""
     from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
@@ -102,7 +102,7 @@ def _maintain_tables(
     tables: list[TableUpkeep] = []
     commit_tables: list[CommitTableUpkeep] | None = None
     if of_commits or not a.tables:
-        commit_tables = _maintain_commit_tables(context, root, replace(wanted, tables=of_commits))
+        commit_tables = _maintain_commit_tables(context, info, replace(wanted, tables=of_commits))
     if of_rows or not a.tables:
         try:
             with single_flight(lake):
@@ -114,19 +114,23 @@ def _maintain_tables(
 
 
 def _maintain_commit_tables(
-    context: job.JobContext, root: str, wanted: Upkeep
+    context: job.JobContext, info: NodeInfo, wanted: Upkeep
 ) -> list[CommitTableUpkeep]:
     from sparktxlog.http.catalog_link import CatalogLink
     from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
 
     with closing(CatalogLink(context.arguments.url, token=client_token())) as link:
         tables = link.tables()
-        if not Path(root).is_dir():
+        root = Path(info.commit_table_root)
+        plain = None if info.plain_table_root is None else Path(info.plain_table_root)
+        if not root.is_dir():
             if tables:
                 say(f"commit tables are left as they are: {root} is not on this machine")
             return []
         with single_flight(root):
-            keeper = CommitTableKeeper(lambda: context.spark, link, Path(root), wanted, say)
+            keeper = CommitTableKeeper(
+                lambda: context.spark, link, root, wanted, say, plain_root=plain
+            )
             done = keeper.maintain(tables)
             for directory in keeper.remove_unused(tables) if wanted.vacuum else ():
                 said = "would be removed" if wanted.dry_run else "removed"

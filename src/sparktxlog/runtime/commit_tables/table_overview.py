@@ -10,6 +10,7 @@ from sparktxlog.errors import TxLogError
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
+from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation
@@ -37,11 +38,13 @@ class TableOverview:
         placer: CommitPlacer,
         fetcher: TableFetcher,
         recounts: TableRecounts,
+        plain: PlainTables,
     ) -> None:
         self._base = base
         self._placer = placer
         self._fetcher = fetcher
         self._recounts = recounts
+        self._plain = plain
 
     # -- warnings ----------------------------------------------------------------------------------
 
@@ -56,7 +59,7 @@ class TableOverview:
             if (table := tables.get(uuid)) is not None:
                 text = f"{self._differs(uuid)}.  Run `sparktxlog repair {table.name}`."
                 found.append({"code": "commit-table-diverged", "text": text})
-        return found
+        return [*found, *self._plain.warnings()]
 
     def _differs(self, uuid: str) -> str:
         first, *more = self._recounts.findings[uuid]

@@ -46,7 +46,7 @@ from sparktxlog.storage.durability import (
 
 #: The feature that a twin lacks, among those of readers and of writers.
 CATALOG_MANAGED = "catalogManaged"
-_FEATURES = ("readerFeatures", "writerFeatures")
+FEATURES = ("readerFeatures", "writerFeatures")
 _VERSION = re.compile(r"([0-9]{20})\.json")
 
 
@@ -104,7 +104,7 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
             first = base.version  # Delta asks its commit file for the timestamp
             added[first] = list(live.needed.values())
         for number in range(first, version + 1):
-            raw = _published(table, number)
+            raw = published(table, number)
             content = read_commit_file(raw)
             if content.protocol is not None:
                 rewritten[number] = raw
@@ -112,7 +112,7 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
                 live.follow(content)
                 added[number] = list(content.files)
             for file in added[number]:
-                if not _linked(table / file.path, twin / file.path):
+                if not link_present(table / file.path, twin / file.path):
                     missing[file.path] = number
                 linked.append(twin / file.path)
         # What no reader of the newest version needs may be vacuumed.
@@ -130,7 +130,7 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
         for number in range(first, version + 1):
             target = twin / commit_file_name(number)
             if number in rewritten:
-                place = _write_new(target, _without_feature(rewritten[number]))
+                place = write_new(target, _without_feature(rewritten[number]))
             else:
                 place = link_new(table / commit_file_name(number), target)
             if place is Linked.OTHER:
@@ -165,7 +165,7 @@ def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
         DiskFullError, StorageError: It may be staged in part; try again.
     """
     with storing(twin):
-        raw = _published(twin, version)
+        raw = published(twin, version)
         content = read_commit_file(raw)
         if content.protocol is not None:
             raw = with_feature(raw)
@@ -210,7 +210,12 @@ def _versions(directory: Path) -> Iterator[int]:
             yield int(match[1])
 
 
-def _published(directory: Path, version: int) -> bytes:
+def published(directory: Path, version: int) -> bytes:
+    """Return the commit file of a version.
+
+    Raises:
+        CorruptLogError: There is none.
+    """
     path = directory / commit_file_name(version)
     try:
         return path.read_bytes()
@@ -220,7 +225,7 @@ def _published(directory: Path, version: int) -> bytes:
         ) from None
 
 
-def _write_new(target: Path, content: bytes) -> Linked:
+def write_new(target: Path, content: bytes) -> Linked:
     """Write a file durably unless the name is taken; it appears whole."""
     beside = target.with_name(f".{target.name}.{uuid.uuid4()}.new")
     try:
@@ -231,8 +236,8 @@ def _write_new(target: Path, content: bytes) -> Linked:
         beside.unlink(missing_ok=True)
 
 
-def _linked(source: Path, target: Path) -> bool:
-    """Give a file its place in the twin; return whether there is one."""
+def link_present(source: Path, target: Path) -> bool:
+    """Give a file a second name, which may be there already; return whether there is a file."""
     if target.exists():
         return True
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +295,7 @@ def _with_protocol(raw: bytes, changed: Callable[[list[str]], list[str]]) -> byt
     for line in raw.splitlines():
         action = json.loads(line)
         if protocol := action.get("protocol"):
-            for key in _FEATURES:
+            for key in FEATURES:
                 protocol[key] = changed(protocol.get(key) or [])
             line = json.dumps(action, separators=(",", ":")).encode()
         lines.append(line + b"\n")

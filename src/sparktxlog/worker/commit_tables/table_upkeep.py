@@ -129,6 +129,7 @@ class CommitTableKeeper:
         spark: Returns the session; called only if there is something to compact.
         link: The node of this site.
         root: The directory of all tables, which is here.
+        plain_root: That of the plain tables beside them, None = there are none.
         tell: Called with a line after each table.
     """
 
@@ -139,7 +140,10 @@ class CommitTableKeeper:
         root: Path,
         wanted: Upkeep,
         tell: Callable[[str], None] = lambda _: None,
+        *,
+        plain_root: Path | None = None,
     ) -> None:
+        self._plain_root = plain_root
         self._spark = spark
         self._link = link
         self._root = root
@@ -306,9 +310,14 @@ class CommitTableKeeper:
         staged = decided_commits(table, version, now_ms=now_ms)
         found.vacuumed_files, found.vacuumed_bytes = len(old.paths), old.size_bytes
         found.staged_commits = len(staged.paths)
-        if not self._wanted.dry_run:
-            old.remove()
-            staged.remove()
+        if self._wanted.dry_run:
+            return
+        if self._plain_root is not None:
+            plain = self._plain_root / Path(*found.table.split("."))
+            for path in old.paths:
+                (plain / path.relative_to(table)).unlink(missing_ok=True)
+        old.remove()
+        staged.remove()
 
 
 @contextmanager

@@ -67,6 +67,8 @@ class NodeInfo:
     published: int = 0
     #: Directory of the commit tables.
     commit_table_root: str = ""
+    #: Directory of plain tables beside them, None = there are none.
+    plain_table_root: str | None = None
     #: Where old files are kept before a copy replaces them, None = nowhere.
     backup_dir: str | None = None
     #: Seconds between reports.

@@ -1,0 +1,221 @@
+"""A plain Delta table with the rows of a commit table, for readers without a catalog.
+
+It has the same files, as hard links, and a version for each of the table's.  Its protocol lacks
+what those readers do not know and do not need: `catalogManaged`, and features that concern
+checkpoints and vacuum, of which there is neither.  Deletion vectors are named from the first
+version that has one.  Nobody writes into it; if somebody did, it is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.plain_twin import (
+    FEATURES,
+    link_present,
+    published,
+    twin_version,
+    write_new,
+)
+from sparktxlog.storage.commit_tables.table_places import Linked
+from sparktxlog.storage.durability import (
+    storing,
+    sync_directory,
+    sync_parents,
+    write_durably,
+)
+
+#: Says whose table a directory is; without it the directory is somebody else's.
+_MARK = ".sparktxlog"
+_VECTORS = "deletionVectors"
+#: Versions between two checkpoints of a plain table.
+_CHECKPOINT_EVERY = 100
+_DROPPED = frozenset({"catalogManaged", "v2Checkpoint", "vacuumProtocolCheck"})
+_PROPERTIES = ("delta.checkpointPolicy", "delta.enableDeletionVectors")
+
+
+_log = structlog.get_logger("sparktxlog.plain")
+
+
+class _TouchedError(Exception):
+    """The directory has what the table has not."""
+
+
+class ReaderTable:
+    """The plain table of one commit table; its methods block, and run one at a time.
+
+    Args:
+        table: The commit table's directory.
+        target: Where the plain one is.
+    """
+
+    def __init__(self, table: Path, target: Path) -> None:
+        self._table = table
+        self._target = target
+        self._version = -1
+        #: Of the newest version, as it is in the plain log.
+        self._protocol: dict[str, Any] = {}
+        self._is_open = False
+
+    def follow(self, version: int) -> None:
+        """Bring the plain table to a version, all of which are placed.
+
+        Raises:
+            CorruptLogError: The table's log does not begin with version 0, or lacks a file; or the
+                directory is somebody else's.
+            DiskFullError, StorageError: Some versions may be there; try again.
+        """
+        with storing(self._target):
+            try:
+                self._open()
+                before = self._version
+                self._add(self._target, version)
+            except _TouchedError:
+                before = -1
+                self._make_again(version)
+        if version // _CHECKPOINT_EVERY > max(before, 0) // _CHECKPOINT_EVERY:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Let delta-rs write a checkpoint, which readers of a long log begin with."""
+        try:
+            DeltaTable(str(self._target)).create_checkpoint()
+        except (DeltaError, OSError, ValueError) as error:
+            # It does not know a feature: readers get all commit files.
+            _log.warning("no checkpoint", path=str(self._target), reason=str(error)[:300])
+
+    def _open(self) -> None:
+        """Check what is there: at the first time all of it, then the newest version."""
+        mark = self._target / _MARK
+        if not self._target.exists():
+            self._version, self._protocol = -1, {}
+            (self._target / COMMIT_LOG).mkdir(parents=True)
+            write_durably(mark, self._table.name.encode())
+        elif not mark.is_file():
+            raise CorruptLogError(
+                f"{self._target} is no plain table of this node",
+                hint="Move it away, or choose another plain-table-dir.",
+                path=str(self._target),
+            )
+        elif mark.read_bytes() != self._table.name.encode():
+            raise _TouchedError  # of a table that had the name before
+        newest = twin_version(self._target)
+        if not self._is_open:
+            self._version, self._protocol = -1, {}
+            for number in range(newest + 1):
+                self._check(number)
+            self._is_open = True
+        elif newest != self._version:
+            raise _TouchedError
+
+    def _check(self, number: int) -> None:
+        """Read a version that is there, which must be that of the table."""
+        path = self._target / commit_file_name(number)
+        raw = path.read_bytes() if path.is_file() else b""
+        if (self._table / commit_file_name(number)).exists():
+            if self._plain(number) != raw:
+                raise _TouchedError
+        else:  # Delta cleaned the table's log up
+            for line in raw.splitlines():
+                self._protocol = json.loads(line).get("protocol", self._protocol)
+        self._version = number
+
+    def _add(self, target: Path, version: int) -> None:
+        live, missing, linked = LiveFiles(), set[str](), list[Path]()
+        numbers = range(self._version + 1, version + 1)
+        for number in numbers:
+            content = read_commit_file(published(self._table, number))
+            live.follow(content)
+            for file in content.files:
+                if not link_present(self._table / file.path, target / file.path):
+                    missing.add(file.path)
+                linked.append(target / file.path)
+        for path in missing & live.needed.keys():
+            raise CorruptLogError(
+                f"{self._table / path} is missing, and version {version} needs it",
+                path=str(self._table / path),
+            )
+        sync_parents(linked, target)
+        for number in numbers:
+            if write_new(target / commit_file_name(number), self._plain(number)) is Linked.OTHER:
+                raise _TouchedError
+            self._version = number
+        sync_directory(target / COMMIT_LOG)
+
+    def _make_again(self, version: int) -> None:
+        """Make the table anew beside the touched one, and put it in its place."""
+        fresh = self._target.with_name(f".{self._target.name}.new")
+        old = self._target.with_name(f".{self._target.name}.old")
+        for directory in (fresh, old):
+            shutil.rmtree(directory, ignore_errors=True)
+        (fresh / COMMIT_LOG).mkdir(parents=True)
+        write_durably(fresh / _MARK, self._table.name.encode())
+        self._version, self._protocol = -1, {}
+        self._add(fresh, version)
+        self._target.rename(old)
+        fresh.rename(self._target)
+        sync_directory(self._target.parent)
+        self._is_open = True
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _plain(self, number: int) -> bytes:
+        """Return a version for the plain log, and take note of its protocol."""
+        raw = published(self._table, number)
+        lines = raw.splitlines()
+        protocol = self._protocol
+        found = []
+        for line in lines:
+            if b'"protocol"' in line or b'"metaData"' in line:
+                action = json.loads(line)
+                if "protocol" in action:
+                    protocol = action["protocol"]
+                    continue
+                if "metaData" in action:
+                    settings = action["metaData"].get("configuration") or {}
+                    for name in _PROPERTIES:
+                        settings.pop(name, None)
+                    line = json.dumps(action, separators=(",", ":")).encode()
+            found.append(line)
+        has = _VECTORS in self._protocol.get(FEATURES[0], ()) or b'"deletionVector"' in raw
+        protocol = _reduced(protocol, has)
+        if protocol != self._protocol:
+            # The first line stays commitInfo.
+            action = {"protocol": protocol}
+            found.insert(1, json.dumps(action, separators=(",", ":")).encode())
+            self._protocol = protocol
+        return b"".join(line + b"\n" for line in found)
+
+
+def _reduced(protocol: dict[str, Any], has_vectors: bool) -> dict[str, Any]:
+    """Return a protocol for readers without a catalog."""
+    kept = dict(protocol)
+    for key in FEATURES:
+        features = {*(protocol.get(key) or ())} - _DROPPED - {_VECTORS}
+        kept[key] = sorted(features | ({_VECTORS} if has_vectors else set()))
+    return kept
+
+
+def remove_unknown(root: Path, known: set[Path]) -> list[Path]:
+    """Remove plain tables of no table of the log; return them.
+
+    Args:
+        known: Where those are that stay.
+
+    Raises:
+        StorageError: Some may be left; try again.
+    """
+    gone = [mark.parent for mark in root.glob(f"*/*/{_MARK}") if mark.parent not in known]
+    for directory in gone:
+        with storing(directory):
+            shutil.rmtree(directory)
+    return gone
