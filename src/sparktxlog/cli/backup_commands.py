@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,7 @@ from sparktxlog.cli.root import (
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:
+    from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
     from sparktxlog.worker.backup.image_store import Image, ImageStore
     from sparktxlog.worker.backup.imaging import ImageProgress
 
@@ -91,13 +93,19 @@ def create(
     from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
 
-    site, root, compress = _source(lake, config, url)
-    compress = compress and not no_compression
+    source = _source(lake, config, url)
+    site, root = source.site, source.lake
+    compress = source.compress and not no_compression
     store = ImageStore(directory, compress=compress)
     begun = time.monotonic()
     with _bar("backing up") as tell:
         done = back_up_replica(
-            root, store, name=name or image_name(time.time_ns() // 1000), site=site, tell=tell
+            root,
+            store,
+            name=name or image_name(time.time_ns() // 1000),
+            site=site,
+            commit_tables=source.commit_tables,
+            tell=tell,
         )
     result = _summary(done.image) | {
         "read_files": done.read_files,
@@ -130,6 +138,7 @@ def list_images(directory: Directory, as_json: AsJson = False) -> None:
         "lineage": "lineage",
         "position": "position",
         "tables": lambda image: len(image["tables"]),
+        "commit tables": lambda image: len(image["commit_tables"]),
         "files": "files",
         "bytes": "size_bytes",
     }
@@ -198,6 +207,14 @@ def restore(
         bool,
         typer.Option("--verify/--no-verify", help="Recount the signatures afterwards, with Spark."),
     ] = True,
+    commit_tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--commit-tables",
+            metavar="DIR",
+            help="Also restore commit tables, into commit-table-dir of the node.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write an image into a new lake; a worker replays the rest of the log from there.
@@ -213,6 +230,7 @@ def restore(
     store = ImageStore(directory)
     image = choose_image(store, name, at_most)
     begun = time.monotonic()
+    restored = _restore_commit_tables(store, image, commit_tables)
     with _bar("restoring") as tell:
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
     restored_s = round(time.monotonic() - begun, 3)
@@ -224,6 +242,7 @@ def restore(
             "worker_id": state.worker_id,
             "seconds": restored_s,
             "digests": "equal",
+            "restored_commit_tables": restored,
         }
         | _counted(verify, wrong)
     )
@@ -242,18 +261,58 @@ def restore(
     end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
 
 
-def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path, bool]:
-    """Return site, lake and whether to compress, from the first source that is named.
+def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -> int:
+    """Restore the commit tables of an image if a directory is named; return how many."""
+    from sparktxlog.worker.backup.commit_table_images import restore_commit_tables
 
-    Site and compression come from a node that serves the lake; without one files are compressed.
+    if root is None:
+        if image.commit_tables:
+            typer.echo(
+                f"The {len(image.commit_tables):,} commit tables of the image are not restored.  "
+                "Name the node's commit-table-dir with --commit-tables.",
+                err=True,
+            )
+        return 0
+    done = restore_commit_tables(store, image, root.absolute())
+    typer.echo(
+        f"{done.tables:,} commit tables are in {root}: {done.written:,} files written, "
+        f"{done.found:,} were there.",
+        err=True,
+    )
+    return done.tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is backed up."""
+
+    lake: Path
+    #: Empty = no node serves the lake.
+    site: str = ""
+    compress: bool = True
+    commit_tables: Sequence[KeptCommitTable] = ()
+
+
+def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
+    """Return site, lake, commit tables, and whether to compress, from the first that is named.
+
+    All but the lake come from a node that serves it; without one files are compressed.
     """
+    from sparktxlog.worker.backup.commit_table_images import commit_tables_below
+
     if config is not None:
         from sparktxlog.config import load_config
 
         checked = load_config(config)
-        return checked.node_id, lake or checked.lake_dir, checked.replication_compression
+        return _Source(
+            lake=lake or checked.lake_dir,
+            site=checked.node_id,
+            compress=checked.replication_compression,
+            commit_tables=commit_tables_below(checked.commit_table_dir),
+        )
+    api = NodeApi(url)
     try:
-        info = NodeApi(url).get("/v1/info")
+        info = api.get("/v1/info")
     except TxLogError:
         # A named lake needs no node; a message below says what is missing.
         if lake is None:
@@ -263,11 +322,22 @@ def _source(lake: Path | None, config: Path | None, url: str) -> tuple[str, Path
     if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
         typer.echo(
             f"No node at {url} serves {lake}, so its setting replication.compression is unknown "
-            "and files are compressed.  Add --config, --url or --no-compression.",
+            "and files are compressed, and commit tables are left out.  Add --config, --url or "
+            "--no-compression.",
             err=True,
         )
-        return "", lake, True
-    return str(info["node_id"]), lake or Path(root), bool(info["replication_compression"])
+        return _Source(lake=lake)
+    shown = {
+        str(table["uuid"]): (str(table["name"]), int(table["version"]))
+        for table in api.get("/v1/commit-tables")
+        if table["version"] is not None
+    }
+    return _Source(
+        lake=lake or Path(root),
+        site=str(info["node_id"]),
+        compress=bool(info["replication_compression"]),
+        commit_tables=commit_tables_below(Path(info["commit_table_dir"]), shown),
+    )
 
 
 def _counted(done: bool, wrong: Wrong) -> dict[str, Any]:
@@ -324,6 +394,10 @@ def _summary(image: Image) -> dict[str, Any]:
         "tables": {
             name: {"version": table.version, "signature": table.signature.to_text()}
             for name, table in sorted(image.tables.items())
+        },
+        "commit_tables": {
+            uuid: {"name": table.name, "version": table.version}
+            for uuid, table in sorted(image.commit_tables.items())
         },
     }
 

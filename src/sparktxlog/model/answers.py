@@ -34,6 +34,7 @@ class InfoAnswer(TypedDict):
     commit_table_root: str
     plain_table_root: str | None
     log_root: str
+    commit_table_dir: str
     backup_dir: str | None
     replication_compression: bool
     version: str

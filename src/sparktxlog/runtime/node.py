@@ -297,6 +297,7 @@ class Node:
             if config.plain_table_dir is None
             else str(config.plain_table_dir),
             "log_root": str(config.data_dir / "log"),
+            "commit_table_dir": str(config.commit_table_dir),
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
             "replication_compression": config.replication_compression,
             "version": __version__,

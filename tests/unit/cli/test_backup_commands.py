@@ -104,14 +104,14 @@ def test_a_node_tells_whether_files_are_compressed(
 ) -> None:
     lake.append(*((number, "x" * 50) for number in range(2_000)))
     info: dict[str, Any] = {"node_id": "A", "lake_root": str(lake.path)}
+    info["commit_table_dir"] = str(tmp_path / "commit_tables")
 
     class Node:
         def __init__(self, url: str) -> None:
             assert url == "http://a:1"
 
         def get(self, path: str) -> Any:
-            assert path == "/v1/info"
-            return info
+            return {"/v1/info": info, "/v1/commit-tables": []}[path]
 
     monkeypatch.setattr(backup_commands, "NodeApi", Node)
     named = ("--url", "http://a:1", *(("--lake", str(lake.path)) if by_lake else ()))
@@ -137,6 +137,7 @@ def test_a_lake_that_no_node_serves_is_backed_up_with_a_word_about_compression(
     out, err = capsys.readouterr()
     made = json.loads(out)
     assert (made["site"], made["compression"]) == ("", True) and "--no-compression" in err
+    assert "commit tables are left out" in " ".join(err.split())
 
 
 def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> None:

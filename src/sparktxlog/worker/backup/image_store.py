@@ -38,7 +38,9 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory, write_durably
 
-FORMAT_VERSION = 1
+#: Of images without commit tables, and of those with: a release that does not know these would
+#: remove their files.
+FORMAT_VERSION, FORMAT_WITH_COMMIT_TABLES = 1, 2
 #: A file is stored compressed if its first bytes shrink to this part or less.
 _WORTH = 0.9
 _BLOCK_BYTES = 1 << 20
@@ -73,6 +75,17 @@ class ImageTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageCommitTable:
+    """A commit table at one version, which may be later than the image's position."""
+
+    #: `schema.table`, empty = no node was asked.
+    name: str
+    version: int
+    #: Ascending by path.
+    files: tuple[ImageFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """A replica at one position; with the log after it, every later state."""
 
@@ -89,16 +102,24 @@ class Image:
     #: Node of the replica, empty = unknown.
     site: str = ""
     format_version: int = FORMAT_VERSION
+    #: By UUID.
+    commit_tables: dict[str, ImageCommitTable] = field(default_factory=dict)
+
+    @property
+    def all_files(self) -> list[tuple[str, ImageFile]]:
+        """All files with their tables: a name, or the UUID of a commit table."""
+        tables: dict[str, ImageTable | ImageCommitTable] = {**self.tables, **self.commit_tables}
+        return [(name, file) for name, table in sorted(tables.items()) for file in table.files]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files as they were in the lake."""
-        return sum(file.size_bytes for table in self.tables.values() for file in table.files)
+        """Bytes of all files as they were at the site."""
+        return sum(file.size_bytes for _, file in self.all_files)
 
     @property
     def files(self) -> int:
         """Number of files."""
-        return sum(len(table.files) for table in self.tables.values())
+        return len(self.all_files)
 
 
 class _Envelope(msgspec.Struct):
@@ -184,7 +205,7 @@ class ImageStore:
             raise _damaged(path, str(error)) from error
         if hashlib.sha256(envelope.image).hexdigest() != envelope.digest:
             raise _damaged(path, "its digest is another one")
-        if image.format_version != FORMAT_VERSION:
+        if image.format_version not in (FORMAT_VERSION, FORMAT_WITH_COMMIT_TABLES):
             raise _damaged(path, f"format {image.format_version} is not known here")
         return image
 
@@ -249,12 +270,7 @@ class ImageStore:
             CorruptLogError: A manifest is damaged, so its files are not known (nothing removed).
         """
         images = [image for image in self.images() if image.name not in without]
-        needed = {
-            file.digest
-            for image in images
-            for table in image.tables.values()
-            for file in table.files
-        }
+        needed = {file.digest for image in images for _, file in image.all_files}
         unneeded = [
             path for path in sorted(self._files.glob("??/*")) if path.name[:64] not in needed
         ]

@@ -10,15 +10,19 @@ are stored already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
 from sparktxlog.storage.dropped_tables import dropped_tables
+from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
 from sparktxlog.worker.backup.image_store import (
+    FORMAT_VERSION,
+    FORMAT_WITH_COMMIT_TABLES,
     Image,
+    ImageCommitTable,
     ImageFile,
     ImageStore,
     ImageTable,
@@ -62,6 +66,7 @@ def back_up_replica(
     *,
     name: str,
     site: str = "",
+    commit_tables: Sequence[KeptCommitTable] = (),
     tell: Callable[[ImageProgress], None] = lambda _: None,
 ) -> BackupResult:
     """Store the newest complete batch of a replica as an image.
@@ -69,6 +74,7 @@ def back_up_replica(
     Args:
         name: Of the new image.
         site: Node whose replica it is; written into the image.
+        commit_tables: The site's commit tables, which are taken along.
         tell: Called after each file.
 
     Raises:
@@ -88,7 +94,7 @@ def back_up_replica(
             drops = _drops_in(lake)
             state = _whole_batch(lake)
             try:
-                backup = _Backup(lake, store, state, tell, drops)
+                backup = _Backup(lake, store, state, tell, drops, commit_tables)
                 return backup.run(name, site, repeated=len(tried))
             except (VersionGoneError, FileNotFoundError) as error:
                 if len(tried) + 1 >= _ATTEMPTS or not _is_newer(read_state(lake), state):
@@ -153,8 +159,10 @@ class _Backup:
         state: ReplicaState,
         tell: Callable[[ImageProgress], None],
         drops: set[tuple[str, int]],
+        commit_tables: Sequence[KeptCommitTable],
     ) -> None:
         self._lake = lake
+        self._commit_tables = commit_tables
         self._drops = drops
         self._store = store
         self._state = state
@@ -167,25 +175,37 @@ class _Backup:
         state = self._state
         # All lists first: a missing log is found before anything is read.
         wanted = {
-            table: version_files(self._lake / table, state.tables[table].version)
+            self._lake / table: version_files(self._lake / table, state.tables[table].version)
             for table in sorted(state.tables)
         }
+        wanted |= {table.directory: commit_table_files(table) for table in self._commit_tables}
         total = sum(
-            (self._lake / table / path).stat().st_size
-            for table, files in wanted.items()
+            (directory / path).stat().st_size
+            for directory, files in wanted.items()
             for path in files
         )
         files_done = done = 0
-        tables: dict[str, ImageTable] = {}
-        for table, files in wanted.items():
-            stored: list[ImageFile] = []
+        kept: dict[Path, list[ImageFile]] = {}
+        for directory, files in wanted.items():
+            stored = kept[directory] = []
             for path, size in sorted(files.items()):
-                stored.append(self._keep(table, path, size))
+                stored.append(self._keep(directory, path, size))
                 files_done, done = files_done + 1, done + stored[-1].size_bytes
                 self._tell(
-                    ImageProgress(table=table, files=files_done, size_bytes=done, total_bytes=total)
+                    ImageProgress(
+                        table=directory.name, files=files_done, size_bytes=done, total_bytes=total
+                    )
                 )
-            tables[table] = _image_table(state.tables[table], stored)
+        tables = {
+            table: _image_table(found, kept[self._lake / table])
+            for table, found in sorted(state.tables.items())
+        }
+        commit_tables = {
+            table.uuid: ImageCommitTable(
+                name=table.name, version=table.version, files=tuple(kept[table.directory])
+            )
+            for table in self._commit_tables
+        }
         if gone := sorted(_drops_in(self._lake) - self._drops):
             # Its files may be those of the next table of that name.
             raise VersionGoneError(f"table {gone[0][0]!r} was dropped meanwhile")
@@ -199,6 +219,8 @@ class _Backup:
             chain_hash=state.chain_hash,
             tables=tables,
             site=site,
+            commit_tables=commit_tables,
+            format_version=FORMAT_WITH_COMMIT_TABLES if commit_tables else FORMAT_VERSION,
         )
         self._store.add(image)
         self._store.note_known(self._others() | self._used, anew=True)
@@ -215,8 +237,8 @@ class _Backup:
         own = f"{self._state.worker_id}/"
         return {key: digest for key, digest in self._known.items() if not key[0].startswith(own)}
 
-    def _keep(self, table: str, path: str, recorded: int | None) -> ImageFile:
-        file = self._lake / table / path
+    def _keep(self, directory: Path, path: str, recorded: int | None) -> ImageFile:
+        file, table = directory / path, directory.name
         status = file.stat()
         size, modified_at = status.st_size, status.st_mtime_ns // 1000
         key = (f"{self._state.worker_id}/{table}", path, size, modified_at)

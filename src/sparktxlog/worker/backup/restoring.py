@@ -118,16 +118,15 @@ def damaged_files(
     """Read all files of an image; return table, path and stored name of the damaged ones."""
     damaged = []
     files = done = 0
-    for name, table in sorted(image.tables.items()):
-        for file in table.files:
-            try:
-                for _ in store.blocks(file, f"file {file.path} of table {name!r}"):
-                    pass
-            except CorruptLogError:
-                damaged.append({"table": name, "path": file.path, "stored": file.digest})
-            files, done = files + 1, done + file.size_bytes
-            total = image.size_bytes
-            tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
+    total = image.size_bytes
+    for name, file in image.all_files:
+        try:
+            for _ in store.blocks(file, f"file {file.path} of table {name!r}"):
+                pass
+        except CorruptLogError:
+            damaged.append({"table": name, "path": file.path, "stored": file.digest})
+        files, done = files + 1, done + file.size_bytes
+        tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
     return damaged
 
 

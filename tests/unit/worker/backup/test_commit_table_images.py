@@ -1,0 +1,177 @@
+"""Commit tables in images: only new files are stored, nothing is overwritten, files come first."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.delta_writer import FEATURES, StagedTable, info_of, lines_of
+from tests.support.image_lake import Lake, stored_files
+
+from sparktxlog.errors import CorruptLogError, InvalidNameError, InvalidRequestError, StorageError
+from sparktxlog.worker.backup.commit_table_images import (
+    KeptCommitTable,
+    commit_table_files,
+    commit_tables_below,
+    restore_commit_tables,
+)
+from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.restoring import damaged_files
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> tuple[Lake, StagedTable]:
+    """A replica, and a commit table of versions 0 to 2; version 2 removes what version 1 adds."""
+    lake = Lake(tmp_path / "lake")
+    lake.append((1, "x"))
+    identity = str(uuid.uuid4())
+    directory = tmp_path / "tables" / identity
+    table = StagedTable(
+        table_id=identity,
+        directory=directory,
+        location="",
+        metadata={"schemaString": "{}", "configuration": {}},
+        protocol={
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": FEATURES,
+            "writerFeatures": FEATURES,
+        },
+    )
+    directory.mkdir(parents=True)
+    table.write_first(table.add(b"zero"))
+    removed = table.add(b"one")
+    publish(table, 1, removed)
+    publish(table, 2, {"remove": removed["add"]}, table.add(b"two"))
+    return lake, table
+
+
+def publish(table: StagedTable, version: int, *actions: dict[str, Any]) -> None:
+    """Publish a version."""
+    table.published(version).write_bytes(lines_of(info_of(version), *actions))
+
+
+def below(table: StagedTable) -> list[KeptCommitTable]:
+    """Return the tables of the site, without a node."""
+    return commit_tables_below(table.directory.parent)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """Return all files below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def backed_up(site: tuple[Lake, StagedTable], store: ImageStore, name: str) -> Image:
+    """Back the site up."""
+    lake, table = site
+    return back_up_replica(lake.path, store, name=name, commit_tables=below(table)).image
+
+
+def test_a_restored_table_is_the_one_that_was_backed_up(
+    site: tuple[Lake, StagedTable], tmp_path: Path
+) -> None:
+    _, table = site
+    store = ImageStore(tmp_path / "images", compress=False)
+    image = backed_up(site, store, "one")
+    assert image.format_version == 2
+    (kept,) = image.commit_tables.values()
+    assert (kept.version, len(kept.files)) == (2, 6)
+    before = stored_files(store)
+    publish(table, 3, table.add(b"three"))
+    assert backed_up(site, store, "two").commit_tables[table.table_id].version == 3
+    assert len(stored_files(store) - before) == 2, "a commit and its file"
+    root = tmp_path / "restored"
+    done = restore_commit_tables(store, store.image("two"), root)
+    assert (done.tables, done.written, done.found) == (1, 8, 0)
+    assert files_of(root / table.table_id) == files_of(table.directory)
+    (root / table.table_id / kept.files[0].path).unlink()
+    again = restore_commit_tables(store, store.image("two"), root)
+    assert (again.written, again.found) == (1, 7)
+    foreign = root / table.table_id / kept.files[-1].path
+    foreign.write_bytes(b"else")
+    with pytest.raises(InvalidRequestError, match="another file than the image has"):
+        restore_commit_tables(store, image, root)
+    assert foreign.read_bytes() == b"else"
+
+
+def test_their_files_are_verified_and_kept(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
+    _, table = site
+    store = ImageStore(tmp_path / "images", compress=False)
+    image = backed_up(site, store, "one")
+    assert store.sweep(dry_run=True).files == 0
+    assert damaged_files(store, image) == []
+    file = image.commit_tables[table.table_id].files[-1]
+    stored = store.location(file.digest)
+    assert stored is not None
+    stored.write_bytes(b"damaged")
+    (damaged,) = damaged_files(store, image)
+    assert (damaged["table"], damaged["path"]) == (table.table_id, file.path)
+    with pytest.raises(CorruptLogError):
+        restore_commit_tables(store, image, tmp_path / "restored")
+
+
+def test_an_image_without_them_is_one_that_older_releases_read(
+    site: tuple[Lake, StagedTable], tmp_path: Path
+) -> None:
+    store = ImageStore(tmp_path / "images")
+    assert back_up_replica(site[0].path, store, name="one").image.format_version == 1
+    with pytest.raises(CorruptLogError, match="format 3 is not known here"):
+        store.add(replace(store.image("one"), name="later", format_version=3))
+        store.image("later")
+
+
+def test_which_tables_and_versions_are_taken(site: tuple[Lake, StagedTable]) -> None:
+    _, table = site
+    root = table.directory.parent
+    (root / "notes").mkdir()
+    (root / str(uuid.uuid4()) / "_delta_log").mkdir(parents=True)  # its creation failed
+    publish(table, 4)
+    (found,) = below(table)
+    assert (found.uuid, found.name, found.version) == (table.table_id, "", 2)
+    (shown,) = commit_tables_below(root, {table.table_id: ("s.t", 1)})
+    assert (shown.name, shown.version) == ("s.t", 1)
+
+
+def test_a_damaged_table_is_refused(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
+    _, table = site
+    (found,) = below(table)
+    needed, gone = (
+        next(path for path in table.directory.glob("*.parquet") if path.read_bytes() == content)
+        for content in (b"two", b"one")
+    )
+    gone.unlink()
+    assert gone.name not in commit_table_files(found)
+    needed.unlink()
+    with pytest.raises(StorageError, match=f"'{needed.name}' is missing"):
+        commit_table_files(found)
+    needed.write_bytes(b"two")
+    table.published(1).write_bytes(b"{}")
+    with pytest.raises(StorageError, match="version 1 cannot be read"):
+        commit_table_files(found)
+    needed.write_bytes(b"longer")
+    publish(table, 1)
+    with pytest.raises(CorruptLogError, match="has 6 bytes"):
+        backed_up(site, ImageStore(tmp_path / "images"), "one")
+
+
+def test_an_image_of_a_stranger_writes_nowhere_else(
+    site: tuple[Lake, StagedTable], tmp_path: Path
+) -> None:
+    store = ImageStore(tmp_path / "images")
+    image = backed_up(site, store, "one")
+    (table,) = image.commit_tables.values()
+    outside = replace(table, files=(replace(table.files[0], path="../../x"),))
+    for tables in ({"../x": table}, {str(uuid.uuid4()): outside}):
+        with pytest.raises((InvalidRequestError, InvalidNameError)):
+            restore_commit_tables(store, replace(image, commit_tables=tables), tmp_path / "r" / "s")
+    assert not (tmp_path / "r" / "x").exists()
+    assert msgspec.json.decode(msgspec.json.encode(image), type=Image) == image
