@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import socket
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,6 +26,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NameTakenError,
     NotOfferedError,
+    PayloadStoreError,
     UnknownTableError,
 )
 from sparktxlog.http import catalog_link
@@ -80,7 +82,33 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in found}
 
 
-def test_a_table_comes_to_all_sites_and_goes(tmp_path: Path) -> None:
+def write_before_the_drop(
+    monkeypatch: pytest.MonkeyPatch, link: CatalogLink, node: Node, write: Callable[[int], None]
+) -> None:
+    """Let a version be ordered before a drop at a node, and be placed there after it."""
+    drop, placer, dropped = link.drop, node.catalog.placer, threading.Event()
+    place, place_dropped = placer._place, placer.place_dropped
+
+    def written_before(name: str) -> None:
+        write(2)
+        drop(name)
+
+    def place_late(*given: Any) -> Any:
+        dropped.wait(5)
+        return place(*given)
+
+    async def told_late(*given: Any) -> None:
+        dropped.set()
+        await place_dropped(*given)
+
+    monkeypatch.setattr(link, "drop", written_before)
+    monkeypatch.setattr(placer, "_place", place_late)
+    monkeypatch.setattr(placer, "place_dropped", told_late)
+
+
+def test_a_table_comes_to_all_sites_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = plain_table(tmp_path / "plain")
     before = files_of(tmp_path / "plain")
 
@@ -111,22 +139,27 @@ def test_a_table_comes_to_all_sites_and_goes(tmp_path: Path) -> None:
             assert files_of(Path(path_of_location(shown.metadata.location))) == files_of(table)
             with pytest.raises(NameTakenError, match="exists"):
                 await run(adopt, plain, lambda: 3, link, NAME)
-            # Version 1 by a writer of the table, then back: a plain table with both versions.
+            # Versions by a writer of the table, the last one while it is given back.
             staged = StagedTable(done.uuid, table, shown.metadata.location)
             (table / "_delta_log" / "_staged_commits").mkdir(exist_ok=True)
-            later = 1 + shown.metadata.updated_time
-            body = staged.update(staged.stage(1, staged.add(b"more"), timestamp=later))
             path = "/api/2.1/unity-catalog/delta/v1/catalogs/x/schemas/default/tables/orders"
-            await run(link.request, "POST", path, body=json.dumps(body).encode())
+
+            def write(version: int) -> None:
+                later = version + shown.metadata.updated_time
+                body = staged.update(staged.stage(version, staged.add(), timestamp=later))
+                link.request("POST", path, body=json.dumps(body).encode())
+
+            await run(write, 1)
+            write_before_the_drop(monkeypatch, other, nodes["B"], write)
             target = tmp_path / "back" / "orders"
             gone = await run(release, other, NAME, str(target), drop=True)
-            assert (gone.version, gone.dropped) == (1, True)
+            assert (gone.version, gone.dropped) == (2, True)
             content = read_commit_file((target / "_delta_log" / f"{0:020}.json").read_bytes())
             assert content.protocol is not None
             assert "catalogManaged" not in content.protocol.features
             found = files_of(target)
             assert found["a.parquet"] == FILES["a.parquet"]
-            assert f"_delta_log/{1:020}.json" in found
+            assert f"_delta_log/{2:020}.json" in found
             assert [path.name for path in target.parent.iterdir()] == ["orders"]
             with pytest.raises(UnknownTableError):
                 await run(link.load, NAME)
@@ -175,6 +208,10 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             assert files_of(tmp_path / "plain").keys() == left
             table = commit_tables / copied.uuid
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
+            another = plain_table(tmp_path / "another")
+            monkeypatch.setattr(table_adoption, "path_of_location", lambda _: "/not/mounted")
+            with pytest.raises(PayloadStoreError, match="does not see /not/mounted"):
+                await asyncio.to_thread(adopt, another, lambda: 3, link, NAME)
 
     asyncio.run(main())
 

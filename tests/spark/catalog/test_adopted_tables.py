@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN, catalogs
@@ -103,10 +104,16 @@ def test_an_old_table_is_moved(tx: SparkSession, node: RunningNode, tmp_path: Pa
     plain = f"delta.`{tmp_path}/old`"
     tx.sql(OLD.format(t=plain))
     tx.sql(f"INSERT INTO {plain} VALUES (1, 'a b/%=é'), (2, NULL), (3, 'x:y')")
+    tx.sql(f"ALTER TABLE {plain} ADD CONSTRAINT small CHECK (id < 100)")
+    tx.sql(f"CREATE TABLE delta.`{tmp_path}/clone` SHALLOW CLONE {plain}")
     with sparktxlog.connect(tx, node.url, token=TOKEN) as log:
+        with pytest.raises(InvalidRequestError, match="is no path below the table"):
+            log.adopt_table("default.clone", f"{tmp_path}/clone", kind="commit-table")
         done = log.adopt_table("default.old", f"{tmp_path}/old", kind="commit-table", files="move")
         assert done.left.startswith("the old log is")
         tx.sql("INSERT INTO tx.default.old VALUES (4, NULL)")
+        with pytest.raises(Py4JJavaError, match="CHECK constraint small"):
+            tx.sql("INSERT INTO tx.default.old VALUES (100, 'too large')")
         tx.sql("DELETE FROM tx.default.old WHERE p IS NULL AND id = 2")
         found = [(1, "a b/%=é"), (3, "x:y"), (4, None)]
         assert rows(tx, "SELECT * FROM tx.default.old") == found
