@@ -60,14 +60,14 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             context.tell(line)
         tables: list[TableUpkeep] = []
         commit_tables: list[CommitTableUpkeep] = []
-        if not (a.no_optimize and a.no_vacuum):
-            tables, commit_tables = _maintain_tables(context, lake, info)
         removed: list[Removal] = []
+        if not (a.no_optimize and a.no_vacuum):
+            tables, commit_tables, removed = _maintain_tables(context, lake, info)
         if unwanted.anything:
             with single_flight(lake):
                 # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
-                removed = remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
+                removed += remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
     for removal in removed:
         say(removal.describe())
     done: list[TableUpkeep | CommitTableUpkeep | Removal] = [*tables, *commit_tables, *removed]
@@ -83,9 +83,10 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 def _maintain_tables(
     context: job.JobContext, lake: str, info: NodeInfo
-) -> tuple[list[TableUpkeep], list[CommitTableUpkeep]]:
+) -> tuple[list[TableUpkeep], list[CommitTableUpkeep], list[Removal]]:
     """Maintain the row tables of a replica, and the commit tables of the site."""
     from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
+    from sparktxlog.worker.replica.state import applied_state
 
     a = context.arguments
     # Only commit tables have names of two parts.
@@ -100,22 +101,26 @@ def _maintain_tables(
         wait_s=a.wait,
     )
     tables: list[TableUpkeep] = []
-    commit_tables: list[CommitTableUpkeep] | None = None
+    commit_tables: list[CommitTableUpkeep] = []
+    removed: list[Removal] = []
     if of_commits or not a.tables:
-        commit_tables = _maintain_commit_tables(context, info, replace(wanted, tables=of_commits))
+        of_site = _maintain_commit_tables(context, info, replace(wanted, tables=of_commits))
+        commit_tables, removed = of_site
     if of_rows or not a.tables:
         try:
-            with single_flight(lake):
-                tables = maintain_replica(context.spark, lake, wanted, say)
+            applied_state(lake)  # before Spark is started for it
         except NotAppliedError:
             if not commit_tables:
-                raise  # a site may have commit tables only
-    return tables, commit_tables or []
+                raise
+            return [], commit_tables, removed  # a site may have commit tables only
+        with single_flight(lake):
+            tables = maintain_replica(context.spark, lake, wanted, say)
+    return tables, commit_tables, removed
 
 
 def _maintain_commit_tables(
     context: job.JobContext, info: NodeInfo, wanted: Upkeep
-) -> list[CommitTableUpkeep]:
+) -> tuple[list[CommitTableUpkeep], list[Removal]]:
     from sparktxlog.http.catalog_link import CatalogLink
     from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
 
@@ -126,16 +131,15 @@ def _maintain_commit_tables(
         if not root.is_dir():
             if tables:
                 say(f"commit tables are left as they are: {root} is not on this machine")
-            return []
+            return [], []
         with single_flight(root):
             keeper = CommitTableKeeper(
                 lambda: context.spark, link, root, wanted, say, plain_root=plain
             )
             done = keeper.maintain(tables)
-            for directory in keeper.remove_unused(tables) if wanted.vacuum else ():
-                said = "would be removed" if wanted.dry_run else "removed"
-                say(f"{directory} of no table: {said}")
-    return done
+            gone = keeper.remove_unused(tables) if wanted.vacuum else []
+    names = [str(directory) for directory in gone]
+    return done, [Removal(kind="directories of no table", removed=names)] if names else []
 
 
 def _log_lines(log: Mapping[str, Any]) -> list[str]:

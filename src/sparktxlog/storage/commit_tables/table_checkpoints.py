@@ -9,6 +9,7 @@ that a reader sees, only how many commit files it has to read.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from sparktxlog.storage.durability import (
 )
 
 _TOP = re.compile(r"([0-9]{20})\.checkpoint\.[0-9a-f-]{36}\.json")
+#: How the UUID in the name of a checkpoint begins that was taken from a twin.
+_TAKEN = "00000000-0000-4000-8000-"
 _SIDECARS, _LAST = "_sidecars", "_last_checkpoint"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
 
@@ -119,12 +122,30 @@ def take_checkpoint(
             link_or_copy(sidecar, log / _SIDECARS / sidecar.name)
         sync_directory(log / _SIDECARS)
         raw = changed(found.path.read_bytes())
-        write_durably(log / found.path.name, raw)
+        name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
+        write_durably(log / name, raw)
         if _last(log) < found.version:
             # Hadoop compares a file with the checksum that it wrote beside it.
             (log / f".{_LAST}.crc").unlink(missing_ok=True)
             said = {"version": found.version, "size": size + len(raw.splitlines())}
             write_durably(log / _LAST, msgspec.json.encode(said))
+
+
+def forget_taken(table: Path) -> None:
+    """Remove all but the two newest checkpoints that were taken; Delta's own are its to remove.
+
+    Somebody may be about to read the one before the newest.
+
+    Raises:
+        CorruptLogError, StorageError: Some may be left; try again.
+    """
+    log = table / COMMIT_LOG
+    with storing(log):
+        for path in sorted(log.glob(f"*.checkpoint.{_TAKEN}*.json"))[:-2]:
+            sidecars = _read(path).sidecars
+            path.unlink()
+            for sidecar in sidecars:
+                sidecar.unlink(missing_ok=True)
 
 
 class _LastCheckpoint(msgspec.Struct):

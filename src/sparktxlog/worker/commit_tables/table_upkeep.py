@@ -48,6 +48,7 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     withdraw_twin_commit,
 )
 from sparktxlog.storage.commit_tables.table_checkpoints import (
+    forget_taken,
     live_files_at,
     newest_checkpoint,
     take_checkpoint,
@@ -294,6 +295,7 @@ class CommitTableKeeper:
         if made is None or made.version != shown.latest_table_version:
             raise CorruptLogError(f"Delta wrote no checkpoint in {twin}", path=str(twin))
         take_checkpoint(made, _directory(shown), with_feature)
+        forget_taken(_directory(shown))
         found.checkpoint = made.version
 
     def _vacuum(self, found: CommitTableUpkeep) -> None:

@@ -22,7 +22,11 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     twin_version,
     with_feature,
 )
-from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint, take_checkpoint
+from sparktxlog.storage.commit_tables.table_checkpoints import (
+    forget_taken,
+    newest_checkpoint,
+    take_checkpoint,
+)
 
 PROTOCOL = {
     "minReaderVersion": 3,
@@ -117,9 +121,16 @@ def test_a_long_log_begins_with_its_checkpoint(table: StagedTable, tmp_path: Pat
     assert json.loads((log / "_last_checkpoint").read_text()) == {"version": 2, "size": 4}
     publish(table, 4, table.add())
     extend_plain_twin(table.directory, 4, twin)
-    # And a checkpoint of the twin is one of the table.
-    take_checkpoint(found, table.directory, with_feature)
-    assert "catalogManaged" in (table.directory / "_delta_log" / found.path.name).read_text()
+    # And a checkpoint of the twin is one of the table.  Of those only the last two stay.
+    tops = "_delta_log/*.checkpoint.*.json"
+    of_delta = {*table.directory.glob(tops)}
+    for _ in range(3):
+        take_checkpoint(found, table.directory, with_feature)
+        taken = newest_checkpoint(table.directory, 9)
+    assert taken is not None
+    forget_taken(table.directory)
+    assert len([*table.directory.glob(tops)]) == 3
+    assert of_delta < {*table.directory.glob(tops)}
 
 
 def checkpoint(table: StagedTable, version: int, *adds: dict[str, Any]) -> None:
