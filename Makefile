@@ -23,7 +23,7 @@ TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
-.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -87,6 +87,10 @@ torture: $(STAMP) ## Kill, stop, cut and fill real nodes under load for MINUTES=
 rivals: COMMITS = 10000
 rivals: $(STAMP) ## Commit from three sites while nodes are killed and cut off; COMMITS=10000
 	@$(BIN)/python -m tests.verification.rivals --commits $(COMMITS) $(RIVALS_ARGS)
+
+list-appends: COMMITS = 100000
+list-appends: $(STAMP) ## Append to lists by Delta's Java client at three sites, and look for anomalies
+	@$(BIN)/python -m tests.verification.rivals.list_appends --commits $(COMMITS) $(RIVALS_ARGS)
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
 	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)

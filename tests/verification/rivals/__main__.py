@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.node_processes import NodeProcess, wait_until
+from tests.support.node_processes import NodeProcess
 from tests.verification.rivals.writers import Rivals, Told, directory_of
 from tests.verification.torture.faults import Faults, TorturedCluster
 
-_SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
-_KINDS = ("kill", "kill_two", "cut", "one_way", "pause", "restart")
-_SETTLE_S = 180.0
+SETTINGS = ('eviction = "auto"', "suspect-timeout = 5", "start-timeout = 10")
+KINDS = ("kill", "kill_two", "cut", "one_way", "pause", "restart")
+SETTLE_S = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ def run(
     quiet: bool = False,
 ) -> Rivalry:
     """Let writers write under faults, then compare rows and histories."""
-    cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
+    cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
     say = (lambda line: None) if quiet else (lambda line: print(f"  {line}", flush=True))
-    faults = Faults(cluster, seed, say, kinds=_KINDS)
+    faults = Faults(cluster, seed, say, kinds=KINDS)
     try:
         cluster.start()
         rivals = Rivals(cluster.masters(), tables, writers, commits, seed)
@@ -64,10 +64,10 @@ def run(
             writing.join(pause)
             if not quiet:
                 print(f"  {rivals.left:,} commits are left", flush=True)
-        writing.join(_SETTLE_S)
+        writing.join(SETTLE_S)
         seconds = time.monotonic() - begin
         found = [] if not writing.is_alive() else ["writers still wait after the last fault"]
-        cluster.settle(_SETTLE_S)
+        cluster.settle(SETTLE_S)
         found += _until_equal(cluster.masters(), rivals)
         found += rivals.told.violations
     finally:
@@ -77,21 +77,11 @@ def run(
 
 def _until_equal(nodes: list[NodeProcess], rivals: Rivals) -> list[str]:
     """Wait until all sites have placed what is ordered; return what is wrong then."""
-
-    def compared() -> bool:
-        return all(
-            len({_newest(node, uuid) for node in nodes}) == 1 for uuid in rivals.tables.values()
-        )
-
     try:
-        wait_until(compared, _SETTLE_S, "all sites have the same newest versions")
+        rivals.wait_until_equal(SETTLE_S)
     except AssertionError as error:
         return [str(error)]
     return [line for name in rivals.tables for line in _differences(nodes, rivals, name)]
-
-
-def _newest(node: NodeProcess, uuid: str) -> int:
-    return len(list(directory_of(node, uuid).glob("_delta_log/*.json")))
 
 
 def _differences(nodes: list[NodeProcess], rivals: Rivals, name: str) -> Iterator[str]:

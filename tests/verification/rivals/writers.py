@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 from tests.support.delta_writer import BEGIN, DELTA, StagedTable, path_of
-from tests.support.node_processes import NodeProcess
+from tests.support.node_processes import NodeProcess, wait_until
 
 #: Pause before a request is sent again, seconds, and how long one may take.
 _AGAIN_S, _PATIENCE_S = (0.05, 0.5), 60.0
@@ -83,6 +83,17 @@ class Rivals:
             async with asyncio.TaskGroup() as group:
                 for writer in writers:
                     group.create_task(writer.run())
+
+    def wait_until_equal(self, timeout: float) -> None:
+        """Wait until all sites have placed equally many versions of each table."""
+
+        def is_equal() -> bool:
+            return all(
+                len({_newest(node, uuid) for node in self._nodes}) == 1
+                for uuid in self.tables.values()
+            )
+
+        wait_until(is_equal, timeout, "all sites have the same newest versions")
 
     async def _create(self, session: aiohttp.ClientSession, name: str) -> None:
         url = self._nodes[0].url
@@ -188,3 +199,7 @@ class _Writer:
 def directory_of(node: NodeProcess, table_id: str) -> Path:
     """Return where a site has a table."""
     return node.directory / node.name / "commit_tables" / table_id
+
+
+def _newest(node: NodeProcess, table_id: str) -> int:
+    return len(list(directory_of(node, table_id).glob("_delta_log/*.json")))
