@@ -25,6 +25,7 @@ NAMES = (
     "apply",
     "replay",
     "visibility",
+    "spark_commits",
 )
 
 

@@ -25,7 +25,7 @@ class Cluster:
         self.root = root
         self.names = list(names)
         self.settings = settings
-        self.urls = {name: f"http://127.0.0.1:{_free_port()}" for name in names}
+        self.urls = {name: f"http://127.0.0.1:{free_port()}" for name in names}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._secret = secrets.token_hex(16)
 
@@ -130,7 +130,8 @@ class Cluster:
                 time.sleep(0.005)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody uses now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -72,7 +72,7 @@ def build_app(running: Node) -> FastAPI:
     bodies = Bodies(config.body_limit)
     doors, handlers = _doors(running, bodies), _handlers(running, bodies)
     catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
-    for route in sorted(ROUTES, key=lambda route: not route.hot):
+    for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
             handler = handlers[route.name]
         elif route.role is Role.LEASE:
@@ -83,6 +83,18 @@ def build_app(running: Node) -> FastAPI:
         answer = endpoint(route, handler, door)
         app.add_api_route(route.path, answer, methods=[route.method], name=route.name)
     return app
+
+
+def _rank(route: Route) -> int:
+    """Return the place of a route: each request is compared with the routes before its own.
+
+    A commit at three sites takes some ten requests of peers, and one of a catalog.
+    """
+    if route.hot:
+        return 0
+    if route.role is Role.PEER:
+        return 1
+    return 2 if route.path.startswith(CATALOG_API) else 3
 
 
 def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
