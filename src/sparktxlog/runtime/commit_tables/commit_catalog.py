@@ -267,15 +267,24 @@ class CommitCatalog:
     ) -> tuple[StagedFile, ...]:
         """Take the files of a commit into the payload store; what is ordered is what is there.
 
+        Large ones are linked: the run is stamped once others have them (P1a).  Small ones travel
+        after the stamp, so they are copied: what somebody writes into the table's directory must
+        not stop the log.
+
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
         self._places.check(uuid, content.files)
         prefix = commit_file_prefix(transaction_id, uuid)
-        sources: dict[str, Path | bytes] = {
+        paths = {
             prefix + file.path: self._places.path(uuid, file.path)
             for file in content.files
             if file.is_new
+        }
+        size = len(raw) + sum(path.stat().st_size for path in paths.values())
+        is_small = size <= self._base.config.inline_limit
+        sources: dict[str, Path | bytes] = {
+            name: path.read_bytes() if is_small else path for name, path in paths.items()
         }
         return self._base.payloads.take_in(sources | {prefix + commit_file_name(version): raw})
 

@@ -1,0 +1,115 @@
+"""Commits that go wrong on their way: the version stays free, and nothing is done by half."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.test_catalog_api import catalog, told
+from tests.service.test_travelling_commits import sites
+from tests.support.delta_writer import StagedTable, path_of
+
+from sparktxlog.runtime.node import Node
+
+
+def test_a_token_that_expires_between_staging_and_asking(tmp_path: Path) -> None:
+    token = {"authorization": "Bearer a token of the clients"}
+
+    async def main() -> None:
+        async with catalog(tmp_path, client_token="a token of the clients") as caller:
+            path = f"{path_of().removesuffix('tables')}staging-tables"
+            status, answer = await caller.ask("POST", path, {"name": "t"}, headers=token)
+            assert status == 200
+            table = StagedTable.of(answer)
+            table.write_first()
+            body = table.creation()
+            assert (await caller.ask("POST", path_of(), body, headers=token))[0] == 200
+            body = table.update(table.stage(1, table.add()))
+            expired = {"authorization": "Bearer an older token"}
+            for headers in (expired, {}):
+                found = await caller.ask("POST", path_of("t"), body, headers=headers)
+                assert told(found) == (401, "NotAuthorizedException")
+            position = caller.node.base.ordered.value
+            assert not table.published(1).exists()
+            # The same commit, with a token of now.
+            assert (await caller.ask("POST", path_of("t"), body, headers=token))[0] == 200
+            assert table.published(1).exists()
+            assert caller.node.base.ordered.value == position + 1
+
+    asyncio.run(main())
+
+
+def test_the_location_of_another_site(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            staged = await a.caller.stage("other")
+            staged.write_first(staged.add())
+            found = await b.caller.ask("POST", path_of(), staged.creation("other"))
+            assert told(found) == (404, "NoSuchTableException")
+            assert str(staged.directory) in found[1]["error"]["message"]
+            assert (await b.caller.ask("GET", path_of("other")))[0] == 404
+            # A commit that was staged at another site is not there, either.
+            body = a.table.update(a.table.stage(1, a.table.add()))
+            await b.placed(0)
+            assert told(await b.caller.commit(body)) == (400, "InvalidParameterValueException")
+            assert (await a.caller.commit(body))[0] == 200
+            assert (await a.caller.ask("POST", path_of(), staged.creation("other")))[0] == 200
+            await b.placed(1)
+            assert a.files() == b.files()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rows", [100, 20_000], ids=["small", "large"])
+def test_a_file_that_is_changed_while_it_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Others get what the node had read, or the commit takes no effect; the log goes on."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await b.placed(0)
+            other = await b.caller.create("other")
+            asked, go_on = _held(b.caller.node, monkeypatch)
+            add = a.table.add(b"many rows" * rows)
+            body = a.table.update(a.table.stage(1, add))
+            committing = asyncio.create_task(a.caller.commit(body))
+            await asyncio.wait_for(asked.wait(), 60)
+            changed = a.directory / add["add"]["path"]
+            changed.write_bytes(b"other row" * rows)
+            go_on.set()
+            status, answer = await committing
+            if rows == 100:
+                # It is ordered as it was, and its writer's own site says who is in the way.
+                assert (status, answer["error"]["type"]) == (500, "CommitStateUnknownException")
+                assert str(changed) in answer["error"]["message"]
+                await b.placed(1)
+                assert (b.directory / changed.name).read_bytes() == b"many rows" * rows
+                changed.unlink()
+                assert (await a.caller.commit(body))[0] == 200
+                assert a.files() == b.files()
+            else:
+                assert (status, answer["error"]["type"]) == (422, "BadRequestException")
+                assert changed.name in answer["error"]["message"]
+                assert [await site.caller.version() for site in (a, b)] == [0, 0]
+                await a.write(1)
+                await b.placed(1)
+            body = other.update(other.stage(1, other.add()))
+            assert (await b.caller.commit(body, "other"))[0] == 200
+
+    asyncio.run(main())
+
+
+def _held(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let a node fetch no file until the second event; the first one says that it would."""
+    asked, go_on, get = asyncio.Event(), asyncio.Event(), node.fetcher._get_files
+
+    async def held(link: Any, manifest: Any) -> None:
+        asked.set()
+        await go_on.wait()
+        await get(link, manifest)
+
+    monkeypatch.setattr(node.fetcher, "_get_files", held)
+    return asked, go_on
