@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.service.local_nodes import until
+from tests.service.test_catalog_api import Caller
 from tests.service.test_peer_routes import Stranger
-from tests.service.test_travelling_commits import Site, began_with_a_snapshot, sites
+from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_travelling_commits import (
+    Site,
+    began_with_a_snapshot,
+    pair,
+    site_of,
+    sites,
+)
+from tests.support.delta_writer import StagedTable
 
 from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.view import Phase
+from sparktxlog.storage.interfaces import ResetJournal
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.transport.peer_link import PeerLink
 
 
@@ -36,7 +50,9 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def goes_on(site: Site, other: Site, version: int) -> None:
     """Check that a site has all versions, without a warning, and writes the next one."""
-    await until(lambda: not site.caller.node.status()["warnings"], 30)
+    states = site.caller.node.catalog.overview.lines
+    await until(lambda: [one["state"] for one in states()] == ["in-sync"], 30)
+    assert site.caller.node.status()["warnings"] == []
     assert await site.caller.version() == version - 1
     nodes = (site.caller.node, other.caller.node)
     await until(lambda: all(node.base.master.phase is Phase.NORMAL for node in nodes), 30)
@@ -70,13 +86,17 @@ def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
 
 
 def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> None:
-    """Half of a table is here, one file is damaged, and one version is of an abandoned history."""
+    """Half of a table is here, one file is damaged, and one version is of an abandoned history.
+
+    Another file is damaged at the first peer, too: the second one gives it.
+    """
     wanted: set[str] = set()
 
     def prepare(before: Path, now: Path) -> None:
         shutil.copytree(before, now)
         lost, damaged, *_ = sorted(path.name for path in now.glob("*.parquet"))
         (now / lost).unlink()
+        (tmp_path / "A" / now.relative_to(tmp_path / "B") / lost).write_bytes(b"swor")
         (now / damaged).write_bytes(b"swor")
         for version, content in ((2, b"{}"), (3, None)):
             path = now / commit_file_name(version)
@@ -88,13 +108,62 @@ def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> Non
 
     async def main() -> None:
         async with began_with_a_snapshot(tmp_path, prepare) as found:
-            await goes_on(found.b, found.a, 4)
-            assert sorted(fetched) == sorted(wanted)
+            await goes_on(found.b, found.c, 4)
+            assert set(fetched) == wanted
             aside = found.b.directory.parent / ".set-aside" / "replaced" / found.b.directory.name
             assert (aside / commit_file_name(2)).read_bytes() == b"{}"
             assert [path.read_bytes() for path in aside.glob("*.parquet")] == [b"swor"]
 
     asyncio.run(main())
+
+
+def test_a_node_that_was_away_too_long_gets_only_later_versions(
+    tmp_path: Path, fetched: list[str]
+) -> None:
+    """Its journal has versions 0 and 1 as placed, and a snapshot replaces its queue."""
+    ports, at_b = free_ports("AB"), tmp_path / "B"
+
+    async def write(table: StagedTable | None, *versions: int) -> StagedTable:
+        async with pair(tmp_path, ports) as nodes, aiohttp.ClientSession() as session:
+            table = table or await Caller(nodes[0], session).create()
+            one, two = (site_of(node, session, table) for node in nodes)
+            for version in versions:
+                await one.write(version)
+            assert await two.caller.version() == versions[-1]
+            kept = nodes[1].base.journal.read_placed_versions
+            await until(lambda: kept() == {table.table_id: versions[-1]})
+            parts = [node.base for node in nodes]
+            await until(lambda: all(p.published.value == p.ordered.value for p in parts))
+        return table
+
+    async def come_back(table: StagedTable) -> None:
+        async with pair(tmp_path, ports) as nodes, aiohttp.ClientSession() as session:
+            one, two = (site_of(node, session, table) for node in nodes)
+            await goes_on(two, one, 4)
+            assert len(fetched) == 4 and commit_file_name(1) not in fetched
+
+    table = asyncio.run(write(None, 1))
+    shutil.copytree(at_b, tmp_path / "before")
+    asyncio.run(write(table, 2, 3))
+    giver = Journal(tmp_path / "A")
+    giver.load(1_000_000)
+    snapshot = giver.read_snapshot()
+    giver.close()
+    # Only the queue is as of now: B was away meanwhile, and a peer gave it a snapshot.
+    journal = Journal(at_b)
+    journal.load(1_000_000)
+    journal._db.execute("DELETE FROM ordered_commits WHERE version > 1")
+    journal._db.execute("DELETE FROM placed_commits")
+    kept = sqlite3.connect(tmp_path / "before" / JOURNAL_NAME)
+    (row,) = kept.execute("SELECT uuid, version, state FROM placed_commits").fetchall()
+    kept.close()
+    assert row[1] == 1
+    journal._db.execute("INSERT INTO placed_commits VALUES(?, ?, ?)", row)
+    journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
+    journal.close()
+    shutil.rmtree(at_b / "commit_tables")
+    shutil.copytree(tmp_path / "before" / "commit_tables", at_b / "commit_tables")
+    asyncio.run(come_back(table))
 
 
 def test_peers_get_only_what_a_version_names(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import structlog
 from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import (
     CorruptLogError,
+    ManifestMismatchError,
     NotFoundError,
     StagedCommitError,
     TransportError,
@@ -160,15 +161,13 @@ class TableFetcher:
     async def _fetch(self, uuid: str, transfer: TableTransfer) -> dict[str, str] | None:
         """Ask one peer after the other; return why none could help, None = one did."""
         failures: dict[str, str] = {}
+        # One that is not linked yet, as at the start, is waited for a moment.
         links = sorted(self._base.links.values(), key=lambda link: not link.up)
         for link in links:
-            if not link.up:
-                failures[link.node_id] = f"not linked: {link.reason}"
-                continue
             transfer.peer = link.node_id
             try:
                 await self._fetch_from(link, links, uuid, transfer)
-            except (TransportError, CorruptLogError, NotFoundError) as error:
+            except (TransportError, ManifestMismatchError, CorruptLogError, NotFoundError) as error:
                 failures[link.node_id] = error.message
             else:
                 return None
@@ -268,6 +267,7 @@ class TableFetcher:
         Raises:
             NotFoundError: All peers answered that they do not have it (definite).
             TransportError: A peer that may have it did not send it.
+            ManifestMismatchError: A peer sent another one (definite).
         """
         file = wanted.file
         path = f"/peer/v1/commit-tables/{uuid}/versions/{wanted.version}/files/{quote(file.path)}"
@@ -279,7 +279,7 @@ class TableFetcher:
             kept = StagedFile(path=place, size_bytes=file.size_bytes, rows=0, digest=file.digest)
             try:
                 await self._fetcher.get_file(link, kept, into=self._places.store, source=path)
-            except TransportError as error:
+            except (TransportError, ManifestMismatchError) as error:
                 if error.fields.get("status") != NotFoundError.http_status:
                     failure = error
             else:

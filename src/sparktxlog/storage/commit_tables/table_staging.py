@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import SET_ASIDE, TablePlaces
 from sparktxlog.storage.durability import (
@@ -62,7 +64,7 @@ class TableStaging:
         What else is in that place is set aside.
         """
         place = self._places.path(uuid, file.path)
-        if _agrees(place, file):
+        if self._holds(uuid, file):
             return True
         self.set_aside(uuid, file.path)
         for found in self._known(uuid, file):
@@ -71,6 +73,14 @@ class TableStaging:
                 return True
         return False
 
+    def _holds(self, uuid: str, file: StagedFile) -> bool:
+        """Return whether a file has its place; who asks again and again reads it once."""
+        try:
+            self._places.store.verify(replace(file, path=f"{uuid}/{file.path}"))
+        except (ManifestMismatchError, PayloadStoreError):
+            return False
+        return True
+
     def publish(self, uuid: str, commits: Iterable[tuple[int, StagedFile]]) -> None:
         """Publish versions whose files have their places, ascending.
 
@@ -78,11 +88,13 @@ class TableStaging:
             CorruptLogError: Somebody published another one meanwhile.
             StorageError: Some may be published; try again.
         """
-        self._places.place(uuid, {})
+        unsynced = self._places.place(uuid, {})
         for version, file in commits:
             if not _agrees(self._places.path(uuid, file.path), file):
                 self.set_aside(uuid, file.path)
-            self._places.publish(uuid, version, str(self.commit_file(uuid, file)))
+            waiting = str(self.commit_file(uuid, file))
+            unsynced |= self._places.publish(uuid, version, waiting)
+        self._places.sync(unsynced)
         self.drop(uuid)
 
     def set_aside(self, uuid: str, path: str) -> None:
