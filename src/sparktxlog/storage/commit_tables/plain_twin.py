@@ -13,6 +13,7 @@ keep what they read from a path, so the next attempt needs a twin at another pat
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -225,12 +226,13 @@ def published(directory: Path, version: int) -> bytes:
         ) from None
 
 
-def write_new(target: Path, content: bytes) -> Linked:
-    """Write a file durably unless the name is taken; it appears whole."""
+def write_new(target: Path, content: bytes, *, durable: bool = True) -> Linked:
+    """Write a file unless the name is taken; it appears whole."""
     beside = target.with_name(f".{target.name}.{uuid.uuid4()}.new")
     try:
         beside.write_bytes(content)
-        sync_file(beside)
+        if durable:
+            sync_file(beside)
         return link_new(beside, target)
     finally:
         beside.unlink(missing_ok=True)
@@ -238,9 +240,15 @@ def write_new(target: Path, content: bytes) -> Linked:
 
 def link_present(source: Path, target: Path) -> bool:
     """Give a file a second name, which may be there already; return whether there is a file."""
-    if target.exists():
+    try:
+        os.link(source, target)  # one call for each of many files
         return True
-    target.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return True
+    except FileNotFoundError:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        pass  # another file system
     try:
         link_or_copy(source, target)
     except FileNotFoundError:

@@ -109,14 +109,16 @@ class ReaderTable:
             )
         elif mark.read_bytes() != self._table.name.encode():
             raise _TouchedError  # of a table that had the name before
-        newest = twin_version(self._target)
         if not self._is_open:
             self._version, self._protocol = -1, {}
-            for number in range(newest + 1):
+            for number in range(twin_version(self._target) + 1):
                 self._check(number)
             self._is_open = True
-        elif newest != self._version:
+        elif not self._has(self._version) or self._has(self._version + 1):
             raise _TouchedError
+
+    def _has(self, number: int) -> bool:
+        return number < 0 or (self._target / commit_file_name(number)).is_file()
 
     def _check(self, number: int) -> None:
         """Read a version that is there, which must be that of the table."""
@@ -147,10 +149,11 @@ class ReaderTable:
             )
         sync_parents(linked, target)
         for number in numbers:
-            if write_new(target / commit_file_name(number), self._plain(number)) is Linked.OTHER:
+            # What a power loss tears is found at the next start.
+            place = target / commit_file_name(number)
+            if write_new(place, self._plain(number), durable=False) is Linked.OTHER:
                 raise _TouchedError
             self._version = number
-        sync_directory(target / COMMIT_LOG)
 
     def _make_again(self, version: int) -> None:
         """Make the table anew beside the touched one, and put it in its place."""

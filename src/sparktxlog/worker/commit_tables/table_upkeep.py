@@ -31,6 +31,7 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
+    NotPlacedError,
     StaleTimestampError,
     StorageError,
     TxLogError,
@@ -208,6 +209,8 @@ class CommitTableKeeper:
                 self._vacuum(found)
         except (PySparkException, Py4JError) as error:
             found.failed = first_lines(error)[:400]
+        except NotPlacedError as error:
+            found.skipped = error.message
         except (TxLogError, OSError) as error:
             found.failed = str(error)[:400]
         found.seconds = round(monotonic() - began, 3)
