@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sparktxlog.cli.root import AsJson, app, print_json
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, print_json
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.http.tokens import client_token
 
 checkpoint_app = typer.Typer(help="Take a streaming query of Spark to another site.")
 app.add_typer(checkpoint_app, name="checkpoint", no_args_is_help=True)
@@ -25,15 +27,34 @@ def checkpoint_copy(
     target: Annotated[
         str, typer.Argument(metavar="TO", help="New directory, on storage of the other site.")
     ],
+    sink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Commit table that the query writes to, schema.table: refuse a checkpoint that is "
+            "older than its last batch there.",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Copy the checkpoint of a streaming query that was stopped; start the query with the copy.
 
-    TO appears when the copy is whole. The command fails if the checkpoint changes meanwhile.
+    TO appears when the copy is whole. The command fails if the checkpoint changes meanwhile. Give
+    --sink, with a node of the site where you run the command.
     """
-    from sparktxlog.storage.stream_checkpoints import copy_checkpoint
+    from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+    from sparktxlog.storage.stream_checkpoints import copy_checkpoint, last_batch_in
 
-    found = copy_checkpoint(_local(source, "FROM"), _local(target, "TO"))
+    def last_written(query_id: str) -> int | None:
+        if sink is None:
+            return None
+        with closing(CatalogLink(url, token=client_token())) as link:
+            shown = link.load(sink)
+        table = Path(path_of_location(shown.metadata.location))
+        return last_batch_in(table, shown.latest_table_version, query_id)
+
+    found = copy_checkpoint(_local(source, "FROM"), _local(target, "TO"), last_written)
     if as_json:
         print_json(found.to_document())
         return

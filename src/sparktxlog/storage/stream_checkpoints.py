@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError, LockedError
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import storage_error, sync_directory, sync_file
 
 #: Path below the checkpoint → inode, bytes and time of change, of each file.
@@ -25,6 +27,15 @@ _Listing = dict[str, tuple[int, int, int]]
 
 class _Query(msgspec.Struct):
     id: str
+
+
+class _Batch(msgspec.Struct, rename="camel"):
+    app_id: str
+    version: int
+
+
+class _BatchLine(msgspec.Struct):
+    txn: _Batch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +56,20 @@ class CheckpointCopy:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def copy_checkpoint(source: Path, target: Path) -> CheckpointCopy:
+def copy_checkpoint(
+    source: Path, target: Path, last_written: Callable[[str], int | None] = lambda _: None
+) -> CheckpointCopy:
     """Copy a checkpoint: `target` is not there, or it is whole and on the disk.
 
+    Args:
+        source: The checkpoint of a query that was stopped.
+        target: A directory that does not exist.
+        last_written: Returns the last batch of the query that its sink has, by the query's id;
+            None = it has none, or nobody knows.
+
     Raises:
-        InvalidRequestError: `source` is no checkpoint, or `target` exists (definite).
+        InvalidRequestError: `source` is no checkpoint, or an old one, or `target` exists
+            (definite).
         LockedError: The checkpoint changed meanwhile: the query runs (definite).
         DiskFullError, StorageError: Nothing was copied.
     """
@@ -69,6 +89,7 @@ def copy_checkpoint(source: Path, target: Path) -> CheckpointCopy:
     try:
         before = _listing(source)
         found = _read(source, before)
+        _check_newest(source, found, last_written(found.query_id))
         target.parent.mkdir(parents=True, exist_ok=True)
         _copy(source, beside, before)
         if _listing(source) != before:
@@ -82,6 +103,47 @@ def copy_checkpoint(source: Path, target: Path) -> CheckpointCopy:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return found
+
+
+def last_batch_in(table: Path, version: int, query_id: str) -> int | None:
+    """Return the last batch of a query that a commit table has, as far back as its log goes.
+
+    Args:
+        table: The table's directory.
+        version: Its newest version.
+        query_id: Of the query.
+
+    Raises:
+        StorageError: A commit file cannot be read.
+    """
+    wanted = query_id.encode()
+    for number in range(version, -1, -1):
+        path = table / commit_file_name(number)
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, path) from error
+        for line in raw.splitlines() if wanted in raw else ():
+            batch = msgspec.json.decode(line, type=_BatchLine).txn
+            if batch is not None and batch.app_id == query_id:
+                return batch.version
+    return None
+
+
+def _check_newest(source: Path, found: CheckpointCopy, written: int | None) -> None:
+    """Refuse an old checkpoint: the sink skips batches that it has, whatever is in them now."""
+    last = found.done if found.begun is None else found.begun
+    if written is not None and written > (-1 if last is None else last):
+        raise InvalidRequestError(
+            f"checkpoint {source} ends at batch {'none' if last is None else last}, and the sink "
+            f"has batch {written} of the query: rows would be left out",
+            hint="Copy the newest checkpoint.  If it is lost, begin with a new checkpoint, and "
+            "write so that rows may come twice, for example by MERGE.",
+            field="FROM",
+            value=str(source),
+        )
 
 
 def _listing(source: Path) -> _Listing:

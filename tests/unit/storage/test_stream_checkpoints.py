@@ -10,7 +10,7 @@ from tests.support.command_line import invoke
 
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
 from sparktxlog.storage import stream_checkpoints
-from sparktxlog.storage.stream_checkpoints import copy_checkpoint
+from sparktxlog.storage.stream_checkpoints import copy_checkpoint, last_batch_in
 
 QUERY = "5d1d0c4e-32a2-4c3c-9a3c-1d8a2f0f6f3e"
 
@@ -94,6 +94,37 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         copy_checkpoint(source, tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def sink(root: Path, *batches: tuple[str, int]) -> Path:
+    """Write the log of a table: one version for each batch of a query."""
+    (root / "_delta_log").mkdir(parents=True)
+    for version, (query, batch) in enumerate(batches):
+        lines = [{"commitInfo": {"operation": query}}, {"txn": {"appId": query, "version": batch}}]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (root / "_delta_log" / f"{version:020}.json").write_text(text)
+    return root
+
+
+def test_a_checkpoint_that_is_older_than_the_sink_is_refused(tmp_path: Path) -> None:
+    table = sink(tmp_path / "t", (QUERY, 0), (QUERY, 1), (QUERY, 2), ("another", 9))
+    assert last_batch_in(table, 3, QUERY) == 2
+    assert last_batch_in(table, 0, QUERY) == 0
+    assert last_batch_in(table, 3, "a third") is None
+    (table / "_delta_log" / f"{2:020}.json").unlink()
+    assert last_batch_in(table, 3, QUERY) is None, "its log begins later"
+    source = checkpoint(tmp_path / "a", begun=3, done=2)
+    for written, name in ((None, "b"), (2, "c")):
+        copy_checkpoint(source, tmp_path / name, lambda _, found=written: found)
+    asked: list[str] = []
+
+    def later(query_id: str) -> int:
+        asked.append(query_id)
+        return 3
+
+    with pytest.raises(InvalidRequestError, match="ends at batch 2, and the sink has batch 3"):
+        copy_checkpoint(source, tmp_path / "d", later)
+    assert asked == [QUERY] and not (tmp_path / "d").exists()
 
 
 def test_the_command(
