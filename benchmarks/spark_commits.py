@@ -46,8 +46,8 @@ def run(short: bool) -> list[Figure]:
             spark.sql(f"CREATE TABLE {name}.default.t ({COLUMNS}) USING delta")
         ours, peer = _in_turn(
             turns,
-            lambda: data.writeTo("a.default.t").append(),
-            lambda: data.writeTo("standin.default.t").append(),
+            lambda: _seconds(lambda: data.writeTo("a.default.t").append()),
+            lambda: _seconds(lambda: data.writeTo("standin.default.t").append()),
         )
         cluster.wait_position(cluster.get("A", "/v1/info")["position"])
         with _copying(Path(directory), data) as (source, target):
@@ -78,17 +78,18 @@ def run(short: bool) -> list[Figure]:
 
 
 def _in_turn(
-    turns: int, one: Callable[[], object], other: Callable[[], object]
+    turns: int, one: Callable[[], float], other: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the median times of two acts that take turns."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns + _FIRST):
-        for act, taken in zip((one, other), times, strict=True):
-            begin = time.perf_counter()
-            act()
-            if turn >= _FIRST:
-                taken.append(time.perf_counter() - begin)
-    return statistics.median(times[0]), statistics.median(times[1])
+    """Return the median times of two acts that take turns; each returns its own, in seconds."""
+    times = [(one(), other()) for _ in range(turns + _FIRST)][_FIRST:]
+    ours, peers = zip(*times, strict=True)
+    return statistics.median(ours), statistics.median(peers)
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    act()
+    return time.perf_counter() - begin
 
 
 def _add_catalogs(spark: SparkSession, directory: Path, urls: dict[str, str]) -> None:
@@ -144,23 +145,26 @@ def _copying(directory: Path, data: DataFrame) -> Iterator[tuple[str, str]]:
         process.wait()
 
 
-def _until_b_sees(spark: SparkSession, data: DataFrame) -> None:
-    """Append at A; return once a new query at B sees the rows."""
+def _until_b_sees(spark: SparkSession, data: DataFrame) -> float:
+    """Append at A; return how long it took until a new query at B saw the rows."""
     before = _rows(spark.table("b.default.t"))
+    begin = time.perf_counter()
     data.writeTo("a.default.t").append()
     while _rows(spark.table("b.default.t")) == before:
         pass
+    return time.perf_counter() - begin
 
 
-def _until_copied(spark: SparkSession, data: DataFrame, source: str, target: str) -> None:
-    """Append to the source; return once a new query sees the rows in the target."""
+def _until_copied(spark: SparkSession, data: DataFrame, source: str, target: str) -> float:
+    """Append to the source; return how long it took until a new query of the target saw it."""
     version = DeltaTable(target).version()
-    before = _rows(spark.read.format("delta").load(target))
+    begin = time.perf_counter()
     data.write.format("delta").mode("append").save(source)
+    # Who asks again and again takes the processor from the copying query.
     while DeltaTable(target).version() == version:
         time.sleep(0.002)
-    while _rows(spark.read.format("delta").load(target)) == before:
-        pass
+    _rows(spark.read.format("delta").load(target))
+    return time.perf_counter() - begin
 
 
 def _rows(table: DataFrame) -> int:
