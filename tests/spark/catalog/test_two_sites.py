@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import NodeProcess, free_ports, wait_until
 
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
-from sparktxlog.storage.stream_checkpoints import copy_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -117,7 +118,11 @@ def _stream(session: SparkSession, site: str, checkpoint: Path) -> None:
 
 
 def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
-    sites: SparkSession, nodes: dict[str, NodeProcess], tmp_path: Path
+    sites: SparkSession,
+    nodes: dict[str, NodeProcess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Source and sink are commit tables; a batch that B runs again was written at A already."""
     for name in ("source", "sink"):
@@ -130,8 +135,17 @@ def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
     # As if A was lost between the commit of the sink and the end of the batch.
     (checkpoint / "commits" / "1").unlink()
     (checkpoint / "commits" / ".1.crc").unlink()
-    found = copy_checkpoint(checkpoint, tmp_path / "b")
-    assert (found.done, found.begun) == (0, 1)
+    arguments = ["--url", nodes["A"].url, "--sink", "default.sink"]
+    shutil.copytree(checkpoint, tmp_path / "old")
+    for name in ("1", ".1.crc"):
+        (tmp_path / "old" / "offsets" / name).unlink()
+    command = ["checkpoint", "copy"]
+    for source, code in (("old", 2), ("a", 0)):
+        paths = (f"{tmp_path}/{source}", f"{tmp_path}/b")
+        assert invoke(monkeypatch, *command, *paths, *arguments) == code
+    said = capsys.readouterr()
+    assert "ends at batch 0, and the sink has batch 1" in said.err
+    assert "goes on after batch 0; batch 1 was begun, and is run again" in said.out
     sites.sql("INSERT INTO a.default.source VALUES (4)")
     wait_until(lambda: _directory(nodes["B"], "sink"), what="B has the sink")
     _stream(sites, "b", tmp_path / "b")
