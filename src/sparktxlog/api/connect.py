@@ -36,6 +36,7 @@ from sparktxlog.errors import (
     NotAppliedError,
     TxLogError,
     UnknownTableError,
+    VersionConflictError,
 )
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
@@ -175,7 +176,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         self.last_position = 0
         self._link = link
         #: The node whose payload store and tables the session uses.
-        self._home = home
+        self.home = home
         self._session = session
         self._timeout_s = timeout_s
         self._definitions: dict[str, TableDefinition] = {}
@@ -183,7 +184,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
     @property
     def url(self) -> str:
         """URL of the home node."""
-        return self._home.url
+        return self.home.url
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +291,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         if kind != "commit-table":
             raise InvalidRequestError(f"kind={kind!r} is not 'commit-table'", field="kind")
         plain = read_plain_table(self.spark, path)
-        with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+        with closing(CatalogLink(self.home.url, token=self.home.token)) as link:
             return adopt(
                 plain,
                 lambda: newest_version(self.spark, plain),
@@ -313,7 +314,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             UnknownTableError, RowTableError, InvalidRequestError: (definite).
             StorageError: The directory is not there.
         """
-        with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+        with closing(CatalogLink(self.home.url, token=self.home.token)) as link:
             return release(link, name, path, drop=drop)
 
     def rename_table(
@@ -519,7 +520,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             ForeignLogError: A receipt of another log (definite).
         """
         wanted = self._least(at_least)
-        answer = self._home.get(
+        answer = self.home.get(
             "/v1/published",
             at_least=wanted.position,
             lineage=wanted.lineage,
@@ -534,7 +535,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 published=answer["position"],
                 position=wanted.position,
             )
-        root = Path(self._home.get("/v1/info")["log_root"])
+        root = Path(self.home.get("/v1/info")["log_root"])
         return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
 
     def masters(self) -> DataFrame:
@@ -621,13 +622,14 @@ class TxLog(Commits["DataFrame", SparkColumns]):
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         winner = lost.fields.get("winner")
-        if winner is not None:
+        # A version of a commit table is placed here before anybody is told that it lost to it.
+        if winner is not None and not isinstance(lost, VersionConflictError):
             self._link.after(winner)
             self.latest_snapshot(timeout_s)
 
     def _snapshot(self, position: int | None, wanted: LeastPosition, timeout_s: float) -> Snapshot:
         def ask(wait_s: float) -> Snapshot:
-            answer = self._home.get(
+            answer = self.home.get(
                 "/v1/snapshot",
                 position=position,
                 at_least=wanted.position,
@@ -670,7 +672,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 f"./spark-submit.sh jobs/apply.py --url {self.url}",
             )
         # Ordered transactions are published a moment later, and others commit too.
-        ordered = int(self._home.get("/v1/info")["position"])
+        ordered = int(self.home.get("/v1/info")["position"])
         outcome = self.worker.apply(
             max(ordered, self.last_position), self._timeout_s if timeout is None else timeout
         )

@@ -15,7 +15,11 @@ from sparktxlog.api.operations import Isolation, TransactionDraft
 from sparktxlog.api.schema import columns_of, key_values, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.transactions import (
+    PreparedOperation,
+    PreparedTransaction,
+    StagedCommitRequest,
+)
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConflictError,
@@ -32,8 +36,10 @@ from sparktxlog.model.ids import check_table_name, transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition, VersionedTable
+from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts, is_commit_table
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -91,6 +97,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         #: Tables that were read, as they were shown.
         self._shown: dict[str, DataFrame] = {}
         self._merges: list[Merge] = []
+        #: Commit tables that it reads or writes; their names have a dot.
+        self._drafts = TwinDrafts(log.spark, log.home)
+        #: What it did to them, once it is staged.
+        self._commits: tuple[StagedCommitRequest, ...] = ()
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
         #: It was ordered and lost; that stays its outcome.
@@ -102,6 +112,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         return transaction_id_to_text(self._transaction_id)
 
     def _drop(self) -> None:
+        self._drafts.close()
         if not self._submitted:
             self._staging.discard()
 
@@ -137,15 +148,20 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 hint="End its clauses with .execute().",
                 **fields,
             )
-        if self._only_read(*self._operations):
+        if self._only_read(*self._operations, *self._drafts.names, *self._commits):
             self._submitted = True
             return Receipt.of_nothing(parse_level(self._level)[0])
-        if not self._operations:
+        if not (self._operations or self._drafts.names or self._commits):
             raise InvalidRequestError(
                 "the transaction has no operation",
                 hint="Call t.append(…) or another one before its commit; what was refused has to "
                 "be built again.",
             )
+        if self._drafts.names:
+            if self._isolation is not None and (self._operations or self._drafts.written()):
+                self._drafts.claim_reads()
+            self._commits = self._drafts.staged()
+            self._drafts.close()
         transaction = PreparedTransaction(
             transaction_id=self._transaction_id,
             operations=tuple(self._operations),
@@ -153,11 +169,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             condition=self._condition(),
             is_sync=self._is_sync,
             participants=self._participants,
+            staged_commits=self._commits,
         )
         self._submitted = True
         is_nothing = all(operation.is_nothing for operation in self._operations)
-        is_nothing = is_nothing and not self._participants
-        if is_nothing and not self._given and transaction.condition is None:
+        is_nothing = is_nothing and not self._participants and not self._commits
+        is_recorded = bool(self._operations) and (self._given or transaction.condition is not None)
+        if is_nothing and not is_recorded:
             return Receipt.of_nothing(parse_level(self._level)[0])
         tables = {operation.table for operation in self._operations}
         try:
@@ -168,6 +186,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         except ConflictError as error:
             self._lost = error
             self._log.forget_definitions(tables)
+            self._drafts.withdraw()
             # Once it is ordered other sites may still ask for its files; there they expire.
             if error.fields.get("position") is None:
                 self._staging.discard()
@@ -176,7 +195,9 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             self._log.forget_definitions(tables)
             if error.definite:  # otherwise it may have been accepted, and needs its files
                 self._staging.discard()
+                self._drafts.withdraw()
                 self._operations.clear()
+                self._commits = ()
             raise
 
     def _is_known(self) -> bool:
@@ -194,9 +215,14 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     def read(self, table: str) -> DataFrame:
         """Return a table of this site's replica, and record that the transaction rests on it.
 
-        All reads show one position: the newest that is applied whole here when the first of them is
-        called, and not before this log's own commits.  What the transaction itself writes is not
-        in it.
+        A commit table (`schema.table`) is shown as it was when the transaction first touched it,
+        with what the transaction wrote to it since.  If it writes to it, nobody else may have.  If
+        it only reads it, that holds with `isolation="serializable"`: the table then gets a version
+        without changes.
+
+        All other reads show one position: the newest that is applied whole here when the first of
+        them is called, and not before this log's own commits.  What the transaction itself writes
+        is not in it.
 
         Raises:
             LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
@@ -205,8 +231,31 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             NotAppliedError: It is not applied here yet, or what this log committed was not applied
                 in time (definite).
         """
+        if is_commit_table(table):
+            return self._drafts.frame(table)
         self._check_records_reads()
         return self._read(table)[1]
+
+    def in_sql(self, table: str) -> str:
+        """Return what names a commit table in SQL statements that belong to this transaction.
+
+            spark.sql(f"UPDATE {t.in_sql('shop.orders')} SET paid = true WHERE id = 7")
+
+        It is a table of its own, which begins as the commit table is now.  Delta runs statements on
+        it as on any other.  The commit of the transaction makes one version of the commit table of
+        all of them; after that it is gone.
+
+        Raises:
+            UnknownTableError: There is no such commit table (definite).
+            InvalidRequestError: The level is below `ordered` (definite).
+            LocalProtocolError: The transaction is submitted already (definite).
+        """
+        self._takes_more_commits()
+        return self._drafts.in_sql(table)
+
+    def _takes_more_commits(self) -> bool:
+        self._check_is_told()
+        return self._takes_more()
 
     def _read(self, table: str) -> tuple[int, DataFrame]:
         """Return a table and the position that all reads show, and record it."""
@@ -227,7 +276,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         *,
         target_name: str = "target",
         source_name: str = "source",
-    ) -> Merge:
+    ) -> Merge | DeltaMergeBuilder:
         """Begin a MERGE into a table with keys, with the clauses of `DeltaTable.merge`.
 
             t.merge("stock", sold, "target.id = source.id").whenMatchedUpdate(
@@ -238,8 +287,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         that read, whatever the isolation: if anybody writes to the table before the transaction
         takes effect, that is a conflict (`retry`), so no update is lost.
 
+        A MERGE into a commit table is Delta's own, with all of its clauses.
+
         Args:
-            table: One with keys.
+            table: One with keys, or a commit table.
             source: Rows, of any columns.
             condition: When a row of the source matches one of the table: SQL or a Column.
             target_name: Name of the table in expressions.
@@ -262,6 +313,9 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 field="source_name",
                 value=source_name,
             )
+        if is_commit_table(table):
+            self._takes_more_commits()
+            return self._drafts.merge(table, source, condition, target_name, source_name)
         definition, target = self._unwritten(table, "merge")
         merge = Merge(
             definition,
@@ -420,6 +474,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             )
 
     def _delete_where(self, table: str, predicate: str) -> None:
+        if is_commit_table(table):
+            if self._takes_more_commits():
+                self._drafts.delete(table, predicate)
+            return
         if not self._takes_more():
             return
         definition = self._definition(table)
@@ -441,6 +499,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             StaleSchemaError: The rows do not fit, because the table changed after the position at
                 which this transaction read it (definite).
         """
+        if is_commit_table(table):
+            if self._takes_more_commits():
+                self._drafts.write(kind, table, rows)
+            return
         if not self._takes_more():
             return
         place, created = len(self._operations), self._creates(table)
@@ -498,6 +560,7 @@ def submit_prepared(
 ) -> Receipt:
     """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
     staged = any(operation.files for operation in transaction.operations)
+    staged = staged or bool(transaction.staged_commits)
     condition = transaction.condition
     return link.commit(
         request_of(transaction),

@@ -1,4 +1,4 @@
-"""What clients ask for of commit tables, and transactions of one of them (P36).
+"""Transactions of one commit table: each creates it, commits a version, or drops it (P36).
 
 The id of a commit is the UUID in the name of its staged file, so to ask again is to repeat it
 (P25c).  Where it is ordered, every site decides alike whether it takes effect.
@@ -6,37 +6,10 @@ The id of a commit is the UUID in the name of its staged file, so to ask again i
 
 from __future__ import annotations
 
-import msgspec
-
-from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.operation import StagedFile
-
-
-class StagedCommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A staged commit that is to be the next version of its table, with its whole transaction."""
-
-    #: UUID of the table.
-    table_id: str
-    proposed_version: int
-    #: In-commit timestamp, milliseconds since 1970 UTC.
-    timestamp: int
-    #: `<version>.<UUID>.json` in `_delta_log/_staged_commits` of the table, at this site.
-    file_name: str
-    file_size: int
-
-    @property
-    def proposed(self) -> ProposedCommit:
-        """The commit as the API for Delta tables says it."""
-        return ProposedCommit(
-            version=self.proposed_version,
-            timestamp=self.timestamp,
-            file_name=self.file_name,
-            file_size=self.file_size,
-            file_modification_timestamp=self.timestamp,
-        )
 
 
 def creating(

@@ -35,7 +35,6 @@ from sparktxlog.codec.alterations import (
     put_change,
 )
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
-from sparktxlog.codec.commit_requests import StagedCommitRequest
 from sparktxlog.codec.condition_requests import (
     ConditionsRequest,
     condition_of,
@@ -46,7 +45,11 @@ from sparktxlog.codec.predicate import MAX_LENGTH, normalise
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
 from sparktxlog.codec.sections import write_section
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.transactions import (
+    PreparedOperation,
+    PreparedTransaction,
+    StagedCommitRequest,
+)
 from sparktxlog.codec.validation import (
     check_definition,
     check_made_for,
@@ -291,6 +294,7 @@ def prepare(
         condition=condition_of(request.conditions, tables),
         is_sync=request.is_sync,
         participants=participants,
+        staged_commits=tuple(request.commits or ()),
     )
 
 
@@ -639,11 +643,7 @@ def _check_size(operations: Iterable[PreparedOperation], limits: RunLimits) -> N
 
 
 def request_of(
-    transaction: PreparedTransaction,
-    *,
-    level: str | None = None,
-    timeout_s: float | None = None,
-    commits: Sequence[StagedCommitRequest] = (),
+    transaction: PreparedTransaction, *, level: str | None = None, timeout_s: float | None = None
 ) -> bytes:
     """Return the JSON body of a transaction; rows travel as Arrow."""
     return encode_request(
@@ -657,7 +657,7 @@ def request_of(
             conditions=request_of_condition(transaction.condition),
             is_sync=transaction.is_sync,
             participants=list(transaction.participants) or None,
-            commits=list(commits) or None,
+            commits=list(transaction.staged_commits) or None,
         )
     )
 

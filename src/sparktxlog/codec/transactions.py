@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
@@ -42,6 +45,30 @@ class PreparedOperation:
         return self.kind in kinds and not self.carried
 
 
+class StagedCommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A staged commit that is to be the next version of its table, with its whole transaction."""
+
+    #: UUID of the table.
+    table_id: str
+    proposed_version: int
+    #: In-commit timestamp, milliseconds since 1970 UTC.
+    timestamp: int
+    #: `<version>.<UUID>.json` in `_delta_log/_staged_commits` of the table, at this site.
+    file_name: str
+    file_size: int
+
+    @property
+    def proposed(self) -> ProposedCommit:
+        """The commit as the API for Delta tables says it."""
+        return ProposedCommit(
+            version=self.proposed_version,
+            timestamp=self.timestamp,
+            file_name=self.file_name,
+            file_size=self.file_size,
+            file_modification_timestamp=self.timestamp,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
     """A validated transaction; several of them are assembled into one run (group commit).
@@ -62,6 +89,8 @@ class PreparedTransaction:
     participants: tuple[str, ...] = ()
     #: It does nothing but this (P35).
     mark: Mark | None = None
+    #: Commits that its client asks for; the node makes `commits` of them.
+    staged_commits: tuple[StagedCommitRequest, ...] = ()
     #: What it does to commit tables, at most one thing for each (P36).
     commits: tuple[CommitOperation, ...] = ()
     #: See `RunManifest.commit_files`.

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.codec.assembly import as_ids, assemble_rows
-from sparktxlog.codec.commit_requests import StagedCommitRequest, as_uuid
+from sparktxlog.codec.commit_requests import as_uuid
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.mark_requests import MarkRequest, marking
 from sparktxlog.codec.payload import read_manifest
@@ -34,7 +34,11 @@ from sparktxlog.codec.requests import (
     without_rows,
 )
 from sparktxlog.codec.runs import RunLimits, validate_run
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.transactions import (
+    PreparedOperation,
+    PreparedTransaction,
+    StagedCommitRequest,
+)
 from sparktxlog.codec.validation import (
     IndexArray,
     check_made_for,
@@ -101,10 +105,9 @@ class SubmitRoutes(RouteHandlers):
             except CommitRejectedError as error:
                 prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
-        commits = wanted.commits or ()
         if isinstance(prepared, CommitRejectedError):
-            return await self._refused(prepared, identity, waiting, commits)
-        return await self.commit(prepared, wanted.transaction_id, waiting, commits)
+            return await self._refused(prepared, identity, waiting, wanted.commits or ())
+        return await self.commit(prepared, wanted.transaction_id, waiting)
 
     def _prepare(
         self, wanted: TransactionRequest, identity: bytes, size_bytes: int
@@ -116,23 +119,17 @@ class SubmitRoutes(RouteHandlers):
         return self._ids.next() if text is None else transaction_id_from_text(text)
 
     async def commit(
-        self,
-        prepared: PreparedTransaction,
-        given_id: str | None,
-        waiting: Waiting,
-        commits: Sequence[StagedCommitRequest] = (),
+        self, prepared: PreparedTransaction, given_id: str | None, waiting: Waiting
     ) -> Response:
         """Look at its staged files, and submit it; return its receipt.
 
         A transaction without effect is recorded only if the client gave it an id.
 
-        Args:
-            commits: What it commits to commit tables.
-
         Raises:
             TxLogError: As `Node.submit`; ConflictError if a condition does not hold, or a table
                 changed.
         """
+        commits = prepared.staged_commits
         if any(operation.files for operation in prepared.operations):
             try:
                 prepared = await asyncio.to_thread(
@@ -143,7 +140,7 @@ class SubmitRoutes(RouteHandlers):
         level, copies, timeout = waiting
         if commits:
             receipt = await self._node.several_commits.commit(
-                prepared, commits, level=level, copies=copies, timeout=timeout
+                prepared, level=level, copies=copies, timeout=timeout
             )
             return self._told_single(receipt, rows=prepared.carried)
         is_nothing = not prepared.operations and given_id is None

@@ -225,7 +225,7 @@ def reading(tmp_path: Path, applied: int) -> tuple[TxLog, Worker, Asked]:
             raise NotAppliedError("not yet", applied=applied)
         return {"position": query["position"] or applied, "chain_hash": "ab", "tables": {}}
 
-    cast(Any, log._home).get = get
+    cast(Any, log.home).get = get
     return log, worker, asked
 
 
@@ -251,7 +251,7 @@ def test_a_session_never_sees_less_than_before(tmp_path: Path) -> None:
     log.worker = None
     assert log.snapshot().position == 9
     restored, _, _ = reading(tmp_path, applied=4)
-    cast(Any, log._home).get = restored._home.get
+    cast(Any, log.home).get = restored.home.get
     with pytest.raises(NotAppliedError, match="position 9 is not applied here yet"):
         log.snapshot()
     assert log.snapshot(at_least=None).position == 4

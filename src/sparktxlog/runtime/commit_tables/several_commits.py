@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from sparktxlog.codec.commit_requests import StagedCommitRequest, as_uuid
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.commit_requests import as_uuid
+from sparktxlog.codec.transactions import PreparedTransaction, StagedCommitRequest
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, UnknownTableError
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.operation import StagedFile
@@ -30,13 +30,7 @@ class SeveralCommits:
         self._catalog = catalog
 
     async def commit(
-        self,
-        transaction: PreparedTransaction,
-        wanted: Sequence[StagedCommitRequest],
-        *,
-        level: Level,
-        copies: int,
-        timeout: float,
+        self, transaction: PreparedTransaction, *, level: Level, copies: int, timeout: float
     ) -> Receipt:
         """Submit a transaction with staged commits; return its receipt once all is placed here.
 
@@ -44,8 +38,7 @@ class SeveralCommits:
         be read here.
 
         Args:
-            transaction: What it does to row tables, checked; maybe nothing.
-            wanted: At most one commit for each table.
+            transaction: Checked, but for its staged commits: at most one for each table.
 
         Raises:
             InvalidRequestError: A table twice, or a level below `ordered` (definite).
@@ -56,7 +49,7 @@ class SeveralCommits:
                 placed here.
             TxLogError: As `Submits.submit`.
         """
-        uuids = [as_uuid(one.table_id) for one in wanted]
+        uuids = [as_uuid(one.table_id) for one in transaction.staged_commits]
         if len(set(uuids)) < len(uuids) or LEVEL_RANK[level] < LEVEL_RANK[Level.ORDERED]:
             raise InvalidRequestError(
                 f"a transaction commits to each table once, at level 'ordered' or above; asked for "
@@ -72,7 +65,7 @@ class SeveralCommits:
                 transaction_id, level=Level.ORDERED, timeout=deadline - loop.time()
             )
             if receipt is None:
-                checked = await self._checked(transaction, wanted, uuids)
+                checked = await self._checked(transaction, uuids)
                 receipt = await self._submits.submit(
                     checked, level=Level.ORDERED, timeout=max(0.0, deadline - loop.time())
                 )
@@ -98,14 +91,11 @@ class SeveralCommits:
                 await self._catalog.ordered(uuid, table.version)
 
     async def _checked(
-        self,
-        transaction: PreparedTransaction,
-        wanted: Sequence[StagedCommitRequest],
-        uuids: Sequence[str],
+        self, transaction: PreparedTransaction, uuids: Sequence[str]
     ) -> PreparedTransaction:
         """Return the transaction with its commits and all their files, which are durable here."""
         found: list[tuple[ShownTable, StagedCommitRequest]] = []
-        for uuid, one in zip(uuids, wanted, strict=True):
+        for uuid, one in zip(uuids, transaction.staged_commits, strict=True):
             table = self._base.master.commit_tables.get(uuid)
             if table is None:
                 raise UnknownTableError(f"there is no commit table {uuid[:40]}", value=uuid[:40])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sparktxlog.codec.delta_catalog.commit_contents import (
     NeededFile,
     read_commit_file,
 )
+from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import (
@@ -150,7 +152,7 @@ def own_version(table: Path, twin: Path) -> int | None:
     return next(own, None)
 
 
-def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
+def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = None) -> TwinCommit:
     """Stage a commit that was made on a twin in the table's directory, durably.
 
     Its new files become those of the table, too.  To do it again stages the same file: its UUID,
@@ -159,14 +161,17 @@ def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
 
     Args:
         version: The twin's next one after those of the table.
+        last: The twin's versions up to this one become one of the table.
 
     Raises:
         StagedCommitError: It is no commit for a table of a catalog (definite).
+        InvalidRequestError: See `merged_commits` (definite).
         CorruptLogError: The twin has no such version, or the table another file of a name.
         DiskFullError, StorageError: It may be staged in part; try again.
     """
     with storing(twin):
-        raw = published(twin, version)
+        several = range(version, (version if last is None else last) + 1)
+        raw = merged_commits([published(twin, one) for one in several], version)
         content = read_commit_file(raw)
         if content.protocol is not None:
             raw = with_feature(raw)
@@ -189,6 +194,31 @@ def stage_twin_commit(table: Path, twin: Path, version: int) -> TwinCommit:
         ),
         content=content,
     )
+
+
+def add_unchanged_version(twin: Path) -> None:
+    """Add a version to a twin that changes nothing: who has it next read the one before.
+
+    Raises:
+        CorruptLogError: The newest version cannot be found.
+        DiskFullError, StorageError: It is not there.
+    """
+    newest = twin_version(twin)
+    with storing(twin):
+        before = read_commit_file(published(twin, newest)).timestamp
+        now_ms = max(time.time_ns() // 1_000_000, before + 1)
+        info = {
+            "inCommitTimestamp": now_ms,
+            "timestamp": now_ms,
+            "operation": "READ",
+            "operationParameters": {},
+            "readVersion": newest,
+            "isolationLevel": "Serializable",
+            "isBlindAppend": False,
+            "txnId": str(uuid.uuid4()),
+        }
+        line = json.dumps({"commitInfo": info}, separators=(",", ":")).encode() + b"\n"
+        write_durably(twin / commit_file_name(newest + 1), line)
 
 
 def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:

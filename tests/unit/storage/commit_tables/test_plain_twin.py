@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.storage.commit_tables.plain_twin import (
+    add_unchanged_version,
     extend_plain_twin,
     make_plain_twin,
     stage_twin_commit,
@@ -170,6 +172,18 @@ def test_on_another_file_system_files_are_copied(
     assert copy.read_bytes() == b"rows"
     assert not copy.samefile(table.directory / path)
     extend_plain_twin(table.directory, 1, tmp_path / "twin")
+
+
+def test_a_version_without_changes_comes_after_the_one_that_was_read(
+    table: StagedTable, tmp_path: Path
+) -> None:
+    twin, ahead = tmp_path / "twin", time.time_ns() // 1_000_000 + 3_600_000
+    table.published(1).write_bytes(lines_of(info_of(ahead), table.add()))
+    make_plain_twin(table.directory, 1, twin, history=False)
+    add_unchanged_version(twin)
+    staged = stage_twin_commit(table.directory, twin, 2)
+    assert (staged.proposed.version, staged.proposed.timestamp) == (2, ahead + 1)
+    assert (staged.content.files, staged.content.metadata) == ((), None)
 
 
 def test_a_commit_of_a_twin_is_staged_in_the_table(table: StagedTable, tmp_path: Path) -> None:

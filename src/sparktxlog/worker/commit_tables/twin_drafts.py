@@ -1,0 +1,192 @@
+"""Commit tables that a transaction of Spark reads and writes, each on a plain twin of its own.
+
+Delta itself runs the statements, on the twin, by its path.  What they did there together is staged
+as one commit of the table, and all tables are asked for in one request.  A twin is of one
+transaction: the next attempt makes another one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+
+from sparktxlog.codec.transactions import StagedCommitRequest
+from sparktxlog.errors import InvalidRequestError, RowTableError, StorageError
+from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.link import Http
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.storage.commit_tables.plain_twin import (
+    TwinCommit,
+    add_unchanged_version,
+    make_plain_twin,
+    stage_twin_commit,
+    twin_version,
+    withdraw_twin_commit,
+)
+from sparktxlog.worker.apply.deltalog import forget_log
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Twins of transactions, beside the tables of a site.  Who is killed leaves one there, which only
+#: has further names of the table's files.
+TWINS = ".transactions"
+_MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    uuid: str
+    table: Path
+    #: What the twin was made of.
+    version: int
+    twin: Path
+
+
+class TwinDrafts:
+    """The commit tables of one transaction.
+
+    Args:
+        spark: Runs the statements.
+        home: The node of this site, which shares the tables' storage with driver and executors.
+    """
+
+    def __init__(self, spark: SparkSession, home: Http) -> None:
+        self._spark = spark
+        self._home = home
+        #: By lower-case name, in the order in which they were touched.
+        self._drafts: dict[str, _Draft] = {}
+        self._staged: list[tuple[Path, TwinCommit]] = []
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tables, in lower case."""
+        return list(self._drafts)
+
+    def frame(self, name: str) -> DataFrame:
+        """Return a table with what the transaction wrote to it; errors as `in_sql`."""
+        return self._spark.read.format("delta").load(str(self._draft(name).twin))
+
+    def in_sql(self, name: str) -> str:
+        """Return what names the twin of a table in SQL.
+
+        Raises:
+            UnknownTableError, RowTableError: There is no such commit table (definite).
+            StorageError: Its files are not here, or the disk is full.
+        """
+        return f"delta.`{self._draft(name).twin}`"
+
+    def write(self, kind: OperationKind, name: str, rows: DataFrame) -> None:
+        """Append rows, or replace all rows by others.
+
+        Raises:
+            InvalidRequestError: An operation that needs keys (definite).
+            UnknownTableError, RowTableError, StorageError: As `in_sql`.
+        """
+        mode = _MODES.get(kind)
+        if mode is None:
+            raise InvalidRequestError(
+                f"commit table {name!r} has no keys, which {kind.value} needs",
+                hint="Use t.merge(…), which says what matches.",
+                field="kind",
+                value=kind.value,
+            )
+        rows.write.format("delta").mode(mode).save(str(self._draft(name).twin))
+
+    def delete(self, name: str, predicate: str) -> None:
+        """Delete the rows for which a predicate is true; errors as `in_sql`."""
+        self._delta_table(name).delete(predicate)
+
+    def merge(
+        self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
+    ) -> DeltaMergeBuilder:
+        """Begin a MERGE of Delta into a table; errors as `in_sql`."""
+        table = self._delta_table(name).alias(target)
+        return table.merge(source.alias(source_name), condition)
+
+    def written(self) -> list[str]:
+        """Return the tables that statements changed, in lower case."""
+        return [n for n, one in self._drafts.items() if twin_version(one.twin) > one.version]
+
+    def claim_reads(self) -> None:
+        """Give each table that was only read a version without changes.
+
+        So the transaction loses if somebody else commits to it meanwhile.
+        """
+        for name in self._drafts.keys() - {*self.written()}:
+            add_unchanged_version(self._drafts[name].twin)
+
+    def staged(self) -> tuple[StagedCommitRequest, ...]:
+        """Stage what was done to each table, in its directory; return what a request says of it.
+
+        Raises:
+            StagedCommitError: It cannot be a commit of a commit table (definite).
+            InvalidRequestError: Statements cannot be one commit, see `merged_commits` (definite).
+            StorageError: The disk is full, or fails.
+        """
+        found = []
+        for draft in self._drafts.values():
+            last = twin_version(draft.twin)
+            if last == draft.version:
+                continue  # nothing was changed
+            staged = stage_twin_commit(draft.table, draft.twin, draft.version + 1, last)
+            self._staged.append((draft.table, staged))
+            found.append(
+                StagedCommitRequest(
+                    table_id=draft.uuid,
+                    proposed_version=staged.proposed.version,
+                    timestamp=staged.proposed.timestamp,
+                    file_name=staged.proposed.file_name,
+                    file_size=staged.proposed.file_size,
+                )
+            )
+        return tuple(found)
+
+    def close(self) -> None:
+        """Remove the twins: no more is done on them."""
+        for draft in self._drafts.values():
+            shutil.rmtree(draft.twin, ignore_errors=True)
+            forget_log(self._spark, draft.twin)
+        self._drafts.clear()
+
+    def withdraw(self) -> None:
+        """Remove what was staged, for the transaction did not take effect, and never will."""
+        for table, commit in self._staged:
+            with suppress(StorageError):  # a vacuum of the table removes what is left
+                withdraw_twin_commit(table, commit)
+        self._staged.clear()
+
+    def _delta_table(self, name: str) -> DeltaTable:
+        return DeltaTable.forPath(self._spark, str(self._draft(name).twin))
+
+    def _draft(self, name: str) -> _Draft:
+        found = self._drafts.get(name.lower())
+        if found is None:
+            with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+                shown = link.load(name)
+            table = Path(path_of_location(shown.metadata.location))
+            if shown.metadata.table_type != "MANAGED":
+                raise RowTableError(
+                    f"{name!r} is a row table, and is only read through the catalog", value=name
+                )
+            found = _Draft(
+                uuid=shown.metadata.table_uuid,
+                table=table,
+                version=shown.latest_table_version,
+                twin=table.parent / TWINS / uuid.uuid4().hex,
+            )
+            self._drafts[name.lower()] = found
+            make_plain_twin(table, found.version, found.twin, history=False)
+        return found
+
+
+def is_commit_table(name: str) -> bool:
+    """Return whether a name is that of a commit table: `schema.table`."""
+    return "." in name

@@ -1,0 +1,181 @@
+"""`log.transaction` over commit tables and a row table: all or none; who lost tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.api.nodes import RunningNode
+from tests.spark.catalog.conftest import TOKEN, catalogs
+
+import sparktxlog
+from sparktxlog.api.connect import TxLog
+from sparktxlog.errors import (
+    InvalidRequestError,
+    RowTableError,
+    UnknownTableError,
+    VersionConflictError,
+)
+from sparktxlog.worker.commit_tables.twin_drafts import TWINS
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+    """The session, with the catalog `tx`, two commit tables, and a row table."""
+    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+        spark.sql("CREATE SCHEMA tx.shop")
+        spark.sql("CREATE TABLE tx.shop.orders (id BIGINT, paid BOOLEAN) USING delta")
+        spark.sql(
+            "CREATE TABLE tx.shop.stock (id BIGINT, n BIGINT) USING delta "
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        )
+        spark.sql("INSERT INTO tx.shop.stock VALUES (1, 10), (2, 20)")
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def log(tx: SparkSession, node: RunningNode) -> Iterator[TxLog]:
+    with sparktxlog.connect(tx, node.url, token=TOKEN, apply="inline") as found:
+        found.create_table("audit", "id bigint, what string")
+        yield found
+
+
+def rows(session: SparkSession, table: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session.sql(f"SELECT * FROM tx.{table}").collect())
+
+
+def test_two_commit_tables_and_a_row_table_change_together(
+    tx: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    order = tx.createDataFrame([(7, False)], "id bigint, paid boolean")
+    sold = tx.createDataFrame([(1, 3), (9, 1)], "id bigint, n bigint")
+    with log.transaction() as t:
+        t.append("shop.orders", order)
+        t.merge("shop.stock", sold, "target.id = source.id").whenMatchedUpdate(
+            set={"n": "target.n - source.n"}
+        ).whenNotMatchedInsertAll().execute()
+        t.append("audit", tx.createDataFrame([(7, "sold")], "id bigint, what string"))
+        # It reads what it wrote; others see nothing of it.
+        assert min(tuple(row) for row in t.read("shop.stock").collect()) == (1, 7)
+        assert rows(tx, "shop.stock")[0] == (1, 10)
+    assert t.receipt.outcome == "committed"
+    assert rows(tx, "shop.orders") == [(7, False)]
+    assert rows(tx, "shop.stock") == [(1, 7), (2, 20), (9, 1)]
+    assert [tuple(row) for row in log.table("audit").collect()] == [(7, "sold")]
+    # Any statement of Delta, and writers that know nothing of transactions go on.
+    with log.transaction() as t:
+        tx.sql(f"UPDATE {t.in_sql('shop.orders')} SET paid = true WHERE id = 7")
+        t.delete_where("shop.stock", "n < 5")
+    tx.sql("INSERT INTO tx.shop.stock VALUES (3, 30)")
+    assert rows(tx, "shop.orders") == [(7, True)]
+    assert rows(tx, "shop.stock") == [(1, 7), (2, 20), (3, 30)]
+    versions = tx.sql("DESCRIBE HISTORY tx.shop.stock").collect()
+    assert [row.operation for row in versions][:3] == ["WRITE", "DELETE", "MERGE"]
+    with log.transaction() as t:
+        t.overwrite("shop.stock", tx.createDataFrame([(4, 40)], "id bigint, n bigint"))
+        t.delete_where("shop.orders", "false")
+    assert (rows(tx, "shop.stock"), rows(tx, "shop.orders")) == ([(4, 40)], [(7, True)])
+    assert not list(Path(node.directory).rglob(f"{TWINS}/*"))
+
+
+def test_several_statements_for_a_table_are_one_version_of_it(tx: SparkSession, log: TxLog) -> None:
+    tx.sql("INSERT OVERWRITE tx.shop.stock VALUES (4, 40)")
+    newest = tx.sql("DESCRIBE HISTORY tx.shop.stock").first()["version"]
+    with log.transaction() as t:
+        more = tx.createDataFrame([(n, n) for n in range(5, 10)], "id bigint, n bigint")
+        t.append("shop.stock", more.coalesce(1))
+        t.delete_where("shop.stock", "id IN (5, 4)")
+        tx.sql(f"UPDATE {t.in_sql('shop.stock')} SET n = -n WHERE id > 7")
+        tx.sql(f"ALTER TABLE {t.in_sql('shop.stock')} ADD COLUMN note STRING")
+        tx.sql(f"UPDATE {t.in_sql('shop.stock')} SET note = 'x' WHERE id IN (6, 8)")
+    after = [(6, 6, "x"), (7, 7, None), (8, -8, "x"), (9, -9, None)]
+    assert rows(tx, "shop.stock") == after
+    history = tx.sql("DESCRIBE HISTORY tx.shop.stock").collect()
+    assert [row.version for row in history][:2] == [newest + 1, newest]
+    tx.sql("DELETE FROM tx.shop.stock WHERE id = 9")
+    assert rows(tx, "shop.stock") == after[:3]
+
+
+def test_a_lost_race_takes_nothing_and_is_repeated(tx: SparkSession, log: TxLog) -> None:
+    tx.sql("CREATE OR REPLACE TABLE tx.shop.stock (id BIGINT, n BIGINT) USING delta")
+    tx.sql("INSERT INTO tx.shop.stock VALUES (1, 10)")
+    before, attempts = rows(tx, "shop.orders"), list[str]()
+
+    def sell(t: Any, amount: int) -> None:
+        left = t.read("shop.stock").first()["n"] - amount
+        if len(attempts) == 1:  # somebody else is faster
+            tx.sql("UPDATE tx.shop.stock SET n = n - 1")
+        t.append("shop.orders", tx.createDataFrame([(left, False)], "id bigint, paid boolean"))
+        t.overwrite("shop.stock", tx.createDataFrame([(1, left)], "id bigint, n bigint"))
+        t.append("audit", tx.createDataFrame([(left, "left")], "id bigint, what string"))
+
+    attempts.append("alone")
+    with pytest.raises(VersionConflictError) as lost, log.transaction() as t:
+        sell(t, 2)
+    fields = lost.value.fields
+    assert lost.value.definite
+    assert (fields["table"], rows(tx, "shop.stock")) == ("shop.stock", [(1, 9)])
+    assert fields["version"] == tx.sql("DESCRIBE HISTORY tx.shop.stock").first()["version"]
+    assert rows(tx, "shop.orders") == before
+    with pytest.raises(VersionConflictError):
+        t.commit()
+    attempts.clear()
+
+    @log.retry(attempts=3)
+    def sold() -> None:
+        attempts.append("again")
+        with log.transaction() as t:
+            sell(t, 2)
+
+    sold()
+    assert len(attempts) == 2
+    assert rows(tx, "shop.stock") == [(1, 6)]
+    assert rows(tx, "shop.orders") == sorted([*before, (6, False)])
+    audit = [tuple(row) for row in log.table("audit").where("what = 'left'").collect()]
+    assert audit == [(6, "left")]
+
+
+def test_what_was_only_read_is_checked_if_that_is_asked_for(tx: SparkSession, log: TxLog) -> None:
+    before = tx.sql("DESCRIBE HISTORY tx.shop.orders").first()["version"]
+    rows_of_audit = log.table("audit").count()
+    note = tx.createDataFrame([(0, "read")], "id bigint, what string")
+    for isolation, is_told in ((None, False), ("serializable", True)):
+        t = log.transaction(isolation=isolation)
+        seen = t.read("shop.orders").count()
+        tx.sql("INSERT INTO tx.shop.orders VALUES (70, true)")
+        t.append("audit", note)
+        if is_told:
+            with pytest.raises(VersionConflictError) as lost:
+                t.commit()
+            assert lost.value.fields["table"] == "shop.orders"
+        else:
+            t.commit()
+            rows_of_audit += 1
+        assert log.table("audit").count() == rows_of_audit
+    with log.transaction(isolation="serializable") as t:
+        assert t.read("shop.orders").count() == seen + 1
+        t.append("audit", note)
+    assert len(rows(tx, "shop.orders")) == seen + 1
+    assert tx.sql("DESCRIBE HISTORY tx.shop.orders").first()["version"] == before + 3
+
+
+def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNode) -> None:
+    order = tx.createDataFrame([(7, False)], "id bigint, paid boolean")
+    before = rows(tx, "shop.orders")
+    with pytest.raises(InvalidRequestError, match="has no keys"), log.transaction() as t:
+        t.append("shop.orders", order)
+        t.upsert("shop.orders", order)
+    with pytest.raises(UnknownTableError), log.transaction() as t:
+        t.append("shop.orders", order)
+        t.append("shop.nothing", order)
+    with pytest.raises(RowTableError), log.transaction() as t:
+        t.append("default.audit", order)
+    with pytest.raises(InvalidRequestError, match="at level 'accepted'"):
+        log.append("shop.orders", order, level="accepted")
+    assert rows(tx, "shop.orders") == before
+    assert not list(Path(node.directory).rglob(f"{TWINS}/*"))
