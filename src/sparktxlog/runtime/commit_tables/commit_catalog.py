@@ -286,6 +286,9 @@ class CommitCatalog:
         sources: dict[str, Path | bytes] = {
             name: path.read_bytes() if is_small else path for name, path in paths.items()
         }
+        if is_small:
+            # Else a power loss may leave a torn one in the place that the log's file will have.
+            self._places.sync(paths.values())
         return self._base.payloads.take_in(sources | {prefix + commit_file_name(version): raw})
 
     # -- commits -----------------------------------------------------------------------------------
