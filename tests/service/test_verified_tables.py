@@ -47,8 +47,8 @@ def states_of(site: Site) -> tuple[str, list[str]]:
 def test_damage_is_found_told_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Each answer has one version or two.
-    monkeypatch.setattr(table_records, "PAGE_FILES", 3)
+    # Each answer has one version.
+    monkeypatch.setattr(table_records, "PAGE_BYTES", 1)
 
     async def main() -> None:
         async with sites(tmp_path, "ABC") as (a, b, c):

@@ -30,6 +30,7 @@ from sparktxlog.model.table_checks import (
     FileFault,
 )
 from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file
 from sparktxlog.runtime.foundation import Foundation
@@ -115,7 +116,14 @@ class TableRecounts:
         )
 
     async def _records_of(self, uuid: str, after: int, placed: int) -> list[VersionFiles]:
-        return await self._records.page(uuid, after, placed) if placed > after else []
+        """Return the records of the next versions, as many as are read in some seconds."""
+        found = await self._records.page(uuid, after, placed) if placed > after else []
+        size = 0
+        for number, one in enumerate(found, start=1):
+            size += sum(file.size_bytes for file in one.files)
+            if size >= table_records.PAGE_BYTES:
+                return found[:number]
+        return found
 
     def _remember(self, uuid: str, findings: list[CommitTableFinding]) -> None:
         if findings:
