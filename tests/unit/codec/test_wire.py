@@ -11,9 +11,11 @@ from sparktxlog.codec import wire
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable, ReplicaSize
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table_versions import TableVersions, VersionFiles
 from sparktxlog.protocol.words.balloting import (
     Accept,
     Accepted,
@@ -123,6 +125,15 @@ MESSAGES: list[wire.Message] = [
     wire.Envelope(),
     wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
     wire.PostAnswer(kept=("w",)),
+    TableVersions(
+        versions=(
+            VersionFiles(
+                version=1,
+                files=(StagedFile(path="a.parquet", size_bytes=3, rows=0, digest="d"),),
+            ),
+        ),
+        placed=2,
+    ),
     wire.LeaseRequest(worker_id="w"),
     wire.RunsRequest(runs=(("a", 1, 7),)),
     wire.RunsAnswer(payloads=(b"p", None)),
