@@ -14,12 +14,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.slow]
 
 
 def test_no_row_is_lost_or_doubled_and_histories_are_equal(tmp_path: Path) -> None:
-    found = run(tmp_path, commits=120, tables=2, writers=1, seed=5)
+    found = run(tmp_path, commits=240, tables=2, writers=1, seed=5)
     assert found.violations == []
-    assert len(found.told.committed) >= 120
+    assert len(found.told.committed) >= 240
     assert {site for site, _ in found.told.committed.values()} == {"A", "B", "C"}
     # There were faults, and writers that lost, so the rules of both were needed.
-    assert found.faults.total() >= 3
+    assert found.faults.total() >= 2
     assert max(found.told.attempts) > 1
 
 

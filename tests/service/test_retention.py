@@ -72,6 +72,8 @@ def test_files_of_a_commit_stay_until_it_is_placed(
             table.published(1).unlink()
             assert await caller.version("c") == 1
             assert table.published(1).read_bytes() == raw
+            # What is placed is noted in the journal a moment later.
+            await until(lambda: not node.base.journal.read_unplaced(0), 10)
             assert (await node.maintain()).files == 2
             assert node.base.journal.read_kept_commits() == []
         async with catalog(tmp_path) as caller:

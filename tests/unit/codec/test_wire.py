@@ -125,15 +125,6 @@ MESSAGES: list[wire.Message] = [
     wire.Envelope(),
     wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
     wire.PostAnswer(kept=("w",)),
-    TableVersions(
-        versions=(
-            VersionFiles(
-                version=1,
-                files=(StagedFile(path="a.parquet", size_bytes=3, rows=0, digest="d"),),
-            ),
-        ),
-        placed=2,
-    ),
     wire.LeaseRequest(worker_id="w"),
     wire.RunsRequest(runs=(("a", 1, 7),)),
     wire.RunsAnswer(payloads=(b"p", None)),
@@ -146,6 +137,15 @@ MESSAGES: list[wire.Message] = [
     wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
     HEADER,
     wire.SnapshotOffer(name="d" * 64, position=9, size_bytes=1 << 40),
+    TableVersions(
+        versions=(
+            VersionFiles(
+                version=1,
+                files=(StagedFile(path="a.parquet", size_bytes=3, rows=0, digest="d"),),
+            ),
+        ),
+        placed=2,
+    ),
 ]
 
 

@@ -37,8 +37,17 @@ def _paths_of_callers() -> Iterator[tuple[str, str]]:
     """Yield (module, path) of every path that a caller of nodes spells out."""
     for module in package_modules():
         if module.room not in ("service", "errors"):
-            for node in ast.walk(module.tree):
+            nodes = list(ast.walk(module.tree))
+            parts_of_texts = {
+                id(part)
+                for node in nodes
+                if isinstance(node, ast.JoinedStr)
+                for part in node.values
+            }
+            for node in nodes:
                 text = ""
+                if id(node) in parts_of_texts:
+                    continue
                 if isinstance(node, ast.JoinedStr):
                     parts = (n.value if isinstance(n, ast.Constant) else "x" for n in node.values)
                     text = "".join(map(str, parts))

@@ -14,6 +14,7 @@ import structlog
 
 from sparktxlog.codec.payload import read_manifest, verify_payload
 from sparktxlog.errors import (
+    DiskFullError,
     InvalidNameError,
     ManifestMismatchError,
     NotFoundError,
@@ -129,7 +130,11 @@ class FileRepair:
         What no node can supply is shown as damage; it is looked for again when it is needed.
         """
         for payload in payloads:
-            lost = await self._repair(read_manifest(payload).staged_files)
+            try:
+                lost = await self._repair(read_manifest(payload).staged_files)
+            except DiskFullError as error:
+                _log.warning("the disk is full: files of a snapshot wait", reason=str(error))
+                return
             for path, (why, asked) in lost.items():
                 self._damage.unreadable(path, why + _told(asked))
 
@@ -179,6 +184,8 @@ class FileRepair:
             files = self._looked_at[digest] = manifest.staged_files
             for file in files:
                 await self._verify(file)
+        except DiskFullError:
+            raise
         except TxLogError as error:
             lost = str(error)
             _log.warning("a run is lost here", run=digest.hex()[:12], reason=lost)
@@ -273,11 +280,16 @@ class FileRepair:
 
         Returns:
             Path → what is wrong with the file, and for each asked node why it could not help.
+
+        Raises:
+            DiskFullError: The disk is full, which says nothing of the files.
         """
         lost: dict[str, tuple[str, dict[str, str]]] = {}
         for file in files:
             try:
                 await self._verify(file)
+            except DiskFullError:
+                raise
             except TxLogError as error:
                 asked = await self._ask_all(file) if ask else {}
                 if asked is None:
@@ -319,6 +331,8 @@ class FileRepair:
     async def _guarded(self, work: _Work) -> None:
         try:
             await work()
+        except DiskFullError as error:
+            _log.warning("the disk is full: files are checked later", reason=str(error))
         except Exception:  # noqa: BLE001
             # The peer that wants the file asks again, and so does the core.
             _log.exception("checking files failed unexpectedly")

@@ -12,6 +12,8 @@ import pytest
 from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, staged_run
 
 from sparktxlog.codec.payload import digest_of
+from sparktxlog.errors import DiskFullError
+from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.file_repair import FileRepair
@@ -22,8 +24,14 @@ from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 RUN = staged_run()
 
 
-def look(store: LocalPayloadStore, links: Mapping[str, object]) -> tuple[Event, Damage]:
-    """Let a node look at the files of its unstamped run; return what the core is told."""
+def look(
+    store: LocalPayloadStore, links: Mapping[str, object], *, before: int = 0
+) -> tuple[Event, Damage]:
+    """Let a node look at the files of its unstamped run; return what the core is told.
+
+    Args:
+        before: So often it looks before, and tells nothing.
+    """
 
     async def main() -> tuple[Event, Damage]:
         told: asyncio.Queue[Event] = asyncio.Queue()
@@ -41,6 +49,10 @@ def look(store: LocalPayloadStore, links: Mapping[str, object]) -> tuple[Event, 
         listener: Any = nobody
         fetcher = RunFetcher(base, holdings, listener, damage)
         files = FileRepair(base, core, fetcher, damage)
+        for _ in range(before):
+            files.check_unstamped(digest_of(RUN))
+            await asyncio.gather(*files._tasks._tasks.values())
+            assert told.empty()
         files.check_unstamped(digest_of(RUN))
         try:
             return await asyncio.wait_for(told.get(), 30), damage
@@ -89,3 +101,18 @@ def test_what_nobody_has_is_rejected_and_told(tmp_path: Path) -> None:
     assert "lost before the transaction was ordered" in told.text
     assert "not linked: silent" in told.text and "has the digest" in told.text
     assert [file["path"] for file in damage.files()] == [FILE.path]
+
+
+def test_a_full_disk_says_nothing_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, verify = LocalPayloadStore(tmp_path), LocalPayloadStore.verify
+    put(store, CONTENT)
+    full = iter([True, False])
+
+    def verify_later(self: LocalPayloadStore, file: StagedFile) -> None:
+        if next(full):
+            raise DiskFullError("no space left")
+        verify(self, file)
+
+    monkeypatch.setattr(LocalPayloadStore, "verify", verify_later)
+    told, damage = look(store, {"C": peer("C", holds=False)}, before=1)
+    assert told == FilesHeld(digest=digest_of(RUN)) and not damage.files()
