@@ -412,15 +412,13 @@ def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
         async with sites(tmp_path) as (a, b):
             other = await b.caller.create("other")
             await b.placed(0)
-            add = a.table.add()
-            path = b.directory / add["add"]["path"]
+            path = b.table.published(1)
             path.write_bytes(b"else")
-            commit = a.table.stage(1, add)
+            commit = a.table.stage(1, a.table.add())
             assert (await a.caller.commit(a.table.update(commit)))[0] == 200
             status, answer = await b.caller.ask("GET", path_of("t"))
             assert status == 500
             assert str(path) in answer["error"]["message"]
-            assert not b.table.published(1).exists()
             (warning,) = b.caller.node.status()["warnings"]
             assert str(path) in warning["text"]
             body = other.update(other.stage(1, other.add()))
@@ -433,6 +431,25 @@ def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
             assert await b.caller.version() == 1
             assert b.caller.node.status()["warnings"] == []
             assert a.files() == b.files()
+
+    asyncio.run(main())
+
+
+def test_another_file_in_the_place_of_one_is_set_aside(tmp_path: Path) -> None:
+    """A writer's own file that lost bytes with the power, or one that was damaged since."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            await b.placed(0)
+            add = a.table.add()
+            path = b.directory / add["add"]["path"]
+            path.write_bytes(b"else")
+            commit = a.table.stage(1, add)
+            assert (await a.caller.commit(a.table.update(commit)))[0] == 200
+            assert await b.caller.version() == 1
+            assert a.files() == b.files()
+            aside = b.directory.parent / ".set-aside" / "replaced" / b.directory.name
+            assert (aside / add["add"]["path"]).read_bytes() == b"else"
 
     asyncio.run(main())
 

@@ -273,7 +273,7 @@ class TableRecounts:
             repaired, text = False, one.text
             try:
                 if one.fault is FileFault.FOREIGN:
-                    await asyncio.to_thread(self._fetcher.staging.set_aside, table.uuid, one.file)
+                    await asyncio.to_thread(self._places.set_aside, table.uuid, one.file)
                     repaired = True
                 elif one.fault is FileFault.CONTRADICTED:
                     repaired = one.version in right  # its files are among the findings

@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+import structlog
+
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.storage.durability import (
@@ -34,9 +36,13 @@ from sparktxlog.storage.durability import (
 )
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
+_log = structlog.get_logger("sparktxlog.tables")
+
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where tables of an abandoned history are, below the root.
 SET_ASIDE = ".set-aside"
+#: Act of those files that were in the place of others.
+_REPLACED = "replaced"
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20
@@ -196,6 +202,9 @@ class TablePlaces:
     def place(self, uuid: str, sources: Mapping[str, str]) -> set[Path]:
         """Give files their places in a table's directory; what is there already stays.
 
+        Another file in the place of one is set aside: no version has it, or it was damaged since.
+        So is a writer's own one that lost bytes with the power.
+
         Args:
             sources: Path below the table → the file, which is whole and durable.
 
@@ -218,15 +227,32 @@ class TablePlaces:
                 unsynced.update(parents_up_to([path], self._root))
                 place = link_new(Path(source), path)
             if place is Linked.OTHER:
+                _log.warning("a file of a table was not the one that the log has", path=str(path))
+                self.set_aside(uuid, relative)
+                with storing(path):
+                    place = link_new(Path(source), path)
+            if place is Linked.OTHER:
                 raise CorruptLogError(
                     f"{path} is not the file that the log has",
-                    hint="Somebody wrote into the table's directory. Move the file away; the node "
+                    hint="Somebody writes into the table's directory. Move the file away; the node "
                     "then places the right one.",
                     path=str(path),
                 )
             if place is Linked.EQUAL:
                 unsynced.add(path)
         return unsynced
+
+    def set_aside(self, uuid: str, path: str) -> None:
+        """Move a file of a table to where nobody reads it, if there is one."""
+        place = self.path(uuid, path)
+        aside = self._root / SET_ASIDE / _REPLACED / uuid / path
+        with storing(place):
+            if not place.exists():
+                return
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            place.rename(free_name(aside))
+            sync_parents([aside], self._root)
+            sync_directory(place.parent)
 
     def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[Path]:
         """Return what has to be synced of versions that somebody else put into the directory."""

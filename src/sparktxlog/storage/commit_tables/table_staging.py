@@ -20,17 +20,13 @@ from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import SET_ASIDE, TablePlaces
 from sparktxlog.storage.durability import (
-    free_name,
     link_or_copy,
     storing,
-    sync_directory,
     sync_file,
     sync_parents,
 )
 
 _FETCHED = ".fetched"
-#: Act of those files that were in the place of others.
-_REPLACED = "replaced"
 
 
 class TableStaging:
@@ -66,7 +62,7 @@ class TableStaging:
         place = self._places.path(uuid, file.path)
         if self._holds(uuid, file):
             return True
-        self.set_aside(uuid, file.path)
+        self._places.set_aside(uuid, file.path)
         for found in self._known(uuid, file):
             if found != place and _agrees(found, file):
                 self._take(found, place)
@@ -91,23 +87,11 @@ class TableStaging:
         unsynced = self._places.place(uuid, {})
         for version, file in commits:
             if not _agrees(self._places.path(uuid, file.path), file):
-                self.set_aside(uuid, file.path)
+                self._places.set_aside(uuid, file.path)
             waiting = str(self.commit_file(uuid, file))
             unsynced |= self._places.publish(uuid, version, waiting)
         self._places.sync(unsynced)
         self.drop(uuid)
-
-    def set_aside(self, uuid: str, path: str) -> None:
-        """Move a file of a table to where nobody reads it, if there is one."""
-        place = self._places.path(uuid, path)
-        aside = self._root / SET_ASIDE / _REPLACED / uuid / path
-        with storing(place):
-            if not place.exists():
-                return
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            place.rename(free_name(aside))
-            sync_parents([aside], self._root)
-            sync_directory(place.parent)
 
     def drop(self, uuid: str) -> None:
         """Remove the commit files that wait."""
