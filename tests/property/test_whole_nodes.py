@@ -54,7 +54,6 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
         ("hasty", 0, "I7"),
         ("careless", 4, "its disk held"),
         ("obliging", 1, "no epoch has"),
-        ("credulous", 56, "its copy was let in"),
         ("forgetful", 0, "P27"),
         ("places-before-it-orders", 0, "P36: history"),
         ("shows-before-it-places", 0, "P36: shown"),
@@ -65,8 +64,11 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
     ],
 )
 def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str) -> None:
-    """It speaks before it wrote, syncs no commit, says yes to an operator, takes silence for no, or
-    keeps no writes.  The names of those of commit tables say what they do.
+    """It speaks before it wrote, syncs no commit, says yes to an operator, or keeps no writes.  The
+    names of those of commit tables say what they do.
+
+    One that takes silence for no (`credulous`) needs a copy of a disk at the right moment, which
+    few seeds have: `unit/transport/test_peer_link_processes.py` finds it each time.
 
     The first seed finds it today.  A change of the node gives seeds other histories, hence five.
     """
