@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-#: `.ci/run` runs more of them: `make sim-nodes SEEDS=20`, from where on marks must show.
+#: `.ci/run` runs more of them; from 20 on marks must show.
 SEEDS = 2
 
 
