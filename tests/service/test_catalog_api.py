@@ -491,6 +491,33 @@ def test_a_directory_that_somebody_wrote_into(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_commit_file_that_a_writer_puts_in_place_is_synced_before_the_log_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss left a torn version 0, which the node took for somebody else's."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            base, synced, before = caller.node.base, set[Path](), list[set[Path]]()
+            fsync, write = os.fsync, base.journal.write
+
+            def seen(descriptor: int) -> None:
+                synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+                fsync(descriptor)
+
+            def noted(writes: Sequence[Write]) -> None:
+                if any(type(one).__name__ in ("PutRun", "PutAnnouncement") for one in writes):
+                    before.append(set(synced))
+                write(writes)
+
+            monkeypatch.setattr(os, "fsync", seen)
+            monkeypatch.setattr(base.journal, "write", noted)
+            table = await caller.create()
+            assert before and table.published(0) in before[0]
+
+    asyncio.run(main())
+
+
 def test_each_file_of_a_commit_is_synced_once_before_the_log_knows_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

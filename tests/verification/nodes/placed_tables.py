@@ -67,6 +67,8 @@ class PlacedTables:
         #: The same → newest version of which nobody knows whether it is whole: somebody copied it,
         #: or the power went before the journal said that it is placed.
         self._unsure: dict[tuple[str, str], int] = {}
+        #: Nodes whose machines lost power, and that did not start since.
+        self._dark: set[str] = set()
 
     def _fail(self, story: str) -> None:
         self._world.checks.fail(f"P36: {story}")
@@ -79,6 +81,9 @@ class PlacedTables:
         for index, commit in run.commits:
             if index in rejected:
                 continue
+            if commit.uuid not in self._histories:
+                # What was staged where the power was lost since may be torn there.
+                self._unsure |= {(name, commit.uuid): 0 for name in self._dark}
             history = self._histories.setdefault(commit.uuid, _History())
             if commit.kind is CommitKind.DROP:
                 history.is_dropped = True
@@ -132,6 +137,7 @@ class PlacedTables:
         for uuid in self._histories:
             self._seen.pop((node.name, uuid), None)
             self.look(node, uuid)
+        self._dark.discard(node.name)
 
     def look(self, node: SimulatedNode, uuid: str) -> int:
         """Look at a table's directory; return how many versions it has."""
@@ -172,6 +178,7 @@ class PlacedTables:
 
     def power_lost(self, node: SimulatedNode) -> None:
         """See a node's machine lose power."""
+        self._dark.add(node.name)
         for uuid, history in self._histories.items():
             self._unsure[node.name, uuid] = len(history.versions) - 1
             self._seen.pop((node.name, uuid), None)

@@ -286,9 +286,12 @@ class CommitCatalog:
         sources: dict[str, Path | bytes] = {
             name: path.read_bytes() if is_small else path for name, path in paths.items()
         }
-        if is_small:
-            # Else a power loss may leave a torn one in the place that the log's file will have.
-            self._places.sync(paths.values())
+        # A power loss must leave no torn file in the place that the log's will have: its writer
+        # made the commit file of version 0 there; the node makes the later ones.
+        in_place = [*paths.values()] if is_small else []
+        if version == 0:
+            in_place.append(self._places.path(uuid, commit_file_name(version)))
+        self._places.sync(in_place)
         return self._base.payloads.take_in(sources | {prefix + commit_file_name(version): raw})
 
     # -- commits -----------------------------------------------------------------------------------
