@@ -82,13 +82,11 @@ def test_a_file_that_is_changed_while_it_travels(
             go_on.set()
             status, answer = await committing
             if rows == 100:
-                # It is ordered as it was, and its writer's own site says who is in the way.
-                assert (status, answer["error"]["type"]) == (500, "CommitStateUnknownException")
-                assert str(changed) in answer["error"]["message"]
+                # It is ordered as it was; what stands in its place is set aside.
+                assert status == 200, answer
                 await b.placed(1)
-                assert (b.directory / changed.name).read_bytes() == b"many rows" * rows
-                changed.unlink()
-                assert (await a.caller.commit(body))[0] == 200
+                for site in (a, b):
+                    assert (site.directory / changed.name).read_bytes() == b"many rows" * rows
                 assert a.files() == b.files()
             else:
                 assert (status, answer["error"]["type"]) == (422, "BadRequestException")
