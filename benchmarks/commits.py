@@ -18,6 +18,7 @@ import aiohttp
 from tests.support.delta_writer import BEGIN, DELTA, StagedTable, path_of
 
 from benchmarks.cluster import Cluster
+from benchmarks.epochs import wait_members
 from benchmarks.results import Figure, at_least, at_most, informing
 
 TABLES = 100
@@ -188,5 +189,6 @@ def run(short: bool) -> list[Figure]:
             tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
             Cluster(Path(directory), names) as cluster,
         ):
+            wait_members(cluster, names, names)
             found += asyncio.run(measure(cluster, 40 if short else 400))
     return found
