@@ -259,14 +259,8 @@ class FileRepair:
     async def repaired(self, files: Iterable[StagedFile]) -> dict[str, str]:
         """Check files, and fetch damaged ones again; return why some could not be, by path."""
         files = tuple(files)
-        try:
-            await self._base.run_blocking(self._verify_all, files)
-        except TxLogError:
-            lost = await self._repair(files)
-        else:
-            lost = {}
-            for file in files:
-                self._damage.readable(file.path)
+        damaged = await self._base.run_blocking(self._damaged, files)
+        lost = await self._repair(files, damaged=damaged)
         for path, (why, asked) in lost.items():
             self._damage.unreadable(path, why + _told(asked))
         return {path: why + _told(asked) for path, (why, asked) in lost.items()}
@@ -274,9 +268,19 @@ class FileRepair:
     # -- both ----------------------------------------------------------------------------------
 
     async def _repair(
-        self, files: Iterable[StagedFile], fetched: list[str] | None = None, *, ask: bool = True
+        self,
+        files: Iterable[StagedFile],
+        fetched: list[str] | None = None,
+        *,
+        ask: bool = True,
+        damaged: dict[str, TxLogError] | None = None,
     ) -> dict[str, tuple[str, dict[str, str]]]:
         """Fetch damaged files again; return those that no node could supply.
+
+        Args:
+            fetched: Gets the paths of those that a node supplied.
+            ask: Whether peers are asked.
+            damaged: What is wrong with which files, if they were read already.
 
         Returns:
             Path → what is wrong with the file, and for each asked node why it could not help.
@@ -286,11 +290,11 @@ class FileRepair:
         """
         lost: dict[str, tuple[str, dict[str, str]]] = {}
         for file in files:
-            try:
-                await self._verify(file)
-            except DiskFullError:
-                raise
-            except TxLogError as error:
+            if damaged is None:
+                found = await self._base.run_blocking(self._damaged, (file,))
+            else:
+                found = damaged
+            if (error := found.get(file.path)) is not None:
                 asked = await self._ask_all(file) if ask else {}
                 if asked is None:
                     _log.warning("missing or damaged file was fetched", path=file.path)
@@ -318,9 +322,17 @@ class FileRepair:
                 return None
         return asked
 
-    def _verify_all(self, files: Iterable[StagedFile]) -> None:
+    def _damaged(self, files: Iterable[StagedFile]) -> dict[str, TxLogError]:
+        """Return what is wrong with files, by path; blocks."""
+        found: dict[str, TxLogError] = {}
         for file in files:
-            self._base.payloads.verify(file)
+            try:
+                self._base.payloads.verify(file)
+            except DiskFullError:
+                raise
+            except TxLogError as error:
+                found[file.path] = error
+        return found
 
     async def _verify(self, file: StagedFile) -> None:
         await self._base.run_blocking(self._base.payloads.verify, file)

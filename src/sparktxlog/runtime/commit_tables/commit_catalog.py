@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid as uuids
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -131,9 +131,8 @@ class CommitCatalog:
             core.executor,
             lambda: (table.name for table in base.master.commit_tables.values()),
         )
-        #: UUID → held while a version of the table is committed: one at a time, so what is checked
-        #: against a version is ordered after that version.
-        self.committing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: UUID → the lock of `turn`, while somebody holds it or waits for it.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class CommitCatalog:
                 value=update.uuid[:40],
             )
         if update.commit is not None:
-            async with self.committing[table.uuid]:
+            async with self.turn(table.uuid):
                 return await self._commit(table, update, update.commit)
         if update.changes:
             raise StagedCommitError(
@@ -326,6 +325,13 @@ class CommitCatalog:
         shown = await self.shown(table)
         self._check_backfilled(shown.state, update.backfilled)
         return shown
+
+    def turn(self, uuid: str) -> asyncio.Lock:
+        """Return the lock that is held while a version of a table is committed.
+
+        One at a time: so what is checked against a version is ordered after that version.
+        """
+        return self._turns.setdefault(uuid, asyncio.Lock())
 
     async def _commit(
         self, table: CommitTable, update: Update, proposed: ProposedCommit

@@ -60,7 +60,7 @@ class SeveralCommits:
         deadline = loop.time() + timeout
         async with AsyncExitStack() as turns:
             for uuid in sorted(uuids):
-                await turns.enter_async_context(self._catalog.committing[uuid])
+                await turns.enter_async_context(self._catalog.turn(uuid))
             receipt = await self._submits.repeated(
                 transaction_id, level=Level.ORDERED, timeout=deadline - loop.time()
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, staged_run
@@ -22,6 +22,7 @@ from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 RUN = staged_run()
+T = TypeVar("T")
 
 
 def look(
@@ -33,7 +34,25 @@ def look(
         before: So often it looks before, and tells nothing.
     """
 
-    async def main() -> tuple[Event, Damage]:
+    async def use(files: FileRepair, told: asyncio.Queue[Event]) -> Event:
+        for _ in range(before):
+            files.check_unstamped(digest_of(RUN))
+            await asyncio.gather(*files._tasks._tasks.values())
+            assert told.empty()
+        files.check_unstamped(digest_of(RUN))
+        return await asyncio.wait_for(told.get(), 30)
+
+    return with_repair(store, links, use)
+
+
+def with_repair(
+    store: LocalPayloadStore,
+    links: Mapping[str, object],
+    use: Callable[[FileRepair, asyncio.Queue[Event]], Awaitable[T]],
+) -> tuple[T, Damage]:
+    """Use the repair of a node that has an unstamped run; what the core is told is in the queue."""
+
+    async def main() -> tuple[T, Damage]:
         told: asyncio.Queue[Event] = asyncio.Queue()
         base: Any = SimpleNamespace(
             links=links,
@@ -49,13 +68,8 @@ def look(
         listener: Any = nobody
         fetcher = RunFetcher(base, holdings, listener, damage)
         files = FileRepair(base, core, fetcher, damage)
-        for _ in range(before):
-            files.check_unstamped(digest_of(RUN))
-            await asyncio.gather(*files._tasks._tasks.values())
-            assert told.empty()
-        files.check_unstamped(digest_of(RUN))
         try:
-            return await asyncio.wait_for(told.get(), 30), damage
+            return await use(files, told), damage
         finally:
             await files.close()
             await fetcher.close()
@@ -116,3 +130,27 @@ def test_a_full_disk_says_nothing_of_files(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(LocalPayloadStore, "verify", verify_later)
     told, damage = look(store, {"C": peer("C", holds=False)}, before=1)
     assert told == FilesHeld(digest=digest_of(RUN)) and not damage.files()
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_files_of_a_commit_are_read_once_before_a_peer_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bool
+) -> None:
+    store, verify = LocalPayloadStore(tmp_path), LocalPayloadStore.verify
+    put(store, CONTENT[:-1] + b"?")
+    read: list[str] = []
+
+    def counted(self: LocalPayloadStore, file: StagedFile) -> None:
+        read.append(file.path)
+        verify(self, file)
+
+    async def use(files: FileRepair, told: object) -> dict[str, str]:
+        return await files.repaired([FILE])
+
+    monkeypatch.setattr(LocalPayloadStore, "verify", counted)
+    lost, damage = with_repair(store, {"C": peer("C", holds=holds)}, use)
+    assert len(read) == 2  # once here, once by who would fetch it
+    assert lost.keys() == ({FILE.path} - ({FILE.path} if holds else set()))
+    assert [file["path"] for file in damage.files()] == list(lost)
+    if holds:
+        verify(store, FILE)
