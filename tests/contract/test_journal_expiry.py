@@ -298,4 +298,16 @@ def test_a_snapshot_brings_the_ids_that_are_filed(tmp_path: Path) -> None:
     joiner.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"), incarnation=2)])
     assert joiner.filed_ids == 0
     assert joiner.find(ids_in(runs[3]), 0) == [(0, 7), (1, 8)]
+    # It files them later, and says that it does not know what became of them.
+    later = [run_of(seq=101 + i) for i in range(60)]
+    for run, entry in zip(
+        later, entries_of(later, after=100, previous=last.chain_hash), strict=True
+    ):
+        joiner.write([run, AppendQueue(entries=(entry,), ordered_at=1)])
+    assert joiner.filed_ids > 101
+    for _ in range(2):
+        found = joiner.older_ids(ids_in(runs[3]) + ids_in(later[0]))
+        assert found.found == {0: (7, None), 1: (8, None), 2: (101, False)}
+        joiner.close()
+        joiner = Journal(tmp_path / "joiner", id_window=40)
     joiner.close()

@@ -11,17 +11,19 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.service.local_nodes import until
-from tests.service.test_catalog_api import Caller
+from tests.service.test_catalog_api import Caller, told
 from tests.service.test_peer_routes import Stranger
 from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.service.test_travelling_commits import (
+    LOST,
+    Joined,
     Site,
     began_with_a_snapshot,
     pair,
     site_of,
     sites,
 )
-from tests.support.delta_writer import StagedTable
+from tests.support.delta_writer import BEGIN, StagedTable
 
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import NodeId
@@ -81,8 +83,28 @@ def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
                 for site in (found.a, found.b)
             ]
             assert [one.digest for one in records[0]] == [one.digest for one in records[1]]
+            await _repeats_are_told_by_the_versions(found)
 
     asyncio.run(main())
+
+
+async def _repeats_are_told_by_the_versions(found: Joined) -> None:
+    """Repeat the commit of version 2 where a snapshot brought its id, without its outcome."""
+    (staged,) = (found.a.directory / "_delta_log/_staged_commits").glob(f"{2:020}.*.json")
+    content = staged.read_bytes()
+    commit = {
+        "version": 2,
+        "timestamp": BEGIN + 2,
+        "file-name": staged.name,
+        "file-size": len(content),
+        "file-modification-timestamp": BEGIN + 2,
+    }
+    body, here = found.b.table.update(commit), found.b.table.staged(staged.name)
+    assert told(await found.b.caller.commit(body)) == (500, "CommitStateUnknownException")
+    here.write_bytes(content)
+    assert (await found.b.caller.commit(body))[0] == 200
+    here.write_bytes(content[::-1])
+    assert told(await found.b.caller.commit(body)) == LOST
 
 
 def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> None:

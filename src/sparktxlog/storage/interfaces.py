@@ -425,5 +425,5 @@ class OlderIdsFound:
 
     #: All positions up to here were searched.
     end: int = 0
-    #: Index of the id → (its first position, whether it was rejected there).
-    found: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    #: Index of the id → (its first position, whether it was rejected there; None = not known here).
+    found: dict[int, tuple[int, bool | None]] = field(default_factory=dict)

@@ -53,6 +53,8 @@ from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
 
+#: Of a transaction that was rejected, was not, or whose outcome is not kept.
+_OUTCOMES = {True: "rejected", False: "committed", None: None}
 #: Longest wait of any request, seconds.
 MAX_WAIT_S = 300.0
 
@@ -390,8 +392,14 @@ class Submits:
             return None, self._master.locate(ids[:16])
         return acceptance, dict(acceptance.repeats).get(0)
 
-    def _older_receipt(self, transaction_id: bytes, position: int, rejected: bool) -> Receipt:
-        """Return the receipt of a transaction whose row was pruned: outcome without reason."""
+    def _older_receipt(
+        self, transaction_id: bytes, position: int, rejected: bool | None
+    ) -> Receipt:
+        """Return the receipt of a transaction whose row was pruned: outcome without reason.
+
+        Args:
+            rejected: None = a snapshot brought its id, without its outcome.
+        """
         stored = self._journal.read_entry_at(position)
         if stored is not None:
             return self._stored_receipt(stored, position - stored.entry.position)
@@ -400,9 +408,9 @@ class Submits:
             n=1,
             level=Level.ORDERED,
             position=position,
-            outcome="rejected" if rejected else "committed",
+            outcome=_OUTCOMES[rejected],
         )
-        told = self._journal.find_verdict(transaction_id) if rejected else None
+        told = None if rejected is False else self._journal.find_verdict(transaction_id)
         if told is None:
             return receipt
         return decided_receipt(replace(receipt, prepared_at=position), *told)
@@ -549,21 +557,14 @@ class Submits:
             CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
                 none was rejected (not definite; field `position`).
         """
-        text = transaction_id_to_text(transaction_id)
         if manifest is None:
+            text = transaction_id_to_text(transaction_id)
             return Receipt(transaction_id=text, n=1, level=Level.ORDERED, position=position)
         ids = (manifest.transaction_id(index) for index in range(manifest.n))
         located = map(self._master.locate, ids)
         if any(found != position + index for index, found in enumerate(located)):
             return None
-        raise CommitStateUnknownError(
-            f"the run of transaction {text} was ordered at position {position}; which of its "
-            "transactions were rejected is not kept at this node",
-            hint="Ask another site's node.",
-            transaction_id=text,
-            reached=Level.ORDERED.value,
-            position=position,
-        )
+        raise _outcomes_gone(manifest, position)
 
     def _of_the_first(
         self, receipt: Receipt, transaction_id: bytes, manifest: RunManifest | None = None
@@ -652,12 +653,18 @@ def _outcome_of(verdict: Verdict) -> str:
 
 
 def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
-    """Return the receipt of a run whose rows were pruned, None if these ids are not such a run."""
+    """Return the receipt of a run whose rows were pruned, None if these ids are not such a run.
+
+    Raises:
+        CommitStateUnknownError: A snapshot brought them, without their outcomes (not definite).
+    """
     position, _ = older.found.get(0, (0, False))
     if manifest.n == 1 or len(older.found) < manifest.n:
         return None
     if any(at != position + index for index, (at, _) in older.found.items()):
         return None
+    if any(rejected is None for _, rejected in older.found.values()):
+        raise _outcomes_gone(manifest, position)
     return Receipt(
         transaction_id=None,
         n=manifest.n,
@@ -668,4 +675,17 @@ def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
             for index, (_, rejected) in sorted(older.found.items())
             if rejected
         ),
+    )
+
+
+def _outcomes_gone(manifest: RunManifest, position: int) -> CommitStateUnknownError:
+    """Return that a run is ordered, and nobody knows here which transactions took effect."""
+    text = transaction_id_to_text(manifest.transaction_id(0))
+    return CommitStateUnknownError(
+        f"the run of transaction {text} was ordered at position {position}; which of its "
+        "transactions were rejected is not kept at this node",
+        hint="Ask another site's node.",
+        transaction_id=text,
+        reached=Level.ORDERED.value,
+        position=position,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid as uuids
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -342,6 +343,8 @@ class CommitCatalog:
             transaction_id, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
         )
         if first is not None:
+            if first.outcome is None and first.position is not None:
+                return await self._told_by_version(uuid, proposed, first)
             await self._raise_if_lost(uuid, first)
             return await self._committed_before(uuid, proposed)
         shown = await self.shown(self._base.master.commit_tables.get(uuid) or table)
@@ -451,6 +454,26 @@ class CommitCatalog:
             )
         return shown
 
+    async def _told_by_version(
+        self, uuid: str, proposed: ProposedCommit, first: Receipt
+    ) -> ShownTable:
+        """Answer a repeat that is ordered, and whose outcome no snapshot tells.
+
+        A version is one commit for ever: the one that is placed says whether it is this one.
+        """
+        shown = await self.ordered(uuid, proposed.version)
+        with suppress(StagedCommitError):  # its file is gone: there is nothing to compare
+            if await self.is_in(shown, proposed):
+                return shown
+            if proposed.version <= shown.state.version:
+                raise VersionConflictError(
+                    f"version {proposed.version} of {shown.name!r} is another commit",
+                    table=shown.name,
+                    version=shown.state.version,
+                    position=first.position,
+                )
+        raise _unknown(first)
+
     def _is_same(self, uuid: str, proposed: ProposedCommit) -> bool:
         """Return whether a published version has the size and the timestamp that a request says."""
         raw = self._places.published(uuid, proposed.version) or b""
@@ -537,8 +560,12 @@ def _raise_if_rejected(receipt: Receipt) -> None:
         kind = _REJECTIONS.get(rejection.code, VersionConflictError)
         raise kind(rejection.text, position=receipt.position)
     if receipt.outcome != "committed":
-        raise CommitStateUnknownError(
-            f"the outcome of transaction {receipt.transaction_id} is not known here",
-            hint="Load the table: its newest version says whether the commit took effect.",
-            transaction_id=receipt.transaction_id,
-        )
+        raise _unknown(receipt)
+
+
+def _unknown(receipt: Receipt) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"the outcome of transaction {receipt.transaction_id} is not known here",
+        hint="Load the table: its newest version says whether the commit took effect.",
+        transaction_id=receipt.transaction_id,
+    )

@@ -167,7 +167,8 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     ends = Ends(position=position, published=position, forgotten=position)
     if snapshot.last is not None:
         entry = snapshot.last.entry
-        ends = replace(ends, chain_hash=entry.chain_hash, pruned=entry.position - 1)
+        before = entry.position - 1
+        ends = replace(ends, chain_hash=entry.chain_hash, pruned=before, untold=before)
         insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids)
     db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
     db.executemany(
@@ -189,6 +190,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         published_version=-1,
         forgotten=position,
         pruned=ends.pruned,
+        untold=ends.untold,
         kept_after=position,
         files_bytes=0,
         # Who took it knew all that counts up to there (P31).

@@ -125,7 +125,7 @@ class Journal(JournalReader):
 
     def _recover(self) -> None:
         try:
-            meta = read_meta(self._db, "published", "forgotten", "pruned")
+            meta = read_meta(self._db, "published", "forgotten", "pruned", "untold")
             last = self._db.execute(
                 "SELECT position + n - 1, chain_hash FROM queue ORDER BY position DESC LIMIT 1"
             ).fetchone()
@@ -140,6 +140,7 @@ class Journal(JournalReader):
             published=meta.get("published", 0),
             forgotten=meta.get("forgotten", 0),
             pruned=meta.get("pruned", 0),
+            untold=meta.get("untold", 0),
             held_bytes=held_bytes,
         )
         for row in waiting:

@@ -46,6 +46,7 @@ from sparktxlog.storage.journal.prepared_rows import (
     with_verdicts,
 )
 from sparktxlog.storage.journal.queue_ids import read_recent_ids, read_repeats
+from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
@@ -93,6 +94,7 @@ class JournalReader:
     """
 
     _id_files: IdFiles
+    _ends: Ends
 
     def __init__(self, path: Path, id_window: int) -> None:
         self._path = path
@@ -382,8 +384,15 @@ class JournalReader:
     def older_ids(self, ids: bytes) -> OlderIdsFound:
         """Look up ids in the id files."""
         # Read first: ids that are written meanwhile are then found too.
-        end = self._id_files.end
-        return OlderIdsFound(end=end, found=self._id_files.first_of(ids))
+        end, untold = self._id_files.end, self._ends.untold
+        found = self._id_files.first_of(ids)
+        return OlderIdsFound(
+            end=end,
+            found={
+                index: (at, rejected if at > untold else None)
+                for index, (at, rejected) in found.items()
+            },
+        )
 
     # -- the published log ---------------------------------------------------------------------
 

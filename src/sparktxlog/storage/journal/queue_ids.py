@@ -66,7 +66,8 @@ def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
 def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
     """Return the ids of the next `most` positions after `after`, or more; None if fewer are there.
 
-    A snapshot's ids have neither time nor outcome: they get those of the first row after them.
+    A snapshot's ids have neither time nor outcome.  They get the time of the first row after them;
+    that nobody knows their outcomes is kept in the journal (`Ends.untold`).
     """
     newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
     rows = chain(

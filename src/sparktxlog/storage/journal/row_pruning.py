@@ -33,6 +33,8 @@ class Ends:
     forgotten: int = 0
     #: Queue rows up to here are removed.
     pruned: int = 0
+    #: Ids up to here came with a snapshot, which does not tell what became of them.
+    untold: int = 0
     #: Bytes of the containers after `forgotten`, `RUN_BYTES` included.
     held_bytes: int = 0
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.model.operation import RunManifest
 from sparktxlog.model.receipt import Level
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.reached_position import ReachedPosition
@@ -84,5 +86,39 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
         told = await node.submit(nothing, level=Level.APPLIED, timeout=1)
         wanted = (Level.APPLIED, False) if applied else (Level.ORDERED, True)
         assert (told.level, told.late) == wanted
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rejected", [True, False, None])
+def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) -> None:
+    """A node that began with a snapshot does not take what was rejected for committed."""
+
+    async def main() -> None:
+        async def run_blocking(work: Any, *arguments: Any) -> Any:
+            return work(*arguments)
+
+        several = RunManifest(n=2, ids=ID + bytes(16), blocks=(), submitted_at=1)
+        base: Any = SimpleNamespace(
+            master=SimpleNamespace(),
+            journal=SimpleNamespace(
+                filed_ids=6,
+                older_ids=lambda ids: OlderIdsFound(found={0: (5, rejected), 1: (6, False)}),
+                read_entry_at=lambda position: None,
+                find_transaction=lambda wanted: None,
+                find_verdict=lambda wanted: None,
+            ),
+            run_blocking=run_blocking,
+        )
+        node = submits_of(base, SimpleNamespace(pending=lambda wanted: None))
+        told = await node.find(ID)
+        outcome = {True: "rejected", False: "committed", None: None}[rejected]
+        assert told is not None and (told.position, told.outcome) == (5, outcome)
+        if rejected is None:
+            with pytest.raises(CommitStateUnknownError, match="position 5; which of its"):
+                await node.repeated(several, level=Level.ORDERED, timeout=1)
+        else:
+            told = await node.repeated(several, level=Level.ORDERED, timeout=1)
+            assert told is not None and bool(told.rejections) is rejected
 
     asyncio.run(main())
