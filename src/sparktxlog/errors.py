@@ -413,6 +413,10 @@ class UnreachableError(TransportError, code="unreachable", definite=True):
     """No connection to the node was possible: nothing was sent."""
 
 
+class CertificateError(TransportError, code="certificate", definite=True, retryable=False):
+    """One side does not accept the other one's certificate, or does not speak TLS: nothing sent."""
+
+
 class PeerTimeoutError(TransportError, code="peer-timeout"):
     """A peer did not answer in time."""
 

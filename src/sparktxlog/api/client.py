@@ -14,6 +14,7 @@ transaction.  `error.definite` says whether it is certain that nothing happened.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -278,6 +279,8 @@ class Client(Commits[Rows, Columns]):
         url: The node's URL, such as `http://127.0.0.1:7070`; several as a list, or with commas.
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
         timeout_s: Seconds for each call, repeats included.
+        ca_file: PEM file with the authority of the nodes' certificates, for https; default: the
+            variable `SPARKTXLOG_CA_FILE`, else the authorities that the system trusts.
         level: How far transactions must get: `accepted`, `acquired`, `ordered`, `applied`,
             `applied(k)`.
     """
@@ -289,8 +292,9 @@ class Client(Commits[Rows, Columns]):
         *,
         timeout_s: float = 30.0,
         level: str = "ordered",
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._link = Nodes(url, token=token, timeout_s=timeout_s)
+        self._link = Nodes(url, token=token, timeout_s=timeout_s, ca_file=ca_file)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
         self._info: dict[str, Any] | None = None

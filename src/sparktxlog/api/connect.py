@@ -80,6 +80,7 @@ def connect(
     apply: Literal["inline"] | None = None,
     session: str | None = None,
     timeout: float = 60.0,
+    ca_file: str | None = None,
 ) -> TxLog:
     """Connect a Spark session with a node of the log.
 
@@ -101,6 +102,7 @@ def connect(
         session: Commits of one session are ordered as they were submitted (protocol P1a);
             default: one for each call.
         timeout: Seconds that a commit waits for its level by default.
+        ca_file: Authority of certificates (https), at driver and executors; else as of `Client`.
 
     Raises:
         UnreachableError: No node answers there (definite).
@@ -113,7 +115,7 @@ def connect(
         raise ConfigError(
             f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
         )
-    link = Nodes(url, token=token)
+    link = Nodes(url, token=token, ca_file=ca_file)
     if apply == "inline" and len(link) > 1:
         raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
     home, info = link.choose()
@@ -125,7 +127,7 @@ def connect(
             spark.conf.set(name, value)
     root = Path(info["payload_root"])
     check_store(spark, root, home.get, home.url)
-    register(spark, url=",".join(link.urls), token=token)
+    register(spark, url=",".join(link.urls), token=token, ca_file=home.ca_file)
     log = TxLog(
         spark,
         link,
@@ -135,7 +137,7 @@ def connect(
         timeout_s=timeout,
     )
     if apply == "inline":
-        log.worker = InlineWorker(spark, home.url, token)
+        log.worker = InlineWorker(spark, home)
     return log
 
 
@@ -291,7 +293,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         if kind != "commit-table":
             raise InvalidRequestError(f"kind={kind!r} is not 'commit-table'", field="kind")
         plain = read_plain_table(self.spark, path)
-        with closing(CatalogLink(self.home.url, token=self.home.token)) as link:
+        with closing(CatalogLink.beside(self.home)) as link:
             return adopt(
                 plain,
                 lambda: newest_version(self.spark, plain),
@@ -314,7 +316,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             UnknownTableError, RowTableError, InvalidRequestError: (definite).
             StorageError: The directory is not there.
         """
-        with closing(CatalogLink(self.home.url, token=self.home.token)) as link:
+        with closing(CatalogLink.beside(self.home)) as link:
             return release(link, name, path, drop=drop)
 
     def rename_table(
@@ -755,16 +757,15 @@ class InlineWorker:
 
     Args:
         spark: Session with Delta.
-        url: Base URL of the node's client interface.
-        token: Client token, where the node asks for one.
+        home: Link to the node.
 
     Raises:
         LockedError: Another worker owns the replica (definite).
         TransportError: The node cannot be reached.
     """
 
-    def __init__(self, spark: SparkSession, url: str, token: str | None) -> None:
-        self._source = HttpLogSource(url, token)
+    def __init__(self, spark: SparkSession, home: Http) -> None:
+        self._source = HttpLogSource(home.url, home.token, ca_file=home.ca_file)
         self._directory = ReplicaDirectory(self._source.info().lake_root)
         try:
             self._applier = Applier(spark, self._source, self._directory)

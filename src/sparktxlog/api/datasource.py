@@ -61,14 +61,15 @@ FOREACH_BATCH = (
 class TxLogDataSource(DataSource):
     """`format("txlog")`.
 
-    Options: `url` and `token` of the node, or of several with commas between their URLs (known
-    after `connect`); to write `table`, `transaction_id`, `level`, `timeout`, and `after`, a
-    position that the node must have reached; to read, `load("queue" | "masters" | "synchronous" |
+    Options: `url` and `token` of the node, or of several with commas between their URLs, and
+    `caFile`, the authority of their certificates (known after `connect`); to write `table`,
+    `transaction_id`, `level`, `timeout`, and `after`, a position that the node must have reached;
+    to read, `load("queue" | "masters" | "synchronous" |
     "workers" | "signatures" | "tables" | "transfers" | "epochs")`, or `table` for the changes of a
     table.  docs/streams.md has the options of streams.
     """
 
-    #: Set by `register`: url and token of `connect`.
+    #: Set by `register`: url, token and authority of `connect`.
     defaults: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -264,15 +265,22 @@ def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]
 _registered: WeakKeyDictionary[SparkSession, dict[str, str | None]] = WeakKeyDictionary()
 
 
-def register(spark: SparkSession, *, url: str | None = None, token: str | None = None) -> None:
+def register(
+    spark: SparkSession,
+    *,
+    url: str | None = None,
+    token: str | None = None,
+    ca_file: str | None = None,
+) -> None:
     """Register `format("txlog")` with a session.
 
     Args:
         spark: The session.
         url: Default of the option `url`: the node, or several with commas.
         token: Their client token.
+        ca_file: Authority of their certificates.
     """
-    known = {"url": url, "token": token}
+    known = {"url": url, "token": token, "cafile": ca_file}
     # Spark warns if a name is registered again.
     if _registered.get(spark) == known:
         return

@@ -13,6 +13,7 @@ transaction is bound to its node; the others are only asked for its outcome.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
+    CertificateError,
     CommitRejectedError,
     CommitStateUnknownError,
     DiskFullError,
@@ -129,16 +131,24 @@ class Nodes:
         urls: One URL, several with commas between them, or a list.
         token: Client token of all nodes; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
+        ca_file: Authority of the nodes' certificates, as of `Http`.
     """
 
     def __init__(
-        self, urls: str | Sequence[str], *, token: str | None = None, timeout_s: float = 30.0
+        self,
+        urls: str | Sequence[str],
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
         given = urls.split(",") if isinstance(urls, str) else list(urls)
         found = dict.fromkeys(url.strip().rstrip("/") for url in given)
         if len(found) > 1:
             found.pop("", None)
-        self._links = tuple(Http(url, token=token, timeout_s=timeout_s) for url in found or [""])
+        self._links = tuple(
+            Http(url, token=token, timeout_s=timeout_s, ca_file=ca_file) for url in found or [""]
+        )
         self._current = self._links[0]
         self._mute: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -631,14 +641,14 @@ def _rank(receipt: Receipt) -> tuple[int, bool]:
 
 def _is_mute(error: TransportError) -> bool:
     """Whether no node answered at that URL, so that another one may be asked."""
-    return isinstance(error, UnreachableError) or not error.definite
+    return isinstance(error, (UnreachableError, CertificateError)) or not error.definite
 
 
 def _takes_nothing(error: TxLogError) -> bool:
     """Whether a definite refusal is about the node, not about the transaction."""
     # A witness has no transactions.
-    of_the_node = (UnreachableError, DiskFullError, LocalProtocolError, NotFoundError)
-    return error.http_status == 503 or isinstance(error, of_the_node)
+    of_the_node = (UnreachableError, CertificateError, DiskFullError, LocalProtocolError)
+    return error.http_status == 503 or isinstance(error, (*of_the_node, NotFoundError))
 
 
 def _never_saw(link: Http, errand: _Errand) -> bool:

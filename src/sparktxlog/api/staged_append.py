@@ -37,7 +37,7 @@ _TIMEOUT_S = 60.0
 
 
 def nodes_of(options: Mapping[str, str]) -> Nodes:
-    """Return the nodes that the options `url`, `token` and `after` name.
+    """Return the nodes that the options `url`, `token`, `caFile` and `after` name.
 
     Raises:
         InvalidRequestError: No node is given, or `after` is no position (definite).
@@ -48,7 +48,7 @@ def nodes_of(options: Mapping[str, str]) -> Nodes:
             "no node is given",
             hint="Add .option('url', 'http://host:port'), or call sparktxlog.connect first.",
         )
-    link = Nodes(url, token=options.get("token"))
+    link = Nodes(url, token=options.get("token"), ca_file=options.get("cafile"))
     link.after(whole_option(options, "after", 0))
     return link
 

@@ -30,6 +30,7 @@ from sparktxlog.cli.root import (
     print_rows,
 )
 from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.http.authorities import CA_HELP, trust
 
 config_app = typer.Typer(help="Check and show configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -72,8 +73,12 @@ def _root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", metavar="FILE", help=f"{CA_HELP}.")
+    ] = None,
 ) -> None:
     """Options of the whole command line."""
+    trust(ca_file)
 
 
 @app.command(epilog="Example: sparktxlog serve --config conf/site-a.toml --set log-level=debug")

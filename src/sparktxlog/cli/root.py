@@ -17,6 +17,7 @@ from rich.table import Table
 from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.errors import (
+    CertificateError,
     ConfigError,
     DivergedError,
     InvalidNameError,
@@ -55,6 +56,7 @@ Overrides = Annotated[
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 _CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
     (ConfigError, ExitCode.BAD_CONFIG),
+    (CertificateError, ExitCode.BAD_CONFIG),
     (InvalidNameError, ExitCode.USAGE),
     (InvalidRequestError, ExitCode.USAGE),
     (DivergedError, ExitCode.DIVERGED),

@@ -45,6 +45,11 @@ class _Problem(msgspec.Struct):
 class CatalogLink(Http):
     """The catalog of one node; errors are those of the node, in their classes."""
 
+    @classmethod
+    def beside(cls, link: Http) -> CatalogLink:
+        """Return a link to the catalog of the node of another link; **after calling** close it."""
+        return cls(link.url, token=link.token, ca_file=link.ca_file)
+
     def stage(self, name: str) -> StagingTableAnswer:
         """Return the place of a table that is to be created.
 

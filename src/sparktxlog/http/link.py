@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnreachableError,
 )
+from sparktxlog.http.authorities import authorities, certificate_error
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.receipt import Receipt
 
@@ -65,11 +66,19 @@ def node_address(url: str) -> SplitResult:
     return parts
 
 
-def connection_to(address: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """Return a connection to a node, not opened yet; `timeout_s` limits each of its steps."""
-    secure = address.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    return kind(address.hostname or "", address.port, timeout=timeout_s)
+def connection_to(
+    address: SplitResult, timeout_s: float, ca_file: str | None = None
+) -> http.client.HTTPConnection:
+    """Return a connection to a node, not opened yet; `timeout_s` limits each of its steps.
+
+    Raises:
+        ConfigError: The URL is of https, and the authority's file cannot be used (definite).
+    """
+    host = address.hostname or ""
+    if address.scheme == "https":
+        known = authorities(ca_file)
+        return http.client.HTTPSConnection(host, address.port, timeout=timeout_s, context=known)
+    return http.client.HTTPConnection(host, address.port, timeout=timeout_s)
 
 
 class Http:
@@ -81,10 +90,17 @@ class Http:
             this machine and user noted.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
         kept: Most idle connections to keep.
+        ca_file: Authority of the node's certificate, for https; default: see `http.authorities`.
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, timeout_s: float = 30.0, kept: int = 16
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        kept: int = 16,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._address = node_address(url)
         self._prefix = self._address.path.rstrip("/")
@@ -92,6 +108,7 @@ class Http:
         self.timeout_s = timeout_s
         #: Token of every request that does not name another one.
         self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
+        self.ca_file = None if ca_file is None else os.fspath(ca_file)
         self._idle: deque[http.client.HTTPConnection] = deque(maxlen=kept)
         self._lock = threading.Lock()
 
@@ -116,6 +133,7 @@ class Http:
 
         Raises:
             UnreachableError: No connection (definite).
+            CertificateError: The node's certificate is not accepted (definite).
             TransportError: The connection broke, or what answered is no node (not definite).
             TxLogError: The node's own error, in its class.
         """
@@ -159,6 +177,8 @@ class Http:
             try:
                 connection, kept = self._connection(deadline)
             except OSError as error:
+                if (refused := certificate_error(self.url, error)) and not lost:
+                    raise refused from error
                 # Sent on a kept connection: the node may have executed it before it failed.
                 raise self._failed(method, path, lost or error, timeout, sent=bool(lost)) from error
             try:
@@ -190,7 +210,7 @@ class Http:
             if self._idle:
                 return self._idle.pop(), True
         timeout_s = max(0.001, min(_CONNECT_TIMEOUT_S, deadline - time.monotonic()))
-        connection = connection_to(self._address, timeout_s)
+        connection = connection_to(self._address, timeout_s, self.ca_file)
         try:
             connection.connect()
         except OSError:

@@ -54,7 +54,7 @@ class FakeHttp:
     #: What submits were to come after.
     afters: ClassVar[list[int | None]] = []
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, **_: object) -> None:
         self.url = url
 
     @staticmethod

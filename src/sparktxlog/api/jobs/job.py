@@ -20,6 +20,7 @@ from sparktxlog.api.jobs.job_options import JOBS, ExitCode, JobCommand, require_
 from sparktxlog.api.jobs.progress_lines import say, start_logging
 from sparktxlog.errors import (
     ApplyError,
+    CertificateError,
     CommitStateUnknownError,
     ConfigError,
     DivergedError,
@@ -28,6 +29,7 @@ from sparktxlog.errors import (
     TxLogError,
     first_lines,
 )
+from sparktxlog.http.authorities import CA_HELP, trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
 _CODES: tuple[tuple[type[TxLogError], int], ...] = (
     (ConfigError, BAD_CONFIG),
+    (CertificateError, BAD_CONFIG),
     (DivergedError, DIVERGED),
     (NotAppliedError, LAGGING),
     (CommitStateUnknownError, LAGGING),
@@ -119,6 +122,7 @@ def parser(found: JobCommand) -> argparse.ArgumentParser:
         default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
         help="URL of the site's node; the token comes from SPARKTXLOG_CLIENT_TOKEN",
     )
+    made.add_argument("--ca-file", help=CA_HELP)
     for option in found.options:
         option.add_to(made)
     made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
@@ -153,6 +157,7 @@ def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, A
     """Do the work; return exit code and result, also for an error."""
     start_logging()
     try:
+        trust(getattr(arguments, "ca_file", None))
         with job_context(arguments) as context:
             # An unreachable node is reported before Spark takes seconds to start.
             with closing(context.open_source()) as source:

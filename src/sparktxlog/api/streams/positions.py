@@ -17,7 +17,7 @@ from sparktxlog.model.ids import check_table_name
 EARLIEST, LATEST = "earliest", "latest"
 #: Of all readers, and of streams.
 _KNOWN = (
-    "url", "token", "after", "timeout", "path", "view", "table", "startingPosition",
+    "url", "token", "caFile", "after", "timeout", "path", "view", "table", "startingPosition",
     "endingPosition", "maxRowsPerTrigger", "maxTransactionsPerTrigger", "skipChangeCommits",
     "deleteMarkers",
 )  # fmt: skip

@@ -169,7 +169,7 @@ class TwinDrafts:
     def _draft(self, name: str) -> _Draft:
         found = self._drafts.get(name.lower())
         if found is None:
-            with closing(CatalogLink(self._home.url, token=self._home.token)) as link:
+            with closing(CatalogLink.beside(self._home)) as link:
                 shown = link.load(name)
             table = Path(path_of_location(shown.metadata.location))
             if shown.metadata.table_type != "MANAGED":

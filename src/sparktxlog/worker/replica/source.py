@@ -123,14 +123,21 @@ class HttpLogSource(Http):
         url: Base URL of the node's client interface.
         token: Client token, if the node asks for one; default: as of `Http`.
         admin_token: Operator's token for `maintain_log`; default: the client token.
+        ca_file: As of `Http`.
 
     Raises:
         ConfigError: That is no URL (definite).
     """
 
-    def __init__(self, url: str, token: str | None = None, admin_token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        admin_token: str | None = None,
+        ca_file: str | None = None,
+    ) -> None:
         try:
-            super().__init__(url, token=token)
+            super().__init__(url, token=token, ca_file=ca_file)
         except InvalidRequestError as error:
             raise ConfigError(error.message, hint=error.hint, value=url) from error
         self._admin_token = admin_token or token

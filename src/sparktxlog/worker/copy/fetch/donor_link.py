@@ -38,6 +38,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.supervision import foreseen
@@ -283,6 +284,8 @@ class DonorLink:
             try:
                 connection.connect()
             except OSError as error:
+                if refused := certificate_error(self._grant.url, error):
+                    raise refused from error
                 raise UnreachableError(
                     f"no connection to {self._grant.url}: {error}", node_id=self._grant.node_id
                 ) from error
