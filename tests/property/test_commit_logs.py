@@ -80,9 +80,11 @@ def _of_one_transaction(random: Random) -> list[CommitOperation]:
 
 
 def _drawn(random: Random, uuid: str) -> CommitOperation:
-    kind = random.choices(list(CommitKind), (2, 8, 1))[0]
+    kind = random.choices(list(CommitKind), (2, 8, 1, 1))[0]
     if kind is CommitKind.DROP:
         return CommitOperation(kind=kind, uuid=uuid)
+    if kind is CommitKind.RENAME:
+        return CommitOperation(kind=kind, uuid=uuid, name=random.choice(_NAMES))
     return CommitOperation(
         kind=kind,
         uuid=uuid,
@@ -187,6 +189,8 @@ def test_a_history_that_is_wrong_is_seen() -> None:
     create = CommitOperation(kind=CommitKind.CREATE, uuid=_UUIDS[0], name="s.t")
     first = CommitOperation(kind=CommitKind.COMMIT, uuid=_UUIDS[0], version=1, timestamp=1)
     drop = CommitOperation(kind=CommitKind.DROP, uuid=_UUIDS[0])
+    other = replace(create, uuid=_UUIDS[1], name="s.u")
+    rename = CommitOperation(kind=CommitKind.RENAME, uuid=_UUIDS[0], name="s.v")
     for wrong in (
         [create, create],
         [create, replace(create, uuid=_UUIDS[1], name="S.T")],
@@ -197,6 +201,9 @@ def test_a_history_that_is_wrong_is_seen() -> None:
         [create, drop, first],
         [create, drop, drop],
         [create, drop, create],
+        [create, other, replace(rename, name="S.U")],
+        [create, rename, replace(other, name="S.V")],
+        [rename],
     ):
         run = RunFacts(n=len(wrong), ids=bytes(16 * len(wrong)), commits=tuple(enumerate(wrong)))
         (entry,) = entries_of(_puts([run]))

@@ -48,6 +48,7 @@ SENT_BY_CLIENTS = {
     f"POST {SCHEMA}/tables/{{table}}",
     f"DELETE {SCHEMA}/tables/{{table}}",
     f"POST {SCHEMA}/tables/{{table}}/metrics",
+    f"POST {SCHEMA}/tables/{{table}}/rename",
 }
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {

@@ -39,8 +39,11 @@ def test_a_plain_table_follows_each_version_and_goes_with_its_table(tmp_path: Pa
         shutil.rmtree(path)
         async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
             await until(lambda: twin_version(path) == 2)
-            assert (await caller.ask("DELETE", path_of("t")))[0] == 204
-            await until(lambda: not path.exists())
+            renamed = {"new-name": "u"}
+            assert (await caller.ask("POST", f"{path_of('t')}/rename", renamed))[0] == 204
+            await until(lambda: twin_version(path.with_name("u")) == 2 and not path.exists())
+            assert (await caller.ask("DELETE", path_of("u")))[0] == 204
+            await until(lambda: not path.with_name("u").exists())
 
     asyncio.run(main())
 

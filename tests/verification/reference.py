@@ -370,6 +370,13 @@ class CommitHistory(NamedTuple):
     versions: tuple[tuple[int, int, bytes, int], ...]
     #: Id and position of who dropped it; None = it exists.
     dropped: tuple[bytes, int] | None = None
+    #: (position, name after it) of each change of its name.
+    renames: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def last_name(self) -> str:
+        """Its name at the end."""
+        return self.renames[-1][1] if self.renames else self.name
 
 
 class ReferenceCommits:
@@ -398,30 +405,37 @@ class ReferenceCommits:
         known = self.histories.get(commit.uuid)
         version = (commit.version, commit.timestamp, one, position)
         if commit.kind is CommitKind.CREATE:
-            names = {h.name.lower() for h in self.histories.values() if h.dropped is None}
-            if known is not None or commit.name.lower() in names:
+            if known is not None or self._has(commit):
                 return "name-taken"
             return CommitHistory(commit.name, (version,))
         if known is None or known.dropped is not None:
             return "unknown-table"
         if commit.kind is CommitKind.DROP:
             return known._replace(dropped=(one, position))
+        if commit.kind is CommitKind.RENAME:
+            renamed = (*known.renames, (position, commit.name))
+            return "name-taken" if self._has(commit) else known._replace(renames=renamed)
         newest, timestamp, winner, at = known.versions[-1]
         if newest != commit.version - 1:
-            self.lost[position] = (known.name, newest, at, winner)
+            self.lost[position] = (known.last_name, newest, at, winner)
             return "version-conflict"
         if not timestamp < commit.timestamp:
             return "stale-timestamp"
         return known._replace(versions=(*known.versions, version))
 
+    def _has(self, commit: CommitOperation) -> bool:
+        """Return whether another table has the name that a commit wants."""
+        others = [h for uuid, h in self.histories.items() if uuid != commit.uuid and not h.dropped]
+        return commit.name.lower() in {history.last_name.lower() for history in others}
+
     def end_run(self, first: int) -> None:
         """Note how a run that starts at a position leaves the tables that it changed."""
         tables = [_as_known(uuid, history) for uuid, history in self.histories.items()]
-        self.left += [table for table in tables if table.position >= first]
+        self.left += [table for table in tables if table.changed >= first]
 
     def at(self, position: int) -> dict[str, CommitTable]:
         """Return the tables, dropped ones too, at a run end."""
-        return {table.uuid: table for table in self.left if table.position <= position}
+        return {table.uuid: table for table in self.left if table.changed <= position}
 
 
 def _as_known(uuid: str, history: CommitHistory) -> CommitTable:
@@ -430,12 +444,13 @@ def _as_known(uuid: str, history: CommitHistory) -> CommitTable:
         one, position = history.dropped
     return CommitTable(
         uuid=uuid,
-        name=history.name,
+        name=history.last_name,
         version=version,
         timestamp=timestamp,
         transaction_id=one,
         position=position,
         is_dropped=history.dropped is not None,
+        renamed=history.renames[-1][0] if history.renames else 0,
     )
 
 

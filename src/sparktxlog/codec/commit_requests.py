@@ -1,4 +1,4 @@
-"""Transactions of one commit table: each creates it, commits a version, or drops it (P36).
+"""Transactions of one commit table: each creates it, commits a version, drops or renames it (P36).
 
 The id of a commit is the UUID in the name of its staged file, so to ask again is to repeat it
 (P25c).  Where it is ordered, every site decides alike whether it takes effect.
@@ -74,6 +74,21 @@ def dropping(transaction_id: bytes, uuid: str) -> PreparedTransaction:
         InvalidRequestError: That is no UUID (definite).
     """
     return _transaction(transaction_id, CommitOperation(kind=CommitKind.DROP, uuid=as_uuid(uuid)))
+
+
+def renaming(transaction_id: bytes, uuid: str, name: str) -> PreparedTransaction:
+    """Return the transaction that gives a commit table another name, whatever its version is.
+
+    Args:
+        name: `schema.table`; no other table has it now, case ignored.
+
+    Raises:
+        InvalidRequestError, InvalidNameError: A value cannot be (definite).
+    """
+    for part in name.split("."):
+        check_new_name(part)
+    commit = CommitOperation(kind=CommitKind.RENAME, uuid=as_uuid(uuid), name=name)
+    return _transaction(transaction_id, commit)
 
 
 def as_uuid(text: str) -> str:

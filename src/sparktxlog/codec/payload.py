@@ -23,7 +23,6 @@ from sparktxlog.errors import InvalidNameError, ManifestMismatchError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import (
     COMMIT_LOG,
-    CommitKind,
     CommitOperation,
     commit_file_name,
     commit_file_prefix,
@@ -182,7 +181,7 @@ def _are_files_of_commits(manifest: RunManifest) -> bool:
     with_files, found = {transaction_id for transaction_id, _ in files}, 0
     for index, commit in manifest.commits:
         transaction_id = manifest.transaction_id(index)
-        if transaction_id in with_files and commit.kind is not CommitKind.DROP:
+        if transaction_id in with_files and commit.is_version:
             own = files.get((transaction_id, commit.uuid), ())
             if not _are_files_of(transaction_id, commit, own):
                 return False

@@ -26,6 +26,7 @@ class CommitKind(str, Enum):
     CREATE = "create"
     COMMIT = "commit"
     DROP = "drop"
+    RENAME = "rename"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,31 +36,36 @@ class CommitOperation:
     kind: CommitKind
     #: Of the table, lower-case text with hyphens.
     uuid: str
-    #: Of a table that is created: `schema.table`; else empty.
+    #: Of a table that is created or renamed: `schema.table`, from then on; else empty.
     name: str = ""
     #: Of a commit the version that it wants to be, of a created table its first one; else 0.
     version: int = 0
-    #: In-commit timestamp of that version, milliseconds since 1970 UTC; of a drop 0.
+    #: In-commit timestamp of that version, milliseconds since 1970 UTC; else 0.
     timestamp: int = 0
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it gives the table a version, whose files come with it."""
+        return self.kind in (CommitKind.CREATE, CommitKind.COMMIT)
 
     @property
     def problem(self) -> str:
         """What no release writes about it, empty = nothing."""
         if not _UUID.fullmatch(self.uuid):
             return f"{self.uuid[:80]!r} is not the UUID of a table"
-        if self.kind is CommitKind.CREATE:
+        if self.kind in (CommitKind.CREATE, CommitKind.RENAME):
             try:
                 check_commit_table_name(self.name)
             except InvalidNameError as error:
                 return error.message
         elif self.name:
-            return "only who creates a table names it"
+            return "only who creates or renames a table names it"
         if not (0 <= self.version <= LARGEST and 0 <= self.timestamp <= LARGEST):
             return "a version and a timestamp are numbers from 0 on"
         if self.kind is CommitKind.COMMIT and not self.version:
             return "version 0 comes with the table"
-        if self.kind is CommitKind.DROP and (self.version or self.timestamp):
-            return "a drop has neither version nor timestamp"
+        if not self.is_version and (self.version or self.timestamp):
+            return f"a {self.kind.value} has neither version nor timestamp"
         return ""
 
     def checked(self) -> CommitOperation:
@@ -79,7 +85,7 @@ class CommitTable:
 
     #: Lower-case text with hyphens; no other table ever has it.
     uuid: str
-    #: `schema.table`, as it was created; two tables never differ in case only.
+    #: `schema.table`, as it was created or renamed; two tables never differ in case only.
     name: str
     #: Its newest version, and the in-commit timestamp of that, milliseconds since 1970 UTC.
     version: int
@@ -89,6 +95,13 @@ class CommitTable:
     position: int
     #: It is remembered, so that nobody commits to it or takes its UUID; its name is free.
     is_dropped: bool = False
+    #: Where it was renamed last; 0 = it never was.
+    renamed: int = 0
+
+    @property
+    def changed(self) -> int:
+        """The position of its last change."""
+        return max(self.position, self.renamed)
 
 
 class CommitTables(Mapping[str, CommitTable]):

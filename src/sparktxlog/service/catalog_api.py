@@ -34,6 +34,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     MetricsRequest,
     NewSchemaRequest,
+    RenameTableRequest,
     StagingTableRequest,
     UpdateTableRequest,
     read_update,
@@ -139,6 +140,13 @@ class CatalogRoutes(RouteHandlers):
     async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
         self._rows.refuse_change(schema, table)
         await self._catalog.drop(schema, table)
+
+    async def rename_delta_table(
+        self, catalog: str, schema: str, table: str, body: RenameTableRequest
+    ) -> None:
+        self._rows.refuse_change(schema, table)
+        self._rows.check_free(schema, body.new_name)
+        await self._catalog.rename(schema, table, body.new_name)
 
     async def report_metrics(
         self, catalog: str, schema: str, table: str, body: MetricsRequest

@@ -34,6 +34,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     MetricsRequest,
     NewSchemaRequest,
+    RenameTableRequest,
     StagingTableRequest,
     UpdateTableRequest,
 )
@@ -732,6 +733,12 @@ _CATALOG = (
         answer=LoadedTable,
     ),
     _catalog(f"DELETE {_TABLE}", "delete_delta_table", "Drop a commit table; its files stay"),
+    _catalog(
+        f"POST {_TABLE}/rename",
+        "rename_delta_table",
+        "Give a commit table another name in its schema",
+        body=RenameTableRequest,
+    ),
     _catalog(
         f"POST {_TABLE}/metrics",
         "report_metrics",

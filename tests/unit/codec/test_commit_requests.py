@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparktxlog.codec.assembly import assemble_run
-from sparktxlog.codec.commit_requests import as_uuid, committing, creating, dropping
+from sparktxlog.codec.commit_requests import as_uuid, committing, creating, dropping, renaming
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.runs import RunLimits, validate_run
@@ -23,6 +23,7 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
         creating(X, UUID.upper(), "shop.Orders", 5, version=2),
         committing(Y, UUID.replace("-", ""), 3, 6),
         dropping(Z, UUID),
+        renaming(Z, UUID, "shop.sold"),
     ]
     create = CommitOperation(
         kind=CommitKind.CREATE, uuid=UUID, name="shop.Orders", version=2, timestamp=5
@@ -31,6 +32,7 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
         (X, (create,)),
         (Y, (CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=3, timestamp=6),)),
         (Z, (CommitOperation(kind=CommitKind.DROP, uuid=UUID),)),
+        (Z, (CommitOperation(kind=CommitKind.RENAME, uuid=UUID, name="shop.sold"),)),
     ]
     assert all(not one.operations for one in made)
     manifest, payload = assemble_run(
@@ -38,7 +40,9 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
         submitted_at=1,
     )
     assert read_manifest(payload) == manifest
-    assert manifest.commits == tuple(zip((0, 2, 3), (one.commits[0] for one in made), strict=True))
+    assert manifest.commits == tuple(
+        zip((0, 2, 3, 4), (one.commits[0] for one in made), strict=True)
+    )
     with pytest.raises(InvalidRequestError, match="expected a run of version 1"):
         validate_run(payload, {}, RunLimits())
 
@@ -50,6 +54,8 @@ def test_what_cannot_be_is_refused() -> None:
         lambda: committing(X, UUID, 0, 5),
         lambda: committing(X, UUID, 1, -5),
         lambda: dropping(X, UUID + "0"),
+        lambda: renaming(X, UUID, "t"),
+        lambda: renaming(X, UUID, "a.b.c"),
     ):
         with pytest.raises(InvalidRequestError):
             wrong()

@@ -191,6 +191,7 @@ _SEVERAL = replace(
     commits=(
         *_FILES.commits,
         (0, CommitOperation(kind=CommitKind.DROP, uuid=_OTHER)),
+        (0, CommitOperation(kind=CommitKind.RENAME, uuid=f"{_UUID[:-1]}4", name="s.v")),
         (0, CommitOperation(kind=CommitKind.CREATE, uuid=_THIRD, name="s.u", timestamp=3)),
     ),
     commit_files=(

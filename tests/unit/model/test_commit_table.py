@@ -20,12 +20,13 @@ OTHER = "0a0b0c0d-0000-4000-8000-000000000002"
 CREATE = CommitOperation(kind=CommitKind.CREATE, uuid=UUID, name="shop.orders", timestamp=5)
 COMMIT = CommitOperation(kind=CommitKind.COMMIT, uuid=UUID, version=1, timestamp=6)
 DROP = CommitOperation(kind=CommitKind.DROP, uuid=UUID)
+RENAME = CommitOperation(kind=CommitKind.RENAME, uuid=UUID, name="shop.sold")
 TABLE = CommitTable(
     uuid=UUID, name="shop.Orders", version=3, timestamp=5, transaction_id=b"x" * 16, position=9
 )
 
 
-@pytest.mark.parametrize("commit", [CREATE, COMMIT, DROP, replace(CREATE, version=7)])
+@pytest.mark.parametrize("commit", [CREATE, COMMIT, DROP, RENAME, replace(CREATE, version=7)])
 def test_what_can_be_committed(commit: CommitOperation) -> None:
     assert commit.checked() is commit
 
@@ -49,6 +50,8 @@ def test_what_can_be_committed(commit: CommitOperation) -> None:
         (replace(COMMIT, timestamp=1 << 62), "from 0 on"),
         (replace(DROP, version=1), "a drop has neither"),
         (replace(DROP, timestamp=1), "a drop has neither"),
+        (replace(RENAME, version=1), "a rename has neither"),
+        (replace(RENAME, name=""), "cannot name a commit table"),
     ],
 )
 def test_what_cannot_be_committed(commit: CommitOperation, problem: str) -> None:

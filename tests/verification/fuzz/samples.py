@@ -251,6 +251,7 @@ def _catalog_bodies() -> dict[str, tuple[str, bytes]]:
         f"{schema}/staging-tables": _json({"name": "t"}),
         f"{schema}/tables": _json(table),
         f"{schema}/tables/{{table}}": _json(update),
+        f"{schema}/tables/{{table}}/rename": _json({"new-name": "t"}),
         f"{schema}/tables/{{table}}/metrics": _json({"table-id": _ID}),
     }
 

@@ -35,6 +35,10 @@ def _drop(uuid: str = _T1) -> CommitOperation:
     return CommitOperation(kind=CommitKind.DROP, uuid=uuid)
 
 
+def _rename(name: str, uuid: str = _T1) -> CommitOperation:
+    return CommitOperation(kind=CommitKind.RENAME, uuid=uuid, name=name)
+
+
 def _run(node: Lone, *commits: CommitOperation, held: bool = True) -> list[str]:
     """Let a node commit a run; return index and code of what is rejected.
 
@@ -155,6 +159,33 @@ def a_dropped_table_is_gone_for_ever(core: type[Master]) -> None:
     assert _run(node, _create(_T1, "s.other")) == ["0 name-taken"]
     assert _run(node, _create(_T2)) == []
     assert _versions(node) == {_T2: 0}
+
+
+def a_renamed_table_is_the_same(core: type[Master]) -> None:
+    """P36: its UUID and versions stay, its old name is free, and its new one must be."""
+    node = _alone(core)
+    assert _run(node, _create(_T2, "s.u"), _commit(1)) == []
+    committed = node.master.commit_tables[_T1]
+    assert _run(node, _rename("S.U"), _rename("s.v", _T3)) == ["0 name-taken", "1 unknown-table"]
+    assert _run(node, _rename("S.T")) == [], "only its case"
+    assert _run(node, _create(_T3)) == ["0 name-taken"]
+    assert _run(node, _rename("s.v"), _create(_T3)) == []
+    assert _run(node, _create(f"{_T3[:-1]}4", "s.v")) == ["0 name-taken"]
+    both = ((0, _rename("s.w")), (0, _rename("s.t", _T2)))
+    assert [one.code for one in _rejections(node.submit(commits=both))] == ["name-taken"]
+    for _ in range(2):
+        found = node.master.commit_tables[_T1]
+        named = {table.name for table in node.master.commit_tables.values()}
+        assert named == {"s.v", "s.u", "s.t"}
+        who = (found.version, found.position, found.transaction_id)
+        assert who == (1, committed.position, committed.transaction_id)
+        node.start()
+    (lost,) = _rejections(node.submit(commits=((0, _commit(1)),)))
+    assert (lost.table, lost.winner) == ("s.v", committed.position)
+    assert _run(node, _commit(2)) == []
+    node.start()
+    assert node.master.commit_tables[_T1].name == "s.v"
+    assert _run(node, _drop(), _rename("s.x")) == ["1 unknown-table"]
 
 
 def a_table_begins_with_the_version_it_has(core: type[Master]) -> None:

@@ -95,6 +95,8 @@ class PlacedTables:
                 for file in run.commit_files
                 if file.path.startswith(prefix)
             }
+            if commit.kind is CommitKind.RENAME:
+                continue
             history.versions.append(_Version(identity=identity, files=files))
             self._world.checks.happened(f"commit table: {commit.kind.value}")
             if files[commit_file_name(commit.version)] != self._staged.get(identity):

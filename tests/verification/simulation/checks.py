@@ -221,9 +221,9 @@ class Checks:
 
     def _check_commit_tables(self, action: PersistQueue, first: int, end: int) -> None:
         """P36: with the entries, commit tables are written as each run left them."""
-        in_order = attrgetter("position", "uuid")
+        in_order = attrgetter("changed", "uuid")
         every = self._outcomes.catalog.commits.left
-        left = sorted((one for one in every if first <= one.position <= end), key=in_order)
+        left = sorted((one for one in every if first <= one.changed <= end), key=in_order)
         written = sorted(action.commit_tables, key=in_order)
         if written != left:
             violated(f"P36: {written} are kept in {first}-{end}: {left}")

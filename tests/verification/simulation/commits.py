@@ -1,4 +1,4 @@
-"""Writers of commit tables in a simulated hour: they create, commit and drop (P36).
+"""Writers of commit tables in a simulated hour: they create, commit, rename and drop (P36).
 
 Each builds on what its node knows, so several compete for a version.  Some write to several commit
 tables at once, and to row tables.  They are drawn beside everything else, so the histories are
@@ -25,8 +25,9 @@ _RUNS, _PLACES = 0.25, 0.4
 _NAMES = ("s.orders", "s.Stock", "S.STOCK", "s.users")
 #: UUIDs that anybody ever takes: the state of a log stays small.
 _MOST = 40
-#: Chance that somebody creates a table though there is one, uses a UUID again, and drops a table.
-_CREATES, _AGAIN, _DROPS = 0.1, 0.1, 0.04
+#: Chance that somebody creates a table though there is one, uses a UUID again, drops a table, and
+#: renames one.
+_CREATES, _AGAIN, _DROPS, _RENAMES = 0.1, 0.1, 0.04, 0.04
 #: Chance that a transaction does something to several tables.
 _SEVERAL = 0.3
 #: Chance that a writer wants another version than the next one, and that its clock goes wrong.
@@ -84,8 +85,12 @@ class Committers:
         gone = self._uuids and random.random() < _BLIND
         table = known[random.choice(list(known))]
         uuid = random.choice(self._uuids) if gone else table.uuid
-        if random.random() < _DROPS:
+        drawn = random.random()
+        if drawn < _DROPS:
             return CommitOperation(kind=CommitKind.DROP, uuid=uuid)
+        if drawn < _DROPS + _RENAMES:
+            name = random.choice(_NAMES)
+            return CommitOperation(kind=CommitKind.RENAME, uuid=uuid, name=name)
         version = table.version + 1
         if random.random() < _BLIND:
             version = random.randrange(1, version + 3)
@@ -148,6 +153,11 @@ def check_histories(log: Iterable[QueueEntry], facts: Mapping[bytes, RunFacts]) 
                 return f"P36: {at} takes effect on a table that is not there: {commit}"
             elif commit.kind is CommitKind.DROP:
                 del names[uuid]
+                continue
+            elif commit.kind is CommitKind.RENAME:
+                if commit.name.lower() in {name for of, name in names.items() if of != uuid}:
+                    return f"P36: {at} is {commit}, there are {names}"
+                names[uuid] = commit.name.lower()
                 continue
             elif newest[uuid][0] + 1 != commit.version or newest[uuid][1] >= commit.timestamp:
                 return f"P36: {at} is {commit} after {newest[uuid]}"

@@ -54,7 +54,7 @@ EXPECTED = (
     "plain run stamped while a synchronous one waits",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
     "prepared: conflict", "prepared: stale-schema",
-    "commit table: create", "commit table: commit", "commit table: drop",
+    "commit table: create", "commit table: commit", "commit table: drop", "commit table: rename",
     "commit table: version-conflict", "commit table: stale-timestamp",
     "commit table: name-taken", "commit table: unknown-table", "commit repeated",
     "several commit tables: committed", "several commit tables: version-conflict",

@@ -108,6 +108,12 @@ class UpdateTableRequest(msgspec.Struct):
     updates: list[dict[str, Any]]
 
 
+class RenameTableRequest(msgspec.Struct, rename="kebab"):
+    """Gives a table another name in its schema."""
+
+    new_name: str
+
+
 class MetricsRequest(msgspec.Struct, rename="kebab"):
     """What a client reports about its commit."""
 

@@ -8,6 +8,7 @@ without commits costs one comparison, a commit two look-ups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from sparktxlog.errors import (
     NameTakenError,
@@ -67,6 +68,11 @@ class CommitFold:
         table = self.tables.get(commit.uuid)
         if table is None:
             return _unknown(commit.uuid, self._by_uuid, index)
+        if commit.kind is CommitKind.RENAME:
+            named = self.tables.named(commit.name)
+            if named is None or named.uuid == commit.uuid:
+                return None
+            return _taken(commit, named, index)
         if commit.kind is CommitKind.DROP:
             return None
         if commit.version != table.version + 1:
@@ -76,7 +82,11 @@ class CommitFold:
         return None
 
     def _put(self, commit: CommitOperation, position: int, transaction_id: bytes) -> None:
+        if commit.kind is CommitKind.RENAME:
+            self._rename(commit.uuid, commit.name, position)
+            return
         is_drop = commit.kind is CommitKind.DROP
+        before = self._by_uuid.get(commit.uuid)
         name = commit.name or self._by_uuid[commit.uuid].name
         if is_drop:
             del self._by_name[name.lower()]
@@ -91,8 +101,17 @@ class CommitFold:
             transaction_id=transaction_id,
             position=position,
             is_dropped=is_drop,
+            renamed=0 if before is None else before.renamed,
         )
         self._changed[commit.uuid] = None
+
+    def _rename(self, uuid: str, name: str, position: int) -> None:
+        """Give a table another name; its newest version stays that of who committed it."""
+        table = self._by_uuid[uuid]
+        del self._by_name[table.name.lower()]
+        self._by_name[name.lower()] = uuid
+        self._by_uuid[uuid] = replace(table, name=name, renamed=position)
+        self._changed[uuid] = None
 
     # -- after a run -------------------------------------------------------------------------------
 
@@ -117,7 +136,7 @@ def _unknown(uuid: str, known: Mapping[str, CommitTable], index: int) -> Rejecti
 
 
 def _taken(commit: CommitOperation, taken: CommitTable, index: int) -> Rejection:
-    text = f"commit table {taken.name!r} has this name since it was created"
+    text = f"commit table {taken.name!r} has this name"
     if taken.uuid == commit.uuid:
         text = f"UUID {taken.uuid} is that of commit table {taken.name!r}, there now or before"
     return Rejection(index=index, code=NameTakenError.code, text=text)

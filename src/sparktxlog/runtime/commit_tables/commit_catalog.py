@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from sparktxlog.codec.commit_requests import committing, creating, dropping
+from sparktxlog.codec.commit_requests import committing, creating, dropping, renaming
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
@@ -512,6 +512,18 @@ class CommitCatalog:
         receipt = await self._order(dropping(uuids.uuid4().bytes, table.uuid))
         await self.placer.place_dropped(table.uuid, receipt.position or 0)
         _log.info("commit table dropped", table=table.name, uuid=table.uuid)
+
+    async def rename(self, schema: str, name: str, new_name: str) -> None:
+        """Give a table another name in its schema; its UUID, files and versions stay.
+
+        Raises:
+            UnknownTableError, NameTakenError, InvalidNameError: Nothing happened (definite).
+            CommitStateUnknownError: It was not ordered in time.
+        """
+        table = self._found(schema, name)
+        full = f"{table.name.partition('.')[0]}.{new_name}"
+        await self._order(renaming(uuids.uuid4().bytes, table.uuid, full))
+        _log.info("commit table renamed", table=table.name, name=full, uuid=table.uuid)
 
     # -- the log -----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ it: a plain table that cannot be written makes no commit fail.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -53,23 +54,25 @@ class PlainTables:
         if self._root is None:
             await self._base.loop.create_future()
             return
-        ordered, known = self._base.ordered, None
+        ordered, known = self._base.ordered, dict[str, str]()
+        await self._remove_others(self._root, self._base.master.commit_tables)
         while True:
             seen = ordered.value
             tables = dict(self._base.master.commit_tables)
-            if tables.keys() != known:
-                known = tables.keys()
+            names = {uuid: table.name for uuid, table in tables.items()}
+            if names != known:
+                for uuid, _ in known.items() - names.items():
+                    # Dropped, or renamed: then it is made again, under its new name.
+                    for of_table in (self._tables, self._versions, self._failed):
+                        of_table.pop(uuid, None)
+                known = names
                 await self._remove_others(self._root, tables)
             for uuid, table in tables.items():
                 if self._versions.get(uuid, -1) < table.version:
                     await self._follow(self._root, table)
             await ordered.reach(seen + 1, _RETRY_S if self._failed else _WAIT_S)
 
-    async def _remove_others(self, root: Path, tables: dict[str, CommitTable]) -> None:
-        for uuid in self._tables.keys() - tables.keys():
-            del self._tables[uuid]
-        for uuid in self._failed.keys() - tables.keys():
-            del self._failed[uuid]
+    async def _remove_others(self, root: Path, tables: Mapping[str, CommitTable]) -> None:
         kept = {_path(root, table) for table in tables.values()}
         try:
             gone = await asyncio.to_thread(remove_unknown, root, kept)

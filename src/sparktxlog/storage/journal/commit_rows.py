@@ -26,7 +26,7 @@ def put_commit_tables(
     Args:
         published: Where a snapshot would be taken.
     """
-    rows = [(table.uuid, table.position, encode(table)) for table in tables]
+    rows = [(table.uuid, table.changed, encode(table)) for table in tables]
     if not rows:
         return
     db.executemany(

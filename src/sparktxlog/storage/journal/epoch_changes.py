@@ -220,6 +220,7 @@ def _check_snapshot(snapshot: QueueSnapshot) -> None:
             and all(_fits(writes, snapshot.position) for writes in snapshot.writes.values())
             and all(_is_whole(item, snapshot.position) for item in snapshot.prepared)
             and all(1 <= one.position <= snapshot.position for one in snapshot.commit_tables)
+            and all(one.renamed <= snapshot.position for one in snapshot.commit_tables)
             and _are_distinct(snapshot.commit_tables)
         )
         wanted = last.entry.position - 1

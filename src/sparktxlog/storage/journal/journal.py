@@ -352,7 +352,9 @@ class Journal(JournalReader):
         put_writes(self._db, write.writes, self._ends.published)
         put_undecided(self._db, write.undecided)
         put_commit_tables(self._db, write.commit_tables, self._ends.published)
-        placed_rows.put_ordered(self._db, write.commit_tables)
+        if write.commit_tables:
+            first = write.entries[0].position
+            placed_rows.put_ordered(self._db, write.commit_tables, first)
         until = write.ordered_at - self._id_window_us
         put_verdicts(self._db, write.entries, write.ordered_at, until, self._is_id_known)
 

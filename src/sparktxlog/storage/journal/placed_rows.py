@@ -24,12 +24,16 @@ _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
 _version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 
 
-def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
-    """Keep the versions that runs made, with the files that their containers name."""
+def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable], first: int) -> None:
+    """Keep the versions that runs made, with the files that their containers name.
+
+    Args:
+        first: Position of the first run; what a run renamed may have an older version.
+    """
     #: Of the run that the last version is of, by its last position: several tables share a run.
     last, files = 0, dict[tuple[bytes, str], tuple[StagedFile, ...]]()
     for table in sorted(tables, key=lambda table: table.position):
-        if table.is_dropped:
+        if table.is_dropped or table.position < first:
             continue
         if table.position > last:
             last, files = _files_at(db, table.position)

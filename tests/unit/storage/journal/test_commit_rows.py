@@ -105,6 +105,20 @@ def test_rows_that_no_snapshot_needs_are_removed(tmp_path: Path) -> None:
         assert _rows(journal) == [(T1, 2), (T2, 3), (T1, 4)]
 
 
+def test_a_renamed_table_has_the_name_from_there_on(tmp_path: Path) -> None:
+    renamed = replace(LEFT[1], name="s.new", renamed=3)
+    with closing(Journal(tmp_path)) as journal:
+        _append(journal, 1, 2)
+        version = journal.read_ordered_commits(T1, 0)
+        append = AppendQueue(entries=(ENTRIES[2],), ordered_at=1, commit_tables=(renamed,))
+        journal.write([RUNS[2], append])
+        assert journal.read_ordered_commits(T1, 0) == version, "it brings no version"
+        _publish(journal, 2)
+        assert journal.read_snapshot().commit_tables == (LEFT[1],)
+        _publish(journal, 3)
+        assert journal.read_snapshot().commit_tables == (renamed,) == _loaded(journal)
+
+
 def test_a_joiner_takes_them_over(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "a")) as journal:
         _append(journal, 1, 2, 3, 4, 5)
@@ -126,6 +140,7 @@ def test_a_joiner_takes_them_over(tmp_path: Path) -> None:
         (table(6),),
         (table(0),),
         (table(1), table(2, 1)),
+        (replace(table(1), renamed=6),),
         (table(1), replace(table(2, uuid=T2), name="S.T1")),
     ],
 )
