@@ -23,6 +23,9 @@ TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
+# PyPI's client of Unity Catalog's API; it needs older releases than the project has.
+CATALOG_CLIENT := $(VENV)/test-catalog-client/.installed
+
 .PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
@@ -57,7 +60,12 @@ $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
 	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
 	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."
 
-test: $(STAMP) $(TEST_CLASSES) lint types ## Check style and types, run the tests; with CI=true a skip fails
+$(CATALOG_CLIENT): $(STAMP) constraints-catalog-client.txt
+	@rm -rf $(@D)
+	@$(PIP) --require-hashes --no-deps --target $(@D) --requirement constraints-catalog-client.txt
+	@touch $@
+
+test: $(STAMP) $(TEST_CLASSES) $(CATALOG_CLIENT) lint types ## Check style and types, run the tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 

@@ -130,6 +130,10 @@ class NameTakenError(CommitRejectedError, code="name-taken", http_status=409):
     """A new name is that of another column or table."""
 
 
+class SchemaTakenError(NameTakenError, code="schema-taken", http_status=409):
+    """A new schema has the name of another one."""
+
+
 class InvalidRowsError(CommitRejectedError, code="invalid-rows"):
     """Rows break a rule of the table: NULL, a key twice in an upsert, no rows."""
 

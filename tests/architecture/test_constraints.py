@@ -26,7 +26,7 @@ def pins(name: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_every_pin_has_hashes() -> None:
-    for file in ("constraints.txt", "constraints-build.txt"):
+    for file in ("constraints.txt", "constraints-build.txt", "constraints-catalog-client.txt"):
         found = pins(file)
         assert found
         for name, (_, hashes) in found.items():

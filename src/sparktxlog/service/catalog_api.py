@@ -8,6 +8,7 @@ the same.
 from __future__ import annotations
 
 import uuid as uuids
+from collections.abc import Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,7 +45,7 @@ from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, Shown
 from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routes import LISTED, ROUTES
 
 _SUPPORTED = [
     f"{route.method} {route.path.removeprefix(DELTA_API)}"
@@ -80,9 +81,12 @@ class CatalogRoutes(RouteHandlers):
             name=self._node.lineage,
         )
 
-    def list_schemas(self, catalog_name: str) -> SchemasAnswer:
-        names = self._catalog.schemas.all()
-        return SchemasAnswer(schemas=[schema_answer(catalog_name, name) for name in names])
+    def list_schemas(
+        self, catalog_name: str, max_results: int, page_token: str | None
+    ) -> SchemasAnswer:
+        names, following = _page(self._catalog.schemas.all(), max_results, page_token)
+        schemas = [schema_answer(catalog_name, name) for name in names]
+        return SchemasAnswer(schemas=schemas, next_page_token=following)
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
@@ -97,11 +101,24 @@ class CatalogRoutes(RouteHandlers):
 
     # -- tables ------------------------------------------------------------------------------------
 
-    async def list_tables(self, catalog_name: str, schema_name: str) -> ListedTables:
-        found: list[ShownTable | ShownRowTable] = [*await self._catalog.tables(schema_name)]
-        found += await self._rows.tables(schema_name)
-        tables = [_listed(catalog_name, one) for one in found]
-        return ListedTables(tables=sorted(tables, key=lambda table: table.name.lower()))
+    async def list_tables(
+        self, catalog_name: str, schema_name: str, max_results: int, page_token: str | None
+    ) -> ListedTables:
+        every = self._catalog.names(schema_name) + self._rows.names(schema_name)
+        names, following = _page(every, max_results, page_token)
+        found = [await self._for_list(schema_name, name) for name in names]
+        tables = [_listed(catalog_name, one) for one in found if one is not None]
+        return ListedTables(tables=tables, next_page_token=following)
+
+    async def _for_list(self, schema: str, name: str) -> ShownTable | ShownRowTable | None:
+        """Return a table, None if it is not there (any more)."""
+        known = self._rows.named(schema, name)
+        if known is not None:
+            return await self._rows.listed(known)
+        try:
+            return await self._catalog.listed(schema, name)
+        except UnknownTableError:
+            return None
 
     async def get_table(self, full_name: str) -> CatalogTable:
         catalog, schema, table = _parts(full_name, 3)
@@ -187,6 +204,19 @@ class CatalogRoutes(RouteHandlers):
                 f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
             )
         return CredentialsAnswer()
+
+
+def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:
+    """Return the names of a page, in order, and where the next one begins; None = nowhere.
+
+    Args:
+        most: Names that the client wants; 0 = as many as the node gives, `LISTED`.
+        after: The last name of the page before.
+    """
+    seen = (after or "").lower()
+    left = sorted((name for name in names if name.lower() > seen), key=str.lower)
+    page = left[: min(most or LISTED, LISTED)]
+    return page, page[-1] if len(page) < len(left) else None
 
 
 def _listed(catalog: str, shown: ShownTable | ShownRowTable) -> CatalogTable:

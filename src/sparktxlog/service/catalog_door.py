@@ -24,6 +24,7 @@ from sparktxlog.errors import (
     RequirementError,
     RowTableError,
     SchemaInUseError,
+    SchemaTakenError,
     StagedCommitError,
     StaleTimestampError,
     TxLogError,
@@ -33,24 +34,26 @@ from sparktxlog.errors import (
 )
 from sparktxlog.service.endpoints import Door, json_response, problem_response
 
-#: Error → status and type of the API; the first one that fits counts.
-_TYPES: tuple[tuple[type[TxLogError], int, str], ...] = (
-    (UnauthorizedError, 401, "NotAuthorizedException"),
-    (ForbiddenError, 403, "PermissionDeniedException"),
-    (RowTableError, 403, "PermissionDeniedException"),
-    (ConflictError, 409, "CommitVersionConflictException"),
-    (StaleTimestampError, 409, "CommitVersionConflictException"),
-    (RequirementError, 409, "UpdateRequirementConflictException"),
-    (NameTakenError, 409, "AlreadyExistsException"),
-    (SchemaInUseError, 409, "UpdateRequirementConflictException"),
-    (UnknownSchemaError, 404, "NoSuchSchemaException"),
-    (UnknownTableError, 404, "NoSuchTableException"),
-    (NotOfferedError, 501, "NotImplementedException"),
-    (BusyError, 429, "TooManyRequestsException"),
-    (CommitStateUnknownError, 500, "CommitStateUnknownException"),
-    (InternalError, 500, "CommitStateUnknownException"),
-    (StagedCommitError, 400, "InvalidParameterValueException"),
-    (InvalidRequestError, 400, "BadRequestException"),
+#: Error → status, its type in the API for Delta tables, and its code in that for schemas and lists.
+#: The first one that fits counts.
+_TYPES: tuple[tuple[type[TxLogError], int, str, str], ...] = (
+    (UnauthorizedError, 401, "NotAuthorizedException", "UNAUTHENTICATED"),
+    (ForbiddenError, 403, "PermissionDeniedException", "PERMISSION_DENIED"),
+    (RowTableError, 403, "PermissionDeniedException", "PERMISSION_DENIED"),
+    (ConflictError, 409, "CommitVersionConflictException", "COMMIT_VERSION_CONFLICT"),
+    (StaleTimestampError, 409, "CommitVersionConflictException", "COMMIT_VERSION_CONFLICT"),
+    (RequirementError, 409, "UpdateRequirementConflictException", "UPDATE_REQUIREMENT_CONFLICT"),
+    (SchemaTakenError, 409, "AlreadyExistsException", "SCHEMA_ALREADY_EXISTS"),
+    (NameTakenError, 409, "AlreadyExistsException", "TABLE_ALREADY_EXISTS"),
+    (SchemaInUseError, 409, "UpdateRequirementConflictException", "FAILED_PRECONDITION"),
+    (UnknownSchemaError, 404, "NoSuchSchemaException", "SCHEMA_NOT_FOUND"),
+    (UnknownTableError, 404, "NoSuchTableException", "TABLE_NOT_FOUND"),
+    (NotOfferedError, 501, "NotImplementedException", "UNIMPLEMENTED"),
+    (BusyError, 429, "TooManyRequestsException", "RESOURCE_EXHAUSTED"),
+    (CommitStateUnknownError, 500, "CommitStateUnknownException", "COMMIT_STATE_UNKNOWN"),
+    (InternalError, 500, "CommitStateUnknownException", "INTERNAL"),
+    (StagedCommitError, 400, "InvalidParameterValueException", "INVALID_ARGUMENT"),
+    (InvalidRequestError, 400, "BadRequestException", "INVALID_ARGUMENT"),
 )
 
 
@@ -61,12 +64,12 @@ class CatalogDoor(Door):
         return self.failed(error)
 
     def failed(self, error: TxLogError) -> Response:
-        status, kind = _named(error)
+        status, kind, code = _named(error)
         message = f"{error.message}  {error.hint}" if error.hint else error.message
         answer: dict[str, Any] = {
             "error": {"message": message, "type": kind, "code": status},
             # As the API for schemas says it.
-            "error_code": kind,
+            "error_code": code,
             "message": message,
             "details": [{"reason": error.code, "metadata": error.to_problem()["fields"]}],
         }
@@ -78,12 +81,12 @@ class CatalogDoor(Door):
         return response
 
 
-def _named(error: TxLogError) -> tuple[int, str]:
-    for kind, status, name in _TYPES:
+def _named(error: TxLogError) -> tuple[int, str, str]:
+    for kind, status, name, code in _TYPES:
         if isinstance(error, kind):
-            return status, name
+            return status, name, code
     if not error.definite:
-        return 500, "CommitStateUnknownException"
+        return 500, "CommitStateUnknownException", "COMMIT_STATE_UNKNOWN"
     if 400 <= error.http_status < 500:
-        return error.http_status, "BadRequestException"
-    return max(error.http_status, 500), "InternalServerErrorException"
+        return error.http_status, "BadRequestException", "INVALID_ARGUMENT"
+    return max(error.http_status, 500), "InternalServerErrorException", "INTERNAL"

@@ -643,6 +643,8 @@ _LEASES = (
     ),
 )
 
+#: Entries of a page of the catalog, at most.
+LISTED = 1_000
 _SCHEMA = f"{DELTA_API}/v1/catalogs/{{catalog}}/schemas/{{schema}}"
 _TABLE = f"{_SCHEMA}/tables/{{table}}"
 
@@ -654,6 +656,10 @@ def _catalog(key: str, name: str, summary: str, **more: Any) -> Route:
 
 _OF_CATALOG = Query("catalog_name", "Name of the catalog in the session.", required=True)
 _OF_SCHEMA = Query("schema_name", "Name of the schema.", required=True)
+_OF_PAGE = (
+    whole("max_results", "Most entries of a page, 1,000 at most; 0 = 1,000.", 0),
+    Query("page_token", "What the page before said of the next one."),
+)
 _CATALOG = (
     _catalog(
         f"GET {DELTA_API}/v1/config",
@@ -672,7 +678,7 @@ _CATALOG = (
         f"GET {CATALOG_API}/schemas",
         "list_schemas",
         "Schemas of commit tables",
-        query=(_OF_CATALOG,),
+        query=(_OF_CATALOG, *_OF_PAGE),
         answer=SchemasAnswer,
     ),
     _catalog(
@@ -695,7 +701,7 @@ _CATALOG = (
         f"GET {CATALOG_API}/tables",
         "list_tables",
         "Tables of a schema: commit tables, and row tables to be read",
-        query=(_OF_CATALOG, _OF_SCHEMA),
+        query=(_OF_CATALOG, _OF_SCHEMA, *_OF_PAGE),
         answer=ListedTables,
     ),
     _catalog(

@@ -146,21 +146,23 @@ class CommitCatalog:
         """
         return await self.shown(self._found(schema, name))
 
-    async def tables(self, schema: str) -> list[ShownTable]:
-        """Return the tables of a schema, by name; one that is not placed here has no state.
+    def names(self, schema: str) -> list[str]:
+        """Return the names of a schema's tables, without that of the schema.
 
         Raises:
             UnknownSchemaError: There is none (definite).
         """
         prefix = f"{self.schemas.check(schema).lower()}."
-        found = [
-            table
-            for table in self._base.master.commit_tables.values()
-            if table.name.lower().startswith(prefix)
-        ]
-        return [await self._listed(table) for table in found]
+        names = (table.name for table in self._base.master.commit_tables.values())
+        return [name[len(prefix) :] for name in names if name.lower().startswith(prefix)]
 
-    async def _listed(self, table: CommitTable) -> ShownTable:
+    async def listed(self, schema: str, name: str) -> ShownTable:
+        """Return a table for a list; one that is not placed here has no state.
+
+        Raises:
+            UnknownSchemaError, UnknownTableError: There is none (definite).
+        """
+        table = self._found(schema, name)
         try:
             return await self.shown(table)
         except StorageError:  # the status says it, and so does who asks for this table

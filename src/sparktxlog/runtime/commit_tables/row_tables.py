@@ -91,24 +91,17 @@ class RowTables:
             )
         return found
 
-    async def tables(self, schema: str) -> list[ShownRowTable]:
-        """Return the row tables of a schema that are applied here, by name.
+    def names(self, schema: str) -> list[str]:
+        """Return the names of a schema's row tables; not all may be applied here."""
+        return [name for name in self._base.master.catalog if self.named(schema, name)]
 
-        One that cannot be read is left out: the others can, and `load` says why.
-        """
-        if schema.lower() != DEFAULT_SCHEMA:
-            return []
-        found = []
-        for name in sorted(self._base.master.catalog):
-            known = self.named(schema, name)
-            try:
-                shown = None if known is None else await self._shown(known)
-            except CorruptLogError as error:
-                _log.warning("row table cannot be listed", table=name, error=str(error))
-                continue
-            if shown is not None:
-                found.append(shown)
-        return found
+    async def listed(self, definition: TableDefinition) -> ShownRowTable | None:
+        """Return a row table for a list, None if it is not applied here, or cannot be read."""
+        try:
+            return await self._shown(definition)
+        except CorruptLogError as error:  # `load` says why
+            _log.warning("row table cannot be listed", table=definition.name, error=str(error))
+            return None
 
     def check_free(self, schema: str, name: str) -> None:
         """Refuse the name of a row table for a new commit table.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from sparktxlog.errors import NameTakenError, SchemaInUseError, UnknownSchemaError
+from sparktxlog.errors import SchemaInUseError, SchemaTakenError, UnknownSchemaError
 from sparktxlog.model.ids import check_new_name, check_table_name
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.storage.interfaces import PutValue
@@ -73,11 +73,11 @@ class SchemaNames:
 
         Raises:
             InvalidNameError: It cannot have this name (definite).
-            NameTakenError: There is one (definite).
+            SchemaTakenError: There is one (definite).
         """
         check_table_name(check_new_name(schema))
         if schema.lower() in (name.lower() for name in self.all()):
-            raise NameTakenError(f"schema {schema!r} exists", value=schema)
+            raise SchemaTakenError(f"schema {schema!r} exists", value=schema)
         await self._keep([*self._created, schema])
         return schema
 
