@@ -19,7 +19,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.worker.commit_tables.twin_drafts import TWINS
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -80,7 +80,7 @@ def test_two_commit_tables_and_a_row_table_change_together(
         t.overwrite("shop.stock", tx.createDataFrame([(4, 40)], "id bigint, n bigint"))
         t.delete_where("shop.orders", "false")
     assert (rows(tx, "shop.stock"), rows(tx, "shop.orders")) == ([(4, 40)], [(7, True)])
-    assert not list(Path(node.directory).rglob(f"{TWINS}/*"))
+    assert not list(Path(node.directory).rglob(f"{TRANSACTION_TWINS}/*"))
 
 
 def test_several_statements_for_a_table_are_one_version_of_it(tx: SparkSession, log: TxLog) -> None:
@@ -178,4 +178,4 @@ def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNo
     with pytest.raises(InvalidRequestError, match="at level 'accepted'"):
         log.append("shop.orders", order, level="accepted")
     assert rows(tx, "shop.orders") == before
-    assert not list(Path(node.directory).rglob(f"{TWINS}/*"))
+    assert not list(Path(node.directory).rglob(f"{TRANSACTION_TWINS}/*"))

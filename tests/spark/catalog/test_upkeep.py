@@ -30,6 +30,7 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     twin_version,
 )
 from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.commit_tables import table_upkeep
 
@@ -196,6 +197,8 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
 
     plain = node.directory / "plain" / "default" / "v"
     wait_until(lambda: twin_version(plain) == 4, what="version 4 of the plain table")
+    killed = table.parent / TRANSACTION_TWINS / "of a job that was killed"
+    killed.mkdir(parents=True)
     # A month later: old files go, and a log that begins with the checkpoint says all.
     month = time.time_ns() + 30 * 86_400 * 10**9
     monkeypatch.setattr(table_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
@@ -203,6 +206,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     assert maintained["failed"] == ""
     assert maintained["vacuumed_files"] >= 6
     assert maintained["staged_commits"] >= 4
+    assert not killed.exists()
     assert len([*table.glob("*.parquet")]) == len([*plain.glob("*.parquet")]) == 1
     for version in range(4):
         (log / f"{version:020}.json").unlink()

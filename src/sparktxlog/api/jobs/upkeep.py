@@ -137,9 +137,16 @@ def _maintain_commit_tables(
                 lambda: context.spark, link, root, wanted, say, plain_root=plain
             )
             done = keeper.maintain(tables)
-            gone = keeper.remove_unused(tables) if wanted.vacuum else []
-    names = [str(directory) for directory in gone]
-    return done, [Removal(kind="directories of no table", removed=names)] if names else []
+            gone = (
+                {
+                    "directories of no table": keeper.remove_unused(tables),
+                    "leftovers": keeper.remove_abandoned(),
+                }
+                if wanted.vacuum
+                else {}
+            )
+    removed = {kind: [str(path) for path in paths] for kind, paths in gone.items()}
+    return done, [Removal(kind=kind, removed=names) for kind, names in removed.items() if names]
 
 
 def _log_lines(log: Mapping[str, Any]) -> list[str]:

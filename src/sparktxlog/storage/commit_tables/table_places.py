@@ -41,6 +41,9 @@ _log = structlog.get_logger("sparktxlog.tables")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where tables of an abandoned history are, below the root.
 SET_ASIDE = ".set-aside"
+#: Where transactions of Spark have their plain twins, below the root: a job that is killed leaves
+#: one there, which only has further names of the table's files, and what the job wrote.
+TRANSACTION_TWINS = ".transactions"
 #: Act of those files that were in the place of others.
 _REPLACED = "replaced"
 _LOG, _STAGED = "_delta_log", "_staged_commits"

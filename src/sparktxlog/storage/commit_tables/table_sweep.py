@@ -5,6 +5,8 @@
     <table>/_delta_log/_staged_commits/…       staged commits whose version was decided
     <root>/<UUID>                              directories that no table of the log has: it was
                                                dropped, or its creation failed
+    <root>/.transactions/…                     plain twins of jobs that were killed
+    <root>/.incoming/…                         parts of files whose transfer nobody goes on with
 
 Sites vacuum on their own: nothing of it is a commit, and old versions may go at one site and stay
 at another.  A file is old if its bytes are, and if its name is an hour old: a site gives old files
@@ -16,7 +18,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,13 +27,16 @@ from sparktxlog.codec.delta_catalog.commit_contents import files_of_removed, rea
 from sparktxlog.errors import StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.durability import storing, sync_directory
+from sparktxlog.storage.payloads.local_store import INCOMING
 
 #: Age of a name from which on nobody is about to use it, ms.
 NAME_AGE_MS = 3_600_000
 #: Age of a staged commit whose version was decided, ms: its writer asks no more.
 STAGED_AGE_MS = 86_400_000
-#: How long a directory must be seen without a table before it goes, ms.
+#: How long a directory must be seen without a table before it goes, ms; and how long nobody must
+#: have written to what a job or a transfer left.
 UNUSED_AGE_MS = 7 * 86_400_000
 #: Property of a table → its value if it has none.
 RETENTION, _RETENTION = "delta.deletedFileRetentionDuration", "interval 1 week"
@@ -137,6 +143,46 @@ def unused_directories(
                 marks.mkdir(exist_ok=True)
                 mark.touch()
     return found
+
+
+def abandoned(root: Path, *, now_ms: int) -> list[Path]:
+    """Return what jobs and transfers left below the root, and nobody wrote to for long enough.
+
+    A job's twin is young while statements write to it: each makes a file in one of its directories.
+    """
+    before = (now_ms - UNUSED_AGE_MS) * 1_000_000
+    twins = ((root / TRANSACTION_TWINS).glob("*"), _written_below)
+    parts = ((root / INCOMING).glob("*"), _written_at)
+    found = []
+    for paths, written in (twins, parts):
+        for path in sorted(paths):
+            with storing(path), suppress(FileNotFoundError):  # its job or transfer just ended
+                if written(path) < before:
+                    found.append(path)
+    return found
+
+
+def _written_below(directory: Path) -> int:
+    """Return when a name was made or removed in a directory or below it last, ns."""
+    return max(_written_at(Path(one)) for one, _, _ in os.walk(directory))
+
+
+def _written_at(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def remove_abandoned(paths: Iterable[Path]) -> None:
+    """Remove what jobs and transfers left.
+
+    Raises:
+        StorageError: Some may be left; try again.
+    """
+    for path in paths:
+        with storing(path):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def remove_directory(directory: Path) -> None:

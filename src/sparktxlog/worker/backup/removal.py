@@ -117,7 +117,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `quarantine`, `dropped`, `backups` or `directories of no table`.
+    #: `images`, `quarantine`, `dropped`, `backups`, `directories of no table` or `leftovers`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]

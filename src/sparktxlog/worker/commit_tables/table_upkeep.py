@@ -56,7 +56,9 @@ from sparktxlog.storage.commit_tables.table_checkpoints import (
 )
 from sparktxlog.storage.commit_tables.table_sweep import (
     RETENTION,
+    abandoned,
     decided_commits,
+    remove_abandoned,
     remove_directory,
     retention_ms,
     unneeded_files,
@@ -194,6 +196,17 @@ class CommitTableKeeper:
         found = unused_directories(self._root, known, now_ms=now_ms, dry_run=dry_run)
         for directory in () if dry_run else found:
             remove_directory(directory)
+        return found
+
+    def remove_abandoned(self) -> list[Path]:
+        """Remove twins of killed jobs and parts of files that are a week old; return them.
+
+        Raises:
+            StorageError: Some may be left; try again.
+        """
+        found = abandoned(self._root, now_ms=time.time_ns() // 1_000_000)
+        if not self._wanted.dry_run:
+            remove_abandoned(found)
         return found
 
     def _maintained(self, name: str) -> CommitTableUpkeep:

@@ -29,15 +29,13 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     twin_version,
     withdraw_twin_commit,
 )
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.worker.apply.deltalog import forget_log
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Twins of transactions, beside the tables of a site.  Who is killed leaves one there, which only
-#: has further names of the table's files.
-TWINS = ".transactions"
 _MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
 
 
@@ -180,7 +178,7 @@ class TwinDrafts:
                 uuid=shown.metadata.table_uuid,
                 table=table,
                 version=shown.latest_table_version,
-                twin=table.parent / TWINS / uuid.uuid4().hex,
+                twin=table.parent / TRANSACTION_TWINS / uuid.uuid4().hex,
             )
             self._drafts[name.lower()] = found
             make_plain_twin(table, found.version, found.twin, history=False)

@@ -16,7 +16,9 @@ from sparktxlog.storage.commit_tables.table_sweep import (
     NAME_AGE_MS,
     STAGED_AGE_MS,
     UNUSED_AGE_MS,
+    abandoned,
     decided_commits,
+    remove_abandoned,
     remove_directory,
     retention_ms,
     unneeded_files,
@@ -141,6 +143,34 @@ def test_directories_without_a_table_go_after_a_while(tmp_path: Path) -> None:
     remove_directory(dropped)
     assert seen(later, known) == []
     assert sorted(path.name for path in (tmp_path / ".unused").iterdir()) == []
+
+
+def test_what_killed_jobs_and_transfers_left_goes_when_nobody_writes_to_it(tmp_path: Path) -> None:
+    twin, part = tmp_path / ".transactions" / "a1", tmp_path / ".incoming" / "b2"
+    for path in (twin / "_delta_log" / "0.json", twin / "p=1" / "x.parquet", part):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    now = int(time.time() * 1000)
+
+    def written(days_ago: float, *paths: Path) -> None:
+        for path in paths:
+            os.utime(path, ns=(0, int((now - days_ago * DAY) * 1_000_000)))
+
+    def seen() -> list[Path]:
+        return abandoned(tmp_path, now_ms=now)
+
+    written(8, part)
+    written(8, *(path for path in (twin, *twin.rglob("*")) if path.is_dir()))
+    written(0, *(path for path in twin.rglob("*") if path.is_file()))
+    assert seen() == [twin, part], "files of a twin have the times of the table's"
+    written(6, twin / "p=1")
+    assert seen() == [part], "a statement wrote a file there"
+    written(6, part)
+    assert seen() == []
+    written(8, twin / "p=1", part)
+    remove_abandoned(seen())
+    assert not twin.exists() and not part.exists()
+    assert seen() == abandoned(tmp_path / "nowhere", now_ms=now) == []
 
 
 @pytest.mark.parametrize(
