@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from tests.service.local_nodes import until
-from tests.service.test_travelling_commits import Site, sites
+from tests.service.test_catalog_api import catalog
+from tests.service.test_travelling_commits import Site, site_of, sites
 from tests.support.command_line import invoke
+from tests.support.delta_writer import path_of
 
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.table_checks import CommitTableCheckRequest, FileFault
-from sparktxlog.runtime.commit_tables import table_records
+from sparktxlog.runtime.commit_tables import scheduled_checks, table_records
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import (
     CommitTableResult,
@@ -109,6 +111,35 @@ def test_damage_is_found_told_and_mended(
                 assert code == 0, capsys.readouterr()
             assert "sound" in capsys.readouterr().err
             await b.write(4)
+
+    asyncio.run(main())
+
+
+def test_a_node_recounts_its_tables_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_records, "PAGE_BYTES", 1)
+    monkeypatch.setattr(scheduled_checks, "_LOOK_S", 0.05)
+
+    async def main() -> None:
+        async with catalog(tmp_path, verify_interval=1e-4) as caller:
+            site = site_of(caller.node, caller._session, await caller.create())
+            for version in (1, 2):
+                await site.write(version)
+            schedule = caller.node.catalog.schedule
+            await until(lambda: site.table.table_id in schedule._counted)
+            first = dict(schedule._counted)
+            site.table.published(2).rename(tmp_path / "2")
+            await until(lambda: states_of(site) == ("diverged", ["commit-table-diverged"]))
+            (tmp_path / "2").rename(site.table.published(2))
+            await until(lambda: states_of(site) == ("in-sync", []))
+            assert schedule._counted[site.table.table_id] > first[site.table.table_id]
+            assert (await caller.ask("DELETE", path_of("t")))[0] == 204
+            await until(lambda: not schedule._counted)
+            await caller.create("u")
+            await until(lambda: bool(schedule._counted))
+        async with catalog(tmp_path, verify_interval=0) as caller:
+            assert caller.node.catalog.schedule._counted, "a restart knows it"
 
     asyncio.run(main())
 

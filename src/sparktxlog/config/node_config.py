@@ -235,7 +235,8 @@ class NodeConfig:
         "Seconds without a report after which a worker counts as dead; at least worker-heartbeat."
     )
     verify_interval: float = Setting(ranged(0, 1_000_000), 168.0)(
-        "Hours between two recounts of a table by a worker with --follow; 0: never."
+        "Hours between two recounts of a row table by a worker with --follow, and of a commit "
+        "table by the node; 0: never."
     )
     tx_log_max_size: int = Setting(counted(1, 1 << 40), 100_000)(
         "Transactions that the log keeps after all workers applied them."

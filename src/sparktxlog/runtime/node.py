@@ -161,6 +161,7 @@ class Node:
             self._run("placing commits", self.catalog.placer.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
             self._run("following commit tables", self.catalog.plain.watch())
+            self._run("recounting commit tables", self.catalog.schedule.watch())
         self._session = self._open_session()
         self.membership.start(self._session)
         if publishes:

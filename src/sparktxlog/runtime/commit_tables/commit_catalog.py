@@ -57,6 +57,7 @@ from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
+from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
@@ -124,6 +125,7 @@ class CommitCatalog:
         placer.on_missing, self.fetcher.on_fetched = self.fetcher.start, placer.look_again
         #: Recounts and mends them.
         self.recounts = TableRecounts(base, records, self.fetcher, places, placer.versions)
+        self.schedule = ScheduledChecks(base, core.executor, self.recounts)
         self.plain = PlainTables(base, placer, places)
         #: What is shown of them.
         self.overview = TableOverview(base, placer, self.fetcher, self.recounts, self.plain)
