@@ -63,7 +63,7 @@ In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 | client | `client-token` | submit, ask, and what workers ask |
 | worker | `worker.token` in the node's `data-dir` | the same, and report for the replica |
 | admin | `admin-token` | all of that, and what changes the cluster or the node |
-| peer | signatures by `cluster-secret` | what members say to each other |
+| peer | certificates, or signatures by `cluster-secret` | what members say to each other |
 
 A token is the header `Authorization: Bearer TOKEN`. Commands, jobs and `sparktxlog.Client` take the
 client token from `{ENV_PREFIX}CLIENT_TOKEN`. Commands and `jobs/maintain.py` show

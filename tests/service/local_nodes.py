@@ -41,7 +41,12 @@ def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any
 async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[Node]:
     """Run one node behind its server."""
     running = build_node(config)
-    server = Server(build_app(running), places=config.connections_limit, grace_s=1)
+    server = Server(
+        build_app(running),
+        places=config.connections_limit,
+        grace_s=1,
+        certificate=running.base.certificate,
+    )
     await running.start()
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -125,14 +125,18 @@ def config_check(
     settings: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file and the node's directories, as the node's user on its machine.
+    """Check a configuration file and what it names: directories, certificates.
+
+    Run it as the node's user on the node's machine.
 
     If something is wrong, the message names file, key and value, and the exit code is 6.
     """
-    from sparktxlog.config import check_directories, load_config
+    from sparktxlog.config import check_directories, load_certificates, load_config
 
     config = load_config(path, _overrides(settings))
     check_directories(config)
+    if config.uses_tls:
+        load_certificates(config)
     if as_json:
         # The log of a single node gets its name when it is founded.
         lineage = config.lineage if config.peers else None

@@ -96,7 +96,11 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
     from sparktxlog.service.application import build_app
     from sparktxlog.service.listener import Server, client_places
 
-    server = Server(build_app(running), places=client_places(running.config.connections_limit))
+    server = Server(
+        build_app(running),
+        places=client_places(running.config.connections_limit),
+        certificate=running.base.certificate,
+    )
 
     def stop() -> None:
         running.begin_stop()

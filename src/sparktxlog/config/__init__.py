@@ -3,6 +3,7 @@
     node_config  the settings: key, reader, default, meaning; the checked ones of one node
     sources      files, environment and command line, in their order of precedence
     checking     checks that involve several values, and their errors
+    certificates the files of a node that speaks TLS, tried out
 
 Names and defaults of the systems that sparktxlog follows (`node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
@@ -10,6 +11,7 @@ Names and defaults of the systems that sparktxlog follows (`node-id`, `master-ur
 
 from __future__ import annotations
 
+from sparktxlog.config.certificates import TlsContexts, load_certificates, names_of
 from sparktxlog.config.checking import check_directories, make_data_dir
 from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, Setting, variable_of
 from sparktxlog.config.sources import load_config
@@ -19,8 +21,11 @@ __all__ = [
     "SETTINGS",
     "NodeConfig",
     "Setting",
+    "TlsContexts",
     "check_directories",
+    "load_certificates",
     "load_config",
     "make_data_dir",
+    "names_of",
     "variable_of",
 ]

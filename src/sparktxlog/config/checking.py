@@ -34,6 +34,8 @@ from sparktxlog.model.values import (
 _LEAST_CHARACTERS = 16
 #: Bits of a file's mode by which other users read or write it.
 _OTHERS = 0o006
+#: A node has all of them, or none.
+_TLS_FILES = ("tls-cert-file", "tls-key-file", "tls-ca-file")
 #: Pairs of settings whose first one must not be greater than the second.
 _ASCENDING = (("idle-round-min", "idle-round-max"), ("worker-heartbeat", "worker-dead-after"))
 _PEER_KEY = re.compile(r"peer\.([0-9]{1,4})\.(id|url|weight|role|roles)")
@@ -101,6 +103,7 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     peers = _resolve_peers(values, read, where)
     _resolve_places(read)
     _resolve_secrets(read, origins, where)
+    _check_tls(read, values, where)
     _check_secrets(read, where, peers)
     rule = _resolve_quorum(read, values, where, peers)
     for low, high in _ASCENDING:
@@ -258,9 +261,29 @@ def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: st
             )
 
 
+def _check_tls(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], where: str) -> None:
+    given = [key for key in _TLS_FILES if read[key] is not None]
+    if not given:
+        return
+    for key in _TLS_FILES:
+        if read[key] is None:
+            raise _missing(where, key, f"is required with {given[0]}")
+    if read["tls-mode"] != "require":
+        return
+    for key, (value, source) in values.items():
+        match = _PEER_KEY.fullmatch(key)
+        if key != "master-url" and (match is None or match[2] != "url"):
+            continue
+        if not any(url.startswith("https:") for url in split_urls(read_urls(value))):
+            why = "is no https address, and tls-mode is require"
+            hint = "Write https://host:port; tls-mode = allow-plain takes both for a while."
+            raise _wrong(source, key, value, why, hint)
+
+
 def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredPeer, ...]) -> None:
-    if peers and read["cluster-secret"] is None:
-        raise _missing(where, "cluster-secret", "is required with peers")
+    certified = read["tls-cert-file"] is not None and read["tls-mode"] == "require"
+    if peers and read["cluster-secret"] is None and not certified:
+        raise _missing(where, "cluster-secret", "is required with peers, unless all speak TLS")
     host = read["listen"][0]
     if read["client-token"] is None and not is_loopback(host):
         raise _missing(where, "client-token", f"is required when listening on {host!r}")

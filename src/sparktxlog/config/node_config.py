@@ -149,6 +149,22 @@ class NodeConfig:
     cluster_secret_file: Path | None = Setting(_path)(
         "File that holds the cluster secret, which no other user may read."
     )
+    tls_cert_file: Path | None = Setting(_path)(
+        "PEM file with this node's certificate, which makes the node speak TLS "
+        "(docs/encryption.md). Its subjectAltName has node-id as a DNS name, and each host and "
+        "address of the node's URLs."
+    )
+    tls_key_file: Path | None = Setting(_path)(
+        "PEM file with the private key of that certificate, without passphrase, which no other "
+        "user may read."
+    )
+    tls_ca_file: Path | None = Setting(_path)(
+        "PEM file with the authority, or several, that sign the certificates of all nodes."
+    )
+    tls_mode: str = Setting(one_of("require", "allow-plain"), "require")(
+        "What a node with a certificate does without TLS: require: nothing; allow-plain: clients "
+        "and peers may also use http, while a cluster changes over to https."
+    )
     client_token: str | None = Setting(read_text, secret=True)(
         "Bearer token of clients and workers, 16 characters or more; required when listening "
         "elsewhere than on loopback."
@@ -299,6 +315,11 @@ class NodeConfig:
     wire_version: int = 0
     #: Key → where its value was given; missing keys have their defaults.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether this node has a certificate."""
+        return self.tls_cert_file is not None
 
     @property
     def is_witness(self) -> bool:

@@ -35,6 +35,7 @@ from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import Supervisor
+from sparktxlog.transport.node_certificate import NodeCertificate
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.node")
@@ -60,6 +61,8 @@ class Foundation:
     master: Master
     clock: Clock
     payloads: LocalPayloadStore
+    #: None = this node speaks no TLS.
+    certificate: NodeCertificate | None
     settings: RunTimeSettings
     #: End of the queue that is durable here, of its published part, and of its expired part.
     ordered: ReachedPosition
@@ -113,24 +116,27 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     """Open the data directory and recover the core; call it on the event loop.
 
     Raises:
-        ConfigError: The data directory cannot be made (definite).
+        ConfigError: The data directory cannot be made, or a certificate not used (definite).
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
         FrontLostError: The journal is new, but there is the rest of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
     """
+    certificate = NodeCertificate.of(config)
     make_data_dir(config)
     journal = Journal(
         config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
     )
     try:
-        return _recovered(config, journal)
+        return _recovered(config, journal, certificate)
     except BaseException:
         journal.close()
         raise
 
 
-def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
+def _recovered(
+    config: NodeConfig, journal: Journal, certificate: NodeCertificate | None
+) -> Foundation:
     window = 1 if config.is_witness else config.id_window
     state = journal.load(window)
     order = join_order(state.values)
@@ -168,6 +174,7 @@ def _recovered(config: NodeConfig, journal: Journal) -> Foundation:
         master=Master(core, state.core, clock.now(), clock.wall()),
         clock=clock,
         payloads=LocalPayloadStore(config.payload_dir),
+        certificate=certificate,
         settings=settings,
         ordered=ReachedPosition(state.core.base.position),
         published=ReachedPosition(state.published),

@@ -156,6 +156,8 @@ class Node:
         self._run("executor", self.core.executor.run(self._delivery))
         self._run("core", self._run_core())
         self._run("watching workers", self.fleet.watch_workers())
+        if base.certificate is not None:
+            self._run("watching certificates", base.certificate.watch(base.supervisor))
         if not config.is_witness:
             self._run("log time", self._log_time.watch())
             self._run("placing commits", self.catalog.placer.watch())

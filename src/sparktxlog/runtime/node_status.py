@@ -67,6 +67,7 @@ class NodeStatus:
             "warnings": [
                 *(*epochs.warnings(), *replicas.warnings(now), *damage.warnings()),
                 *self._commit_tables.warnings(),
+                *(base.certificate.warnings() if base.certificate is not None else ()),
             ],
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),

@@ -1,7 +1,7 @@
 """Requests of peers: admission, messages, and data that they fetch.
 
-First of all the sender must be a known peer, and its request signed, new and meant for this start
-(see `transport.signing`).  A refused request changes nothing.
+First of all the sender must be a known peer, and its request certified or signed, new and meant for
+this start (see `transport.signing`).  A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.transport import signing
+from sparktxlog.transport.node_certificate import speaks_only_tls
 from sparktxlog.transport.peer_link import WATCH_S
 from sparktxlog.transport.run_requests import MAX_RUNS
 
@@ -120,6 +121,30 @@ class Peering:
             raise ForbiddenPeerError("this node has no peers")
         return self._verifier
 
+    def is_certified(self, headers: Mapping[str, str], shown: Sequence[str] | None) -> bool:
+        """Return whether a connection's certificate proves who sends a request.
+
+        Args:
+            headers: Of the request; they name its sender.
+            shown: DNS names of the certificate; None = the connection is a plain one, so the
+                sender has to sign.
+
+        Raises:
+            UnauthorizedError: The certificate, or the lack of it, proves nothing (definite).
+        """
+        if shown is None and not speaks_only_tls(self._base.config):
+            return False
+        node = headers.get(signing.NODE, "")
+        if shown is None or node not in shown:
+            names = f"a certificate of {', '.join(shown)[:200]}" if shown else "no certificate"
+            raise UnauthorizedError(
+                f"a request of node {node[:80]!r} came with {names}",
+                hint="The certificate of a node (tls-cert-file) has the node's id among the DNS "
+                "names of its subjectAltName.",
+                node=node[:80],
+            )
+        return True
+
     def refusal_headers(
         self, headers: Mapping[str, str], error: TxLogError, answer: bytes
     ) -> dict[str, str]:
@@ -130,7 +155,7 @@ class Peering:
         if self._verifier is None:
             return {}
         found = {signing.BOOT: self._verifier.challenge(headers.get(signing.NODE, ""))}
-        if isinstance(error, signing.ReplacedStartError):
+        if isinstance(error, signing.ReplacedStartError) and signing.SIGNATURE in headers:
             signature = headers[signing.SIGNATURE]
             found[signing.SIGNATURE] = self._membership.signer.answer_signature(signature, answer)
         return found
@@ -168,7 +193,7 @@ class Peering:
     async def on_hello(
         self, sender: str, headers: Mapping[str, str], hello: Hello
     ) -> tuple[bytes, dict[str, str]]:
-        """Return the answer to a greeting and its headers, sealed with the cluster's secret.
+        """Return the answer to a greeting and its headers; that to a signed one is sealed.
 
         Raises:
             ForbiddenPeerError: It is not the expected node (definite).
@@ -186,7 +211,10 @@ class Peering:
                 event = Greeted(peer=NodeId(sender), standing=hello.standing)
                 self._core.cycle.tell_always(event)
         answer = wire.encode(replace(self._greeter.own, join_as=join_as))
-        seal = self._membership.signer.answer_signature(headers[signing.SIGNATURE], answer)
+        signature = headers.get(signing.SIGNATURE)
+        if signature is None:  # certificates prove it
+            return answer, {}
+        seal = self._membership.signer.answer_signature(signature, answer)
         return answer, {signing.SIGNATURE: seal}
 
     def _check_running(self) -> None:

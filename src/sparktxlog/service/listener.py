@@ -6,6 +6,9 @@ This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carri
 too: clients have `connections-limit` places, peers have their own, and file descriptors remain
 for files.
 
+A node with a certificate speaks TLS here (`entrance`), and refuses what comes without it, unless
+its `tls-mode` says otherwise.
+
 No request is upgraded to another protocol.  One that offers it, as the first request of Java's
 HTTP client does, is answered as if it did not.
 """
@@ -20,7 +23,7 @@ import socket
 import struct
 import termios
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 import structlog
@@ -28,11 +31,21 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from sparktxlog.errors import BusyError, HeadTooLongError, SlowRequestError, TxLogError
+from sparktxlog.config import TlsContexts, names_of
+from sparktxlog.errors import (
+    BusyError,
+    HeadTooLongError,
+    InvalidRequestError,
+    SlowRequestError,
+    TxLogError,
+)
 from sparktxlog.service.endpoints import problem_response
+from sparktxlog.service.entrance import Entrance
 
 _log = structlog.get_logger("sparktxlog.service")
 
+#: Extension of an ASGI scope: which names the caller's certificate has.
+SHOWN_NAMES = "sparktxlog.certificate"
 #: Most bytes of a head (request line, headers), and of what a body carries beside its bytes.
 HEAD_BYTES = 64 << 10
 #: Seconds for a head; seconds of silence within a body, or while the caller reads no answer.
@@ -58,6 +71,15 @@ _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 _OFFERS = frozenset({b"upgrade", b"http2-settings"})
 
 
+class ServerCertificate(Protocol):
+    """The node's certificate, as its listener uses it."""
+
+    #: Whether requests without TLS are refused.
+    only_tls: bool
+    #: What new connections use at the moment.
+    contexts: TlsContexts
+
+
 class Server(uvicorn.Server):
     """A server that leaves signals to its caller.
 
@@ -65,10 +87,21 @@ class Server(uvicorn.Server):
         app: The application.
         places: Connections that clients may have.
         grace_s: Seconds that open requests have to end when it stops.
+        certificate: Of the node, None = it does not speak TLS.
     """
 
-    def __init__(self, app: ASGIApp, *, places: int, grace_s: int = _GRACE_S) -> None:
-        doors = self._doors = Doors(places)
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        places: int,
+        grace_s: int = _GRACE_S,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
+        only_tls = certificate is not None and certificate.only_tls
+        doors = self._doors = Doors(places, only_tls=only_tls)
+        self._certificate = certificate
+        self._entrances: list[Entrance] = []
 
         def connection(**arguments: Any) -> asyncio.Protocol:
             return Connection(doors=doors, **arguments)
@@ -90,12 +123,39 @@ class Server(uvicorn.Server):
             )
         )
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        certificate = self._certificate
+        if certificate is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        self._entrances = [
+            Entrance(
+                listener,
+                self._connection,
+                lambda: certificate.contexts.server,
+                patience_s=HEAD_S,
+                places=_NEW_PLACES,
+            )
+            for listener in sockets or ()
+        ]
+        for entrance in self._entrances:
+            entrance.start()
+
+    def _connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; no connection outlives the server, not even one that is just being accepted.
 
         Otherwise the stopped node would still answer there after a restart in this process.
         """
         self._doors.shut = True
+        for entrance in self._entrances:
+            await entrance.close()
         await super().shutdown(sockets)
         self._doors.close()
 
@@ -132,10 +192,12 @@ class Doors:
 
     Args:
         places: Connections that clients may have.
+        only_tls: Whether requests without TLS are refused.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, *, only_tls: bool = False) -> None:
         self._places = places
+        self.only_tls = only_tls
         #: Connections that have not sent a head yet, in the order of arrival.
         self._new: dict[Connection, None] = {}
         self._clients: set[Connection] = set()
@@ -240,6 +302,8 @@ class Connection(HttpToolsProtocol):
         self._told = self.heard
         #: Bytes that the caller does not read, and since when.
         self._untaken = (0, self.heard)
+        #: DNS names of the certificate that the caller showed; None = it does not speak TLS.
+        self._names: tuple[str, ...] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -250,6 +314,9 @@ class Connection(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         self._doors.enter(self)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:
+            self._names = names_of(secured.getpeercert())
         # Head and body of an answer are two packets, and the second one must not wait until the
         # caller confirms the first, 40 ms later.  asyncio sets this only where the listening socket
         # names its protocol.
@@ -333,6 +400,10 @@ class Connection(HttpToolsProtocol):
         self._is_peer, self._told = self.url.startswith(b"/peer/"), self.heard
         if not self._doors.place(self, as_peer=self._is_peer):
             self.app = _full  # until it closes, as it is told to
+        elif self._names is not None:
+            self.scope["extensions"] = {SHOWN_NAMES: {"names": self._names}}
+        elif self._doors.only_tls:
+            self.app = _plain
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -419,6 +490,18 @@ def _too_late() -> SlowRequestError:
     return SlowRequestError(
         f"the headers of a request did not arrive within {HEAD_S:g} s", hint="Send them at once."
     )
+
+
+async def _plain(scope: Any, receive: Any, send: Any) -> None:
+    response = problem_response(
+        InvalidRequestError(
+            "this node speaks only https",
+            hint="Write https:// in the URL, and name the authority of its certificate: --ca-file, "
+            "ca_file or SPARKTXLOG_CA_FILE.",
+        )
+    )
+    response.headers["connection"] = "close"
+    await response(scope, receive, send)
 
 
 async def _full(scope: Any, receive: Any, send: Any) -> None:

@@ -1,10 +1,11 @@
-"""Routes between nodes: each request is signed (see `runtime.peering`)."""
+"""Routes between nodes: each request proves who sends it (see `runtime.peering`)."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response
-from sparktxlog.service.listener import HEAD_S
+from sparktxlog.service.listener import HEAD_S, SHOWN_NAMES
 from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
@@ -38,7 +39,7 @@ _LEAST_LIMIT = 64 << 20
 
 
 class PeerDoor(Door):
-    """Requests of peers: signed over method, target and digest of the body; msgpack.
+    """Requests of peers: certified, or signed over method, target and digest of the body; msgpack.
 
     Args:
         peering: Knows the peers and their secrets.
@@ -50,10 +51,15 @@ class PeerDoor(Door):
         self._limit = max(body_limit, _LEAST_LIMIT)
 
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
-        """Return sender and body of a request; a body is read only if a peer signed it."""
+        """Return sender and body of a request; a body is read only if a peer sends it."""
         peering, headers, greeting = self._peering, request.headers, route.name == "hello"
         peering.check_known(headers)
         verifier = peering.verifier()
+        limit = self._limit if route.body_bytes is None else route.body_bytes
+        shown = request.scope.get("extensions", {}).get(SHOWN_NAMES)
+        if peering.is_certified(headers, None if shown is None else shown["names"]):
+            sender = verifier.check_certified(headers, greeting=greeting)
+            return {"sender": sender, "body": await _read_body(request, limit)}
         claimed = verifier.claimed_digest(headers, greeting=greeting)
 
         def check(digest: str) -> str:
@@ -65,7 +71,6 @@ class PeerDoor(Door):
         try:
             # A signed body may take as long as bytes arrive; the sender of others is unknown.
             async with asyncio.timeout(None if claimed else HEAD_S):
-                limit = self._limit if route.body_bytes is None else route.body_bytes
                 body, digest = await _read_signed(request, limit)
         except TimeoutError:
             raise SlowRequestError("a body without a digest did not come in time") from None
@@ -99,17 +104,23 @@ class PeerDoor(Door):
 async def _read_signed(request: Request, limit: int) -> tuple[bytes, str]:
     """Return the body and its SHA-256, which is computed while it arrives."""
     digest = hashlib.sha256()
+    body = await _read_body(request, limit, digest.update)
+    return body, digest.hexdigest()
+
+
+async def _read_body(
+    request: Request, limit: int, see: Callable[[bytes], object] = lambda chunk: None
+) -> bytes:
     if request.method == "GET":
-        return b"", digest.hexdigest()
+        return b""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
             raise OversizeError(f"the body is larger than {limit} bytes")
-        digest.update(chunk)
+        see(chunk)
         chunks.append(chunk)
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return body, digest.hexdigest()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 class PeerRoutes(RouteHandlers):

@@ -3,7 +3,7 @@
 A link uses only one of a peer's addresses; a broken other one would be noticed only when it is
 needed.  So each unused address is greeted now and then, with the same signed request as on a link,
 which changes nothing at a peer that knows this start already.  An address answers if the answer is
-sealed with the cluster's secret and comes from the peer's known instance; a refusal does not count.
+proved to be the peer's, and comes from its known instance; a refusal does not count.
 
 Each check uses its own connection and does not affect the link.  Peers with one address are not
 checked.  The results are kept with the link and sent to all peers.
@@ -20,7 +20,7 @@ import structlog
 from sparktxlog.codec import wire
 from sparktxlog.errors import TransportError, TxLogError, UnauthorizedError
 from sparktxlog.supervision import Supervisor
-from sparktxlog.transport.exchange import ask
+from sparktxlog.transport.exchange import PeerAnswer, ask
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer
@@ -153,16 +153,26 @@ class AddressCheck:
             UnauthorizedError: The answer is not the peer's.
         """
         body, to = wire.encode(self._greeter.own), link.boot
-        answer = await ask(
-            session, self._signer, url, "POST", _HELLO, body, to=to, timeout=_TIMEOUT
-        )
-        if answer.status == 409 and answer.boot != to:  # it was restarted; the link will notice
-            answer = await ask(
-                session, self._signer, url, "POST", _HELLO, body, to=answer.boot, timeout=_TIMEOUT
+
+        async def greet(to: str) -> PeerAnswer:
+            return await ask(
+                session,
+                self._signer,
+                url,
+                "POST",
+                _HELLO,
+                body,
+                to=to,
+                timeout=_TIMEOUT,
+                peer=link.node_id,
             )
+
+        answer = await greet(to)
+        if answer.status == 409 and answer.boot != to:  # it was restarted; the link will notice
+            answer = await greet(answer.boot)
         answer.check_status(_HELLO, link.node_id)
         if not answer.sealed:
-            raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
+            raise UnauthorizedError(f"{url} does not prove that it is of this cluster")
         hello = wire.decode(wire.Hello, answer.body)
         if not self._greeter.recognizes(hello, link.node_id):
             raise TransportError(

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.transport import signing
+from sparktxlog.transport.node_certificate import certificate_error
 from sparktxlog.transport.signing import ReplacedStartError, Signer
 
 #: Opens the session for all requests of one node's links.
@@ -49,7 +50,8 @@ class PeerAnswer:
     body: bytes
     #: Boot id of the peer, if the answer has one.
     boot: str
-    #: Whether the answer is sealed with the cluster's secret, for this very request.
+    #: Whether it is proved to be the peer's answer to this very request: by the peer's certificate,
+    #: or sealed with the cluster's secret.
     sealed: bool
 
     def check_status(self, target: str, node_id: str) -> None:
@@ -119,10 +121,11 @@ def open_session() -> aiohttp.ClientSession:
 
 
 @contextmanager
-def talking_to(url: str) -> Iterator[None]:
-    """Convert failures of a request into errors of this project.
+def talking_to(url: str, node_id: str) -> Iterator[None]:
+    """Convert failures of a request to a peer into errors of this project.
 
     Raises:
+        CertificateError: One side does not accept the other one's certificate (definite).
         PeerTimeoutError: No answer in time (not definite).
         UnreachableError: The connection was refused: nobody listens there (definite).
         TransportError: The connection failed in another way, or broke (not definite).
@@ -132,6 +135,8 @@ def talking_to(url: str) -> Iterator[None]:
     except TimeoutError as error:
         raise PeerTimeoutError(f"{url} did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
+        if found := certificate_error(url, node_id, error):
+            raise found from error
         refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
         kind = UnreachableError if refused else TransportError
         raise kind(f"{url}: {str(error) or type(error).__name__}") from error
@@ -147,28 +152,37 @@ async def ask(
     *,
     to: str,
     timeout: aiohttp.ClientTimeout,
+    peer: str,
 ) -> PeerAnswer:
-    """Send a request, signed for the start `to` of the peer at `url`, and return the answer.
+    """Send a request for the start `to` of a peer at `url`, and return the answer.
 
     Raises:
+        CertificateError: One side does not accept the other one's certificate, or the address is a
+            plain one and only TLS is spoken (definite).
         PeerTimeoutError: No answer in time (not definite).
         UnreachableError: The connection was refused: nobody listens there (definite).
         TransportError: The connection failed in another way, or broke (not definite).
     """
-    headers = signer.headers(method, target, body, to)
-    signature = headers[signing.SIGNATURE]
+    headers, tls = signer.headers(method, target, body, to, url), signer.tls(url, peer)
+    signature = headers.get(signing.SIGNATURE, "")
     headers["Content-Type"] = "application/msgpack"
     data = body if len(body) <= STREAMED_BYTES else io.BytesIO(body)
-    with talking_to(url):
+    with talking_to(url, peer):
         async with session.request(
-            method, url + target, headers=headers, timeout=timeout, data=data, allow_redirects=False
+            method,
+            url + target,
+            headers=headers,
+            timeout=timeout,
+            data=data,
+            allow_redirects=False,
+            **tls,
         ) as response:
             answer = await response.read()
             status = response.status
             seal = response.headers.get(signing.SIGNATURE, "")
             boot = response.headers.get(signing.BOOT, "")[:64]
     expected = signer.answer_signature(signature, answer)
-    sealed = hmac.compare_digest(seal.encode(), expected.encode())
+    sealed = signer.certified(url) or hmac.compare_digest(seal.encode(), expected.encode())
     return PeerAnswer(url=url, status=status, body=answer, boot=boot, sealed=sealed)
 
 

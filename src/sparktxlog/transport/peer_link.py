@@ -17,7 +17,9 @@ import asyncio
 import http.client
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from urllib.parse import quote, urlsplit
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import structlog
@@ -42,6 +44,7 @@ from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
+from sparktxlog.transport.node_certificate import blocking_connection
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
@@ -80,7 +83,7 @@ class PeerLink:
         node_id: The peer's configured id.
         urls: The peer's addresses, tried in turn; several stand with commas between them.
         greeter: Judges the peer's greeting.
-        signer: Signs this node's requests.
+        signer: Proves who sends this node's requests.
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
         on_replaced: Called if the peer says that another process replaced this start.
@@ -256,6 +259,7 @@ class PeerLink:
                     b"",
                     to="",
                     timeout=_WHO_TIMEOUT,
+                    peer=self.node_id,
                 )
             except UnreachableError:
                 pass  # if it is so each time, no process listens there
@@ -376,7 +380,7 @@ class PeerLink:
         except StaleSessionError:  # `_send` has read the peer's boot id from the refusal
             answer, seal = await self._say_hello(url)
         if not seal:
-            raise UnauthorizedError(f"{url} does not prove that it knows the cluster secret")
+            raise UnauthorizedError(f"{url} does not prove that it is of this cluster")
         hello = wire.decode(wire.Hello, answer)
         if hello.join_as:
             self._on_join(hello)
@@ -617,8 +621,10 @@ class PeerLink:
             raise TransportError(f"no link to {self.node_id}: {self.reason}")
         wanted = f"size={file.size_bytes}&rows={file.rows}&digest={file.digest}"
         target = f"{source or '/peer/v1/files/' + quote(file.path)}?{wanted}"
-        headers = self._signer.headers("GET", target, b"", self._to)
-        for block in stream_file(self.url, target, headers, offset, _FILE_TIMEOUT_S):
+        url = self.url
+        headers = self._signer.headers("GET", target, b"", self._to, url)
+        tls = self._signer.tls(url, self.node_id)
+        for block in stream_file(url, target, headers, offset, _FILE_TIMEOUT_S, tls):
             self.traffic.received_bytes += len(block)
             self.traffic.fetched_bytes += len(block)
             yield block
@@ -658,9 +664,10 @@ class PeerLink:
         assert self._session is not None
         target = f"{self.url}/replica/v1/leases/{quote(grant.lease_id, safe='')}"
         headers = {"Authorization": f"Bearer {grant.token}"}
-        with talking_to(self.url):
+        tls = self._signer.tls(self.url, self.node_id)
+        with talking_to(self.url, self.node_id):
             async with self._session.delete(
-                target, headers=headers, timeout=_TIMEOUT, allow_redirects=False
+                target, headers=headers, timeout=_TIMEOUT, allow_redirects=False, **tls
             ) as response:
                 status = response.status
         if status not in (204, 410):
@@ -682,7 +689,7 @@ class PeerLink:
     async def _send(
         self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout, url: str = ""
     ) -> tuple[bytes, bool]:
-        """Return the answer's body and whether it was sealed with the cluster's secret."""
+        """Return the answer's body, and whether it is proved to be the peer's."""
         assert self._session is not None
         self.traffic.sent_bytes += len(body)
         url = url or self.url
@@ -698,6 +705,7 @@ class PeerLink:
                     body,
                     to=self._to,
                     timeout=timeout,
+                    peer=self.node_id,
                 )
         except TimeoutError as error:
             raise _left(url) from error
@@ -726,7 +734,12 @@ def _left(url: str) -> PeerTimeoutError:
 
 
 def stream_file(
-    url: str, target: str, headers: Mapping[str, str], offset: int, timeout_s: float
+    url: str,
+    target: str,
+    headers: Mapping[str, str],
+    offset: int,
+    timeout_s: float,
+    tls: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[bytes]:
     """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
 
@@ -736,14 +749,13 @@ def stream_file(
         headers: Signature headers.
         offset: Bytes that are already here.
         timeout_s: Longest silence of the socket.
+        tls: As of `blocking_connection`.
 
     Raises:
         TransportError: The transfer broke; yielded bytes may be kept, to resume there.
         StaleSessionError: The peer must be greeted first.
     """
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    connection = blocking_connection(url, timeout_s, tls)
     try:
         sent = dict(headers)
         if offset:

@@ -1,7 +1,9 @@
-"""Signatures of requests between nodes: HMAC-SHA256 with the cluster's secret, and no replays.
+"""Who sends a request between nodes, and for which start of the receiver: no forgery, no replay.
 
-The signature covers method, path with query, SHA-256 of the body, the sender's node id and boot id,
-the receiver's boot id, and a counter that rises with each request of the sender's boot:
+Over mutual TLS the certificate says who sends it, and nobody else reads, changes or repeats it.
+Over plain HTTP it is signed: HMAC-SHA256 with the cluster's secret.  The signature covers method,
+path with query, SHA-256 of the body, the sender's node id and boot id, the receiver's boot id, and
+a counter that rises with each request of the sender's boot:
 
 - altered or without the secret → 401, before the body is read: a header claims its digest;
 - `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
@@ -12,6 +14,9 @@ the receiver's boot id, and a counter that rises with each request of the sender
 A sender without a session is refused with a *challenge* (409): this boot, with the number of the
 node's sessions so far.  It greets with that as `to`.  So a late greeting of a dead process does not
 replace a session that was opened since.
+
+The headers with both boots and the counter are sent in either case: they also keep apart the
+starts of one node, of which a late request of a dead one may still arrive.
 
 A recorded request is therefore useless: now (window), after the receiver's restart (`to`), and
 after the sender's (retired boot).
@@ -24,8 +29,10 @@ import hmac
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparktxlog.errors import UnauthorizedError
+from sparktxlog.transport.node_certificate import NodeCertificate
 
 NODE = "x-txlog-node"
 BOOT = "x-txlog-boot"
@@ -52,17 +59,43 @@ class ReplacedStartError(UnauthorizedError, code="replaced-start"):
 
 
 class Signer:
-    """Signs the requests of one start of one node."""
+    """Proves for the requests of one start of one node who sends them.
 
-    def __init__(self, secret: str, node_id: str, boot: str) -> None:
+    Args:
+        secret: The cluster's; empty = peers are spoken with by TLS only.
+        node_id: This node.
+        boot: This start of it.
+        certificate: This node's, None = it has none.
+    """
+
+    def __init__(
+        self, secret: str, node_id: str, boot: str, certificate: NodeCertificate | None = None
+    ) -> None:
         self._secret = secret.encode()
         self._node_id = node_id
         self.boot = boot
+        self._certificate = certificate
         self._counter = itertools.count(1)
 
-    def headers(self, method: str, target: str, body: bytes, to: str) -> dict[str, str]:
-        """Return the headers that sign a request for the node with boot id `to`."""
+    def certified(self, url: str) -> bool:
+        """Return whether certificates prove who both sides of a connection are."""
+        return self._certificate is not None and url.startswith("https:")
+
+    def tls(self, url: str, node_id: str) -> dict[str, Any]:
+        """Return how a connection to a peer is made; see `NodeCertificate.arguments`."""
+        return {} if self._certificate is None else self._certificate.arguments(url, node_id)
+
+    def headers(
+        self, method: str, target: str, body: bytes, to: str, url: str = ""
+    ) -> dict[str, str]:
+        """Return the headers of a request for the node with boot id `to`.
+
+        They sign it, unless the certificates of a connection to `url` say all that a signature
+        would.
+        """
         counter = str(next(self._counter))
+        if self.certified(url):
+            return {NODE: self._node_id, BOOT: self.boot, TO: to, COUNTER: counter}
         digest = hashlib.sha256(body).hexdigest()
         text = _signed_text(method, target, digest, self._node_id, self.boot, to, counter)
         return {
@@ -78,6 +111,15 @@ class Signer:
         """Return the signature of an answer, bound to the request with that signature."""
         text = b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+
+
+def _sender(headers: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """Return who a request says that it is of and for: node, boot, receiver's boot, counter."""
+    node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
+    counter = headers.get(COUNTER, "")
+    if not counter.isascii() or not counter.isdigit() or len(counter) > 18 or len(boot) > 64:
+        raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
+    return node, boot, to, counter
 
 
 def _signed_text(
@@ -157,9 +199,9 @@ class Verifier:
             ReplacedStartError: Another start of the sender was admitted since (definite).
             UnauthorizedError: Wrong or replayed signature (definite).
         """
-        node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
-        counter, signature = headers.get(COUNTER, ""), headers.get(SIGNATURE, "")
-        if not counter.isascii() or not counter.isdigit() or len(counter) > 18 or len(boot) > 64:
+        node, boot, to, counter = _sender(headers)
+        signature = headers.get(SIGNATURE, "")
+        if not self._secret or not signature:
             raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
         text = _signed_text(method, target, digest, node, boot, to, counter)
         expected = hmac.new(self._secret, text, hashlib.sha256).hexdigest()
@@ -169,6 +211,13 @@ class Verifier:
                 hint="cluster-secret must be the same on all members.",
                 node=node,
             )
+        return self._take(node, boot, to, counter, greeting=greeting)
+
+    def check_certified(self, headers: Mapping[str, str], *, greeting: bool) -> str:
+        """Return the sender of a request whose connection proves it; errors and rest as `check`."""
+        return self._take(*_sender(headers), greeting=greeting)
+
+    def _take(self, node: str, boot: str, to: str, counter: str, *, greeting: bool) -> str:
         if to.partition(".")[0] != self._boot:
             raise StaleSessionError(f"node {node!r} must greet this start first", node=node)
         if (node, boot) in self._retired:

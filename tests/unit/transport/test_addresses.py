@@ -63,7 +63,9 @@ class Bench:
         *,
         to: str,
         timeout: Any,
+        peer: str,
     ) -> PeerAnswer:
+        assert peer == "B"
         assert (method, target) == ("POST", "/peer/v1/hello")
         assert wire.decode(Hello, body) == A
         assert timeout.total

@@ -61,7 +61,9 @@ class Bench:
         *,
         to: str,
         timeout: Any,
+        peer: str,
     ) -> PeerAnswer:
+        assert peer == "B"
         self.asked.append((url, target))
         if url in self.refusing:
             raise TransportError(f"{url}: refused")

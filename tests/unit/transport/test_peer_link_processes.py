@@ -131,7 +131,9 @@ def test_only_a_refused_connection_is_told_as_one() -> None:
         async with Address(*does) as there, open_session() as session:
             signer = Signer("secret", "A", "1")
             timeout = peers_module._WHO_TIMEOUT
-            await ask(session, signer, there.url, "GET", "/x", b"", to="", timeout=timeout)
+            await ask(
+                session, signer, there.url, "GET", "/x", b"", to="", timeout=timeout, peer="B"
+            )
 
     with pytest.raises(UnreachableError, match="Cannot connect"):
         asyncio.run(main())

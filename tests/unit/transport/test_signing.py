@@ -11,7 +11,9 @@ from sparktxlog.transport.signing import (
     BOOT,
     COUNTER,
     DIGEST,
+    NODE,
     SIGNATURE,
+    TO,
     WINDOW,
     ReplacedStartError,
     Signer,
@@ -203,3 +205,25 @@ def test_who_is_expelled_greets_before_it_says_anything_more() -> None:
         check(verifier, signer.headers("POST", "/posts", b"x", "b1"))
     verifier.admit(greeting(signer, verifier))
     assert check(verifier, signer.headers("POST", "/posts", b"x", "b1")) == "A"
+
+
+def test_a_certified_request_needs_no_signature_but_a_session_and_a_new_counter() -> None:
+    verifier = Verifier("", "b1")
+    headers = {NODE: "A", BOOT: "a1", TO: verifier.challenge("A"), COUNTER: "1"}
+    with pytest.raises(StaleSessionError):
+        verifier.check_certified(headers, greeting=False)
+    assert verifier.check_certified(headers, greeting=True) == "A"
+    verifier.admit(headers)
+    later = headers | {TO: "b1", COUNTER: "2"}
+    assert verifier.check_certified(later, greeting=False) == "A"
+    with pytest.raises(UnauthorizedError, match="replayed"):
+        verifier.check_certified(later, greeting=False)
+    with pytest.raises(StaleSessionError):
+        verifier.check_certified(later | {BOOT: "a0", COUNTER: "9"}, greeting=False)
+
+
+def test_without_a_secret_nothing_counts_as_signed() -> None:
+    verifier = Verifier("", "b1")
+    headers = Signer("", "A", "a1").headers("GET", "/x", b"", verifier.challenge("A"))
+    with pytest.raises(UnauthorizedError, match="not signed"):
+        verifier.check(headers, "GET", "/x", headers[DIGEST], greeting=True)

@@ -123,7 +123,7 @@ def install(network: Network) -> None:
     """Let links read files over the simulated wire, for the rest of this process."""
 
     def stream(
-        url: str, target: str, headers: Mapping[str, str], offset: int, timeout_s: float
+        url: str, target: str, headers: Mapping[str, str], offset: int, timeout_s: float, tls: Any
     ) -> Iterator[bytes]:
         sent = {**headers, "Range": f"bytes={offset}-"} if offset else dict(headers)
         life = LIFE.get()

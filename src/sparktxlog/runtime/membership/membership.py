@@ -39,6 +39,7 @@ from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, GreetingNode, Place
+from sparktxlog.transport.node_certificate import speaks_only_tls
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
 
@@ -49,7 +50,7 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     """Return the places of all other nodes.
 
     Addresses of a node that only this node's configuration has are added: they are another way to
-    it.
+    it.  Those without TLS are left out if this node speaks only TLS, unless there are no others.
     """
     found = {}
     for seat in seats:
@@ -58,6 +59,8 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
         urls, peer = split_urls(seat.url), config.peer(seat.node_id)
         if peer is not None and (not urls or set(urls) & set(peer.urls)):
             urls = (*urls, *(url for url in peer.urls if url not in urls))
+        if speaks_only_tls(config):
+            urls = tuple(url for url in urls if url.startswith("https:")) or urls
         if urls:
             found[str(seat.node_id)] = Place(urls=urls, incarnation=seat.incarnation)
     return found
@@ -86,8 +89,8 @@ class Membership(GreetingNode):
         self.greeter = self._greeter()
         self.epochs = Epochs(base, core, self.greeter)
         secret, boot = config.cluster_secret or "", base.core.boot
-        self.verifier = Verifier(secret, boot) if secret else None
-        self.signer = Signer(secret, config.node_id, boot)
+        self.verifier = Verifier(secret, boot) if secret or speaks_only_tls(config) else None
+        self.signer = Signer(secret, config.node_id, boot, base.certificate)
         self.joining = Joining(base, core)
         self.addresses = AddressCheck(
             links=base.links,
