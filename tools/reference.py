@@ -61,7 +61,7 @@ In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 | role | token | may |
 |---|---|---|
 | client | `client-token` | submit, ask, and what workers ask |
-| worker | `worker.token` in the node's `data-dir` | the same, and report for the replica |
+| worker | `worker.token` in the node's `data-dir` | ask, and report for the replica |
 | admin | `admin-token` | all of that, and what changes the cluster or the node |
 | peer | certificates, or signatures by `cluster-secret` | what members say to each other |
 
@@ -78,8 +78,9 @@ the node starts.
 
 A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
 which only its user can read. A worker on the same machine, with the same user, finds it by
-itself. So no client can report for a replica, and no worker for the replica of another node. A
-worker of an older release shows the client token and gets an error that names the file; set
+itself. So no client can report for a replica, and no worker for the replica of another node; and
+nobody can submit with a worker's token. A worker of an older release shows the client token and
+gets an error that names the file; set
 `{ENV_PREFIX}CLIENT_TOKEN` to the content of that file for it.
 
 A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
@@ -112,10 +113,10 @@ routes marked `*`. Errors are RFC 9457 problem documents; `definite` says whethe
 happened."""
 _ROLES = {
     Role.ANYBODY: "Anybody",
-    Role.CLIENT: "Clients: `client-token`, `admin-token` or the worker's token",
+    Role.CLIENT: "Clients: `client-token`, `admin-token`, and for `GET` the worker's token",
     Role.WORKER: "Workers of the node: the token in its data directory, or `admin-token`",
     Role.ADMIN: "Operators: `admin-token`",
-    Role.PEER: "Members of the cluster: signed with `cluster-secret`",
+    Role.PEER: "Members of the cluster: a certificate, or signed with `cluster-secret`",
     Role.LEASE: "Who copies a replica: the token of the lease",
 }
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tests.service.local_nodes import config_of, serving
+from structlog.testing import capture_logs
+from tests.service.local_nodes import SECRET, config_of, serving
 from tests.service.test_peer_routes import Stranger
 
 from sparktxlog.codec import wire
@@ -96,7 +97,7 @@ def expected_role(method: str, path: str) -> Role:
     return Role.CLIENT if reads or f"{method} {path}" in SENT_BY_CLIENTS else Role.ADMIN
 
 
-def expected(role: Role, shown: str, client_set: bool, admin_set: bool) -> str:
+def expected(role: Role, shown: str, client_set: bool, admin_set: bool, reads: bool) -> str:
     """Return what must come of a request: `may`, or how it is refused."""
     if role is Role.PEER:
         return "may" if shown == "peer" else "no peer"
@@ -110,7 +111,9 @@ def expected(role: Role, shown: str, client_set: bool, admin_set: bool) -> str:
         return "forbidden" if client_set and shown == "client" else "unauthorized"
     if role is Role.WORKER and client_set:
         return {"client": "forbidden", "worker": "may"}.get(shown, "unauthorized")
-    return "may" if not client_set or shown in ("client", "worker") else "unauthorized"
+    if client_set and shown == "worker":
+        return "may" if reads else "forbidden"
+    return "may" if not client_set or shown == "client" else "unauthorized"
 
 
 def outcome(status: int, document: dict[str, Any], role: Role) -> str:
@@ -137,8 +140,13 @@ def node_config(directory: Path, tokens: dict[str, str], port: int) -> Any:
 @pytest.mark.parametrize("admin_set", [True, False])
 @pytest.mark.parametrize("client_set", [True, False])
 def test_every_role_at_every_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client_set: bool, admin_set: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    client_set: bool,
+    admin_set: bool,
 ) -> None:
+    caplog.set_level("DEBUG")
     monkeypatch.setattr(peering, "WATCH_S", 0.01)  # that request waits for nothing else
     tokens = {"client_token": CLIENT} if client_set else {}
     tokens |= {"admin_token": ADMIN} if admin_set else {}
@@ -155,13 +163,23 @@ def test_every_role_at_every_route(
             }
         assert len(found) > 60 * len(SHOWN)
         wrong = {
-            case: what
-            for case, what in found.items()
-            if what != expected(expected_role(*case[:2]), case[2], client_set, admin_set)
+            (method, path, shown): what
+            for (method, path, shown), what in found.items()
+            if what
+            != expected(
+                expected_role(method, path),
+                shown,
+                client_set,
+                admin_set,
+                method in ("GET", "HEAD"),
+            )
         }
         assert wrong == {}
 
-    asyncio.run(main())
+    with capture_logs() as logged:
+        asyncio.run(main())
+    told = f"{logged}{caplog.text}"
+    assert told and not [token for token in (CLIENT, ADMIN, SECRET) if token in told]
 
 
 def greeting_of_b(directory: Path, port: int) -> wire.Hello:

@@ -113,7 +113,10 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
     }
 
     def check_token(request: Request, route: Route) -> dict[str, str]:
-        checks[route.role](request)
+        if route.role is Role.CLIENT and route.method == "GET":
+            tokens.check_reader(request)
+        else:
+            checks[route.role](request)
         pages.check(request)
         return {}
 

@@ -40,6 +40,23 @@ class Tokens:
         """Let a request of a client or an operator pass, or raise.
 
         Raises:
+            ForbiddenError: The token is that of a worker; nothing happened (definite).
+            UnauthorizedError: No token, or a wrong one; nothing happened (definite).
+        """
+        if self._client is not None and _equal(bearer_token(request), self._worker):
+            raise ForbiddenError(
+                "the token of a worker is not enough: it asks and reports, and only clients may "
+                "submit",
+                hint="Send the token of the node's client-token or client-token-file; commands and "
+                "jobs take it from SPARKTXLOG_CLIENT_TOKEN.",
+                setting="client-token",
+            )
+        self.check_reader(request)
+
+    def check_reader(self, request: Request) -> None:
+        """Let a request of a client, an operator or a worker pass, or raise.
+
+        Raises:
             UnauthorizedError: No token, or a wrong one; nothing happened (definite).
         """
         if self._client is None:

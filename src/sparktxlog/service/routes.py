@@ -104,14 +104,15 @@ class Role(Enum):
 
     #: Health and the description of the interface, which reveal nothing of the log.
     ANYBODY = "anybody"
-    #: Submits and reads, also those of workers: client-token, or the admin token.
+    #: Submits and reads: client-token, or the admin token.  A worker's token is good for what is
+    #: read (GET).
     CLIENT = "client"
     #: What a worker tells its node: the token that the node put into its data directory, or the
     #: admin token; where there is no client token everybody.
     WORKER = "worker"
     #: Changes of the cluster or the node: admin-token, or the client token if none is configured.
     ADMIN = "admin"
-    #: Requests between nodes, signed with cluster-secret.
+    #: Requests between nodes: a certificate, or a signature by cluster-secret.
     PEER = "peer"
     #: Files of a replica that are pinned for one copy: the token of its lease.
     LEASE = "lease"

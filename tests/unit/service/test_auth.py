@@ -77,8 +77,11 @@ def test_a_client_does_not_speak_for_a_worker() -> None:
     for request_ in (request(), showing(b"w4")):
         with pytest.raises(UnauthorizedError, match=r"worker\.token"):
             tokens.check_worker(request_)
-    # A worker asks what clients ask, and changes nothing that operators change.
-    tokens.check_client(showing(b"w3"))
+    # A worker asks what clients ask.  It submits nothing, and changes nothing.
+    for shown in (b"w3", b"c2", b"a1"):
+        tokens.check_reader(showing(shown))
+    with pytest.raises(ForbiddenError, match="only clients may submit"):
+        tokens.check_client(showing(b"w3"))
     with pytest.raises(UnauthorizedError):
         tokens.check_admin(showing(b"w3"))
     # Where clients show nothing, nobody does.
