@@ -14,10 +14,16 @@ pytestmark = pytest.mark.thorough
 
 #: Steps of the histories in which the rules are looked at.
 _MOST = 12
+#: The same with a third site, which has many more histories.
+_MOST_OF_THREE = 8
 
 
 def test_the_rules_keep_every_promise_in_all_short_histories() -> None:
     assert shortest_counterexample(Design(), _MOST) is None
+
+
+def test_a_third_site_changes_nothing_of_that() -> None:
+    assert shortest_counterexample(Design(), _MOST_OF_THREE, 3) is None
 
 
 @pytest.mark.parametrize(

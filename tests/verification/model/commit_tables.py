@@ -1,9 +1,9 @@
 """A small model of commit tables: Delta tables whose next version the log decides.
 
-Two sites, `A` and `B`, have a node, a directory of the table, and a Spark writer each.  A writer
-reads the newest version that its node shows, stages a commit for the next one, and asks its node.
-A design says what nodes and the fold do.  All histories of a few steps are made, so a design that
-breaks a promise has its shortest history here (docs/decisions/0047-commit-tables.md).
+Two sites, `A` and `B`, or three, have a node, a directory of the table, and a Spark writer each.  A
+writer reads the newest version that its node shows, stages a commit for the next one, and asks its
+node.  A design says what nodes and the fold do.  All histories of a few steps are made, so a design
+that breaks a promise has its shortest history here (docs/decisions/0047-commit-tables.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-SITES = "AB"
+SITES = "ABC"
 
 
 class Commit(NamedTuple):
@@ -77,7 +77,8 @@ class World:
     """One moment."""
 
     sites: tuple[Site, ...] = (Site(), Site())
-    #: One log, or after a forced decision one for each site until B gives way.
+    #: What each site takes for the log: one, or after a forced decision another one at B, until
+    #: it gives way.
     logs: tuple[tuple[Commit, ...], ...] = ((), ())
     is_split: bool = False
     #: Words that both logs have, once they were split.
@@ -285,11 +286,13 @@ class KeptAfterForce(Design):
 
 #: Commits that each writer stages at most.
 _STAGED = 2
+#: The site that decides by itself, and gives way.
+_PARTED = 1
 
 
 def steps(design: Design, world: World) -> Iterator[tuple[str, World]]:
     """Yield what may happen next, with its name."""
-    for at, name in enumerate(SITES):
+    for at, name in enumerate(SITES[: len(world.sites)]):
         yield from ((f"{name} {what}", then) for what, then in _site_steps(design, world, at))
     yield from _faults(design, world)
 
@@ -305,7 +308,8 @@ def _site_steps(design: Design, world: World, at: int) -> Iterator[tuple[str, Wo
         log = (*world.logs[at], site.waiting[0])
         rest = world.with_site(at, waiting=site.waiting[1:])
         logs = tuple(
-            log if of == at or not world.is_split else old for of, old in enumerate(world.logs)
+            log if not world.is_split or (of == _PARTED) == (at == _PARTED) else old
+            for of, old in enumerate(world.logs)
         )
         yield "orders", replace(rest, logs=logs)
     if site.known < len(world.logs[at]):
@@ -337,7 +341,7 @@ def _faults(design: Design, world: World) -> Iterator[tuple[str, World]]:
             yield "split", replace(after, is_split=True, common=len(world.logs[0]))
         elif fault == "replace" and not world.is_split:
             yield "replaced", replace(after, logs=tuple((*log, REPLACED) for log in world.logs))
-        for at, name in enumerate(SITES):
+        for at, name in enumerate(SITES[: len(world.sites)]):
             request = world.sites[at].request
             if request is None or request.state != "asked":
                 continue
@@ -350,16 +354,16 @@ def _faults(design: Design, world: World) -> Iterator[tuple[str, World]]:
                 yield f"{name} withdraws", design.lost(after, at)
     if world.is_split:
         assert world.common is not None
-        other = world.sites[1]
+        other = world.sites[_PARTED]
         common = world.logs[0][: world.common]
         given = world.with_site(
-            1,
+            _PARTED,
             known=min(other.known, world.common),
             placed=design.after_split(other, common),
             waiting=(),
             request=None,
         )
-        yield "B gives way", replace(given, logs=(world.logs[0],) * 2, is_split=False)
+        yield "B gives way", replace(given, logs=(world.logs[0],) * len(world.logs), is_split=False)
 
 
 # -- promises --------------------------------------------------------------------------------------
@@ -367,7 +371,7 @@ def _faults(design: Design, world: World) -> Iterator[tuple[str, World]]:
 
 def broken_promise(design: Design, before: World, world: World) -> str:
     """Return what is broken after a step, empty = nothing."""
-    for at, name in enumerate(SITES):
+    for at, name in enumerate(SITES[: len(world.sites)]):
         site = world.sites[at]
         rightful = _rightful(world.logs[at])
         for table, version, commit in sorted(site.placed):
@@ -400,7 +404,7 @@ def _rightful(log: Sequence[Commit]) -> dict[tuple[str, int], str]:
 
 def _blind(before: World, world: World) -> str:
     """Who begins can read what it builds on, and who is told that it lost can read who won."""
-    for at, name in enumerate(SITES):
+    for at, name in enumerate(SITES[: len(world.sites)]):
         site, request = world.sites[at], world.sites[at].request
         if request is not None and site.staged > before.sites[at].staged:
             commit = request.commit
@@ -418,9 +422,11 @@ def _blind(before: World, world: World) -> str:
     return ""
 
 
-def shortest_counterexample(design: Design, most: int) -> tuple[list[str], str] | None:
+def shortest_counterexample(
+    design: Design, most: int, sites: int = 2
+) -> tuple[list[str], str] | None:
     """Return the first history of so many steps in which a design breaks a promise, and which."""
-    start = World()
+    start = World(sites=(Site(),) * sites, logs=((),) * sites)
     seen = {start}
     front: list[tuple[World, tuple[str, ...]]] = [(start, ())]
     for _ in range(most):
