@@ -19,7 +19,7 @@ SEEDS ?= 500
 TEST_PROCESSES ?= 2
 SHARED := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
-TEST_CLASSES := $(VENV)/test-jvm/spark.jsa
+TEST_CLASSES := $(VENV)/test-jvm/classes.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
@@ -55,7 +55,7 @@ types: $(STAMP) ## Check types
 
 test-classes: $(TEST_CLASSES)
 
-$(TEST_CLASSES): $(STAMP) tests/spark/jvm.py
+$(TEST_CLASSES): $(STAMP) tests/spark/jvm.py tests/java/sparktxlog/LocalFiles.java
 	@$(PYTHON) tools/check_machine.py --java
 	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
 	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."

@@ -3,7 +3,8 @@
 Tests start dozens of short JVMs, and half of the work of each is reading Spark's and Delta's
 classes.  `python -m tests.spark.jvm` (part of `make test`) keeps them, parsed and linked, in an
 archive inside the environment (Java's "class data sharing"), which saves about 8 s of processor
-time a JVM.  Without the archive everything works as well, only slower.
+time a JVM.  It also compiles `LocalFiles`, without which Hadoop starts a process for each file.
+Without the archive everything works as well, only slower.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import tempfile
 from pathlib import Path
 
 _DIRECTORY = Path(sys.prefix) / "test-jvm"
-_ARCHIVE = _DIRECTORY / "spark.jsa"
+_ARCHIVE = _DIRECTORY / "classes.jsa"
+#: The class `LocalFiles`; an archive takes classes of JARs only.
+_FILES = _DIRECTORY / "local-files.jar"
 #: Spark puts this directory on the class path, where the archive allows only an empty one.
 _CONF = _DIRECTORY / "conf"
 
@@ -24,6 +27,10 @@ _OPTIONS = (
     # the classes of Spark again.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
+    # With that level Java keeps 48 MB of compiled code, and Spark needs more in minutes.
+    "-XX:ReservedCodeCacheSize=240m",
+    # What a query leaves is gone before it is copied.
+    "-Xmn320m",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
     # At the address it was made for the archive need not be rewritten, and is shared.
@@ -36,21 +43,28 @@ _OPTIONS = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
 )
+_FILE_OPTIONS = (
+    "-Dspark.hadoop.fs.file.impl=sparktxlog.LocalFiles$Quick",
+    "-Dspark.hadoop.fs.AbstractFileSystem.file.impl=sparktxlog.LocalFiles$QuickContext",
+)
 
 
 def environment() -> dict[str, str]:
     """Return the variables that every Spark process of tests inherits."""
     if not _ARCHIVE.is_file():
         return {"JDK_JAVA_OPTIONS": " ".join(_OPTIONS)}
-    return _places() | {
-        "JDK_JAVA_OPTIONS": " ".join((*_OPTIONS, f"-XX:SharedArchiveFile={_ARCHIVE}"))
-    }
+    options = (*_options(), f"-XX:SharedArchiveFile={_ARCHIVE}")
+    return _places() | {"JDK_JAVA_OPTIONS": " ".join(options)}
+
+
+def _options() -> tuple[str, ...]:
+    return (*_OPTIONS, *_FILE_OPTIONS) if _FILES.is_file() else _OPTIONS
 
 
 def _places() -> dict[str, str]:
     """Put Delta where Java's own loader finds it: only its classes can be in the archive.
 
-    What Delta itself needs must be there, too: the clients of catalogs.
+    What Delta itself needs must be there, too: the clients of catalogs.  And `LocalFiles`.
     """
     from sparktxlog.api.session import known_jars
 
@@ -61,14 +75,19 @@ def _places() -> dict[str, str]:
         for jar in jars
         if Path(jar).name.startswith(begin)
     ]
+    if _FILES.is_file():
+        found.append(str(_FILES))
     return {"SPARK_CONF_DIR": str(_CONF), "SPARK_DIST_CLASSPATH": ":".join(found)}
 
 
 def make_archive() -> None:
     """Use Spark once for what tests do, and keep the classes it loaded."""
+    from tests.support.java_programs import make_jar
+
     _CONF.mkdir(parents=True, exist_ok=True)
+    make_jar("sparktxlog/LocalFiles.java", _FILES)
     part = _ARCHIVE.with_suffix(".part")
-    options = (*_OPTIONS, f"-XX:ArchiveClassesAtExit={part}")
+    options = (*_options(), f"-XX:ArchiveClassesAtExit={part}")
     environ = os.environ | _places() | {"JDK_JAVA_OPTIONS": " ".join(options)}
     command = [sys.executable, "-m", "tests.spark.jvm", "--use"]
     subprocess.run(command, env=environ, check=True, stderr=subprocess.DEVNULL)

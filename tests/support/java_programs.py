@@ -58,15 +58,22 @@ def _compiled(source: str, target: Path) -> bool:
     return True
 
 
-def make_plugin(jar: Path) -> None:
-    """Make the JAR of the small Spark catalog, for sessions that are no tests."""
+def make_jar(source: str, jar: Path) -> bool:
+    """Compile sources into a JAR; return whether there is a compiler."""
     with tempfile.TemporaryDirectory() as classes:
-        if not _compiled("io/unitycatalog/spark", Path(classes)):
-            sys.exit(f"{_NO_COMPILER}, or set SPARKTXLOG_CONNECTOR to Unity Catalog's connector")
+        if not _compiled(source, Path(classes)):
+            return False
         jar.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(jar, "w") as archive:
             for path in sorted(Path(classes).rglob("*.class")):
                 archive.write(path, path.relative_to(classes))
+    return True
+
+
+def make_plugin(jar: Path) -> None:
+    """Make the JAR of the small Spark catalog, for sessions that are no tests."""
+    if not make_jar("io/unitycatalog/spark", jar):
+        sys.exit(f"{_NO_COMPILER}, or set SPARKTXLOG_CONNECTOR to Unity Catalog's connector")
 
 
 class JavaContract:

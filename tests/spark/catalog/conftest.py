@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,19 +38,31 @@ def plugin_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def catalogs(
     spark: SparkSession, node: RunningNode, plugin_classes: Path, **tokens: str
 ) -> Iterator[None]:
-    """Let the session have catalogs of a node, each with its own token.
+    """Let the session have catalogs of a node, each with its own token."""
+    places = {name: (node.url, token) for name, token in tokens.items()}
+    with catalogs_at(spark, plugin_classes, places):
+        yield
+
+
+@contextmanager
+def catalogs_at(
+    spark: SparkSession, plugin_classes: Path, places: Mapping[str, tuple[str, str]]
+) -> Iterator[None]:
+    """Let the session have catalogs: name → node's URL and token.
 
     The plugin joins Spark's class path while it runs.  The catalogs are of the one session of all
-    tests: Delta looks for them in the active one.
+    tests.  Delta looks for them in the active one, and tests before may have left another one so.
     """
     jvm = spark.sparkContext._jvm
+    active = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    active.setActiveSession(spark._jsparkSession)
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
     settings = {}
-    for name, token in tokens.items():
+    for name, (url, token) in places.items():
         catalog = f"spark.sql.catalog.{name}"
         settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"
-        settings |= {f"{catalog}.uri": node.url, f"{catalog}.token": token}
+        settings |= {f"{catalog}.uri": url, f"{catalog}.token": token}
     for key, value in settings.items():
         spark.conf.set(key, value)
     yield

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.catalog.conftest import catalogs_at
 from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import NodeProcess, free_ports, wait_until
@@ -48,19 +49,9 @@ def sites(
     spark: SparkSession, nodes: dict[str, NodeProcess], plugin_classes: Path
 ) -> Iterator[SparkSession]:
     """The session, with the catalogs `a` and `b`: one at each node."""
-    jvm = spark.sparkContext._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
-    settings = {}
-    for name, node in nodes.items():
-        catalog = f"spark.sql.catalog.{name.lower()}"
-        settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"
-        settings |= {f"{catalog}.uri": node.url, f"{catalog}.token": "any"}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key in settings:
-        spark.conf.unset(key)
+    places = {name.lower(): (node.url, "any") for name, node in nodes.items()}
+    with catalogs_at(spark, plugin_classes, places):
+        yield spark
 
 
 def _directory(node: NodeProcess, name: str = "t") -> Path:
