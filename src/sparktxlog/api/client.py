@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import pyarrow as pa
 
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
-from sparktxlog.api.at_least import come_after, least_position
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft, made_for_newest
+from sparktxlog.api.reading.at_least import come_after, least_position
 from sparktxlog.codec.alterations import put_change
 from sparktxlog.codec.arrow import columns_of
 from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
@@ -60,7 +60,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import Column, VersionedTable
 
 if TYPE_CHECKING:
-    from sparktxlog.api.at_least import Seen
+    from sparktxlog.api.reading.at_least import Seen
 
 _NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from sparktxlog import __version__
-from sparktxlog.api.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.datasource import register
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
+from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.probe import check_store
+from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
+from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
+from sparktxlog.api.reading.views import view
 from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
-from sparktxlog.api.views import view
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
-    ApplyError,
     CommittedNotAppliedError,
     ConfigError,
     ConflictError,
@@ -52,14 +53,11 @@ from sparktxlog.worker.commit_tables.table_adoption import (
     adopt,
 )
 from sparktxlog.worker.commit_tables.table_release import TableRelease, release
-from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.replica.state import ReplicaDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.api.at_least import AtLeast, Seen
+    from sparktxlog.api.reading.at_least import AtLeast, Seen
 
 _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -688,113 +686,3 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         if at_least == "own":
             return LeastPosition(position=max(self.last_position, self._link.position))
         return least_position(at_least)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """All tables of this site's replica at the versions of one position."""
-
-    #: The last transaction that is visible; 0 = nothing was applied yet.
-    position: int
-    chain_hash: str
-    #: Table → Delta version.
-    versions: Mapping[str, int] = field(default_factory=dict)
-    #: Table → signature as text.
-    signatures: Mapping[str, str] = field(default_factory=dict)
-    _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
-    _spark: SparkSession = field(repr=False)
-    _log: TxLog = field(repr=False)
-
-    @classmethod
-    def of(cls, spark: SparkSession, log: TxLog, answer: Mapping[str, Any]) -> Snapshot:
-        """Read what `GET /v1/snapshot` answers."""
-        tables: Mapping[str, Any] = answer["tables"]
-        return cls(
-            position=int(answer["position"]),
-            chain_hash=str(answer["chain_hash"]),
-            versions={name: int(table["version"]) for name, table in tables.items()},
-            signatures={name: str(table["signature"]) for name, table in tables.items()},
-            _uris={name: str(table["uri"]) for name, table in tables.items()},
-            _spark=spark,
-            _log=log,
-        )
-
-    def table(self, name: str) -> DataFrame:
-        """Return a table as it stands at the snapshot's position.
-
-        Raises:
-            UnknownTableError: It is not in the catalog (definite).
-            NotAppliedError: No worker had applied it at the position (definite).
-        """
-        if name not in self._uris:
-            self._log.definition(name, newest=True)  # it may be dropped
-            raise not_applied(self._log, name, self.position, 0)
-        uri = self._uris[name]
-        location = Path(uri).as_uri() if uri.startswith("/") else uri
-        reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])
-        return reader.load(location)
-
-
-def not_applied(log: TxLog, table: str, applied: int, wanted: int) -> NotAppliedError:
-    """Return the error with both positions and the command to run."""
-    synchronized = log.position()
-    thing = f"table {table!r}" if table else f"position {wanted}"
-    return NotAppliedError(
-        f"{thing} is not applied here yet: the queue is synchronized up to position "
-        f"{synchronized}, this site's replica has applied {applied}",
-        hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {log.url}.  at_least=None reads "
-        "what is applied.",
-        table=table,
-        synchronized=synchronized,
-        applied=applied,
-    )
-
-
-class InlineWorker:
-    """`apply="inline"`: a worker that runs between the commits of a session; owns the replica.
-
-    For notebooks, tests and single nodes; elsewhere a separate worker follows the log.
-
-    Args:
-        spark: Session with Delta.
-        home: Link to the node.
-
-    Raises:
-        LockedError: Another worker owns the replica (definite).
-        TransportError: The node cannot be reached.
-    """
-
-    def __init__(self, spark: SparkSession, home: Http) -> None:
-        self._source = HttpLogSource(home.url, home.token, ca_file=home.ca_file)
-        self._directory = ReplicaDirectory(self._source.info().lake_root)
-        try:
-            self._applier = Applier(spark, self._source, self._directory)
-        except BaseException:
-            self.close()
-            raise
-
-    def apply(self, at_least: int, timeout_s: float) -> ApplyOutcome:
-        """Apply what is published, at least up to a position.
-
-        Raises:
-            NotAppliedError: Not reached in time; the commit stays valid (definite).
-            ApplyError: A batch cannot be applied; its tables keep their last complete state.
-        """
-        outcome = self._applier.run_once(at_least=at_least, timeout_s=timeout_s)
-        if outcome.diverged:
-            shown = "; ".join(f"{name}: {why}" for name, why in outcome.diverged.items())
-            raise ApplyError(f"tables stand still: {shown}", tables=list(outcome.diverged))
-        if outcome.position < at_least:
-            raise NotAppliedError(
-                f"position {at_least} is ordered but not applied after {timeout_s:.0f} s, "
-                f"the replica is at {outcome.position}",
-                hint=outcome.stopped or "Call log.apply() again.",
-                applied=outcome.position,
-                position=at_least,
-            )
-        return outcome
-
-    def close(self) -> None:
-        """Release the replica."""
-        self._directory.close()
-        self._source.close()

@@ -34,6 +34,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.staged_append import StagedAppend, check_level, folder_of, nodes_of
 from sparktxlog.api.streams.positions import ReadOptions
@@ -41,7 +42,6 @@ from sparktxlog.api.streams.published import open_queue
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
-from sparktxlog.api.views import VIEWS, view
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text

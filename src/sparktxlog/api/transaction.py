@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from sparktxlog.api.connect import Snapshot, TxLog
+    from sparktxlog.api.connect import TxLog
+    from sparktxlog.api.reading.replica_snapshot import Snapshot
 
 
 #: Columns of a new table: a StructType, a DDL string, or a DataFrame that has them.

@@ -15,7 +15,7 @@ from tests.spark.worker import killed_worker
 from tests.support.node_processes import Cluster, NodeProcess, running
 
 from sparktxlog import connect
-from sparktxlog.api.connect import Snapshot
+from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.errors import ForeignLogError, NotAppliedError
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource

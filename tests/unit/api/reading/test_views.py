@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sparktxlog.api.datasource import errors_from_spark
-from sparktxlog.api.views import VIEWS, view
+from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.api.arrow_batches import BatchReceipt
-from sparktxlog.api.at_least import LeastPosition, come_after, least_position
+from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Level, Receipt
 

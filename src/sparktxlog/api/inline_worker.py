@@ -1,0 +1,64 @@
+"""`apply="inline"`: the session itself applies what it commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparktxlog.errors import ApplyError, NotAppliedError
+from sparktxlog.http.link import Http
+from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class InlineWorker:
+    """`apply="inline"`: a worker that runs between the commits of a session; owns the replica.
+
+    For notebooks, tests and single nodes; elsewhere a separate worker follows the log.
+
+    Args:
+        spark: Session with Delta.
+        home: Link to the node.
+
+    Raises:
+        LockedError: Another worker owns the replica (definite).
+        TransportError: The node cannot be reached.
+    """
+
+    def __init__(self, spark: SparkSession, home: Http) -> None:
+        self._source = HttpLogSource(home.url, home.token, ca_file=home.ca_file)
+        self._directory = ReplicaDirectory(self._source.info().lake_root)
+        try:
+            self._applier = Applier(spark, self._source, self._directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def apply(self, at_least: int, timeout_s: float) -> ApplyOutcome:
+        """Apply what is published, at least up to a position.
+
+        Raises:
+            NotAppliedError: Not reached in time; the commit stays valid (definite).
+            ApplyError: A batch cannot be applied; its tables keep their last complete state.
+        """
+        outcome = self._applier.run_once(at_least=at_least, timeout_s=timeout_s)
+        if outcome.diverged:
+            shown = "; ".join(f"{name}: {why}" for name, why in outcome.diverged.items())
+            raise ApplyError(f"tables stand still: {shown}", tables=list(outcome.diverged))
+        if outcome.position < at_least:
+            raise NotAppliedError(
+                f"position {at_least} is ordered but not applied after {timeout_s:.0f} s, "
+                f"the replica is at {outcome.position}",
+                hint=outcome.stopped or "Call log.apply() again.",
+                applied=outcome.position,
+                position=at_least,
+            )
+        return outcome
+
+    def close(self) -> None:
+        """Release the replica."""
+        self._directory.close()
+        self._source.close()

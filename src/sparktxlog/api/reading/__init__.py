@@ -1,0 +1,1 @@
+"""What is read: from which position on, views of the log, and the site's tables."""

@@ -1,0 +1,92 @@
+"""All tables of a site's replica at one position, and the error when that is not applied yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparktxlog.errors import NotAppliedError
+from sparktxlog.model.table import TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class KnowsTables(Protocol):
+    """The log that a snapshot is of."""
+
+    @property
+    def url(self) -> str:
+        """URL of the home node."""
+
+    def definition(self, table: str, *, newest: bool = False) -> TableDefinition:
+        """Return a table's definition.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+        """
+
+    def position(self) -> int:
+        """Return the end of the synchronized queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All tables of this site's replica at the versions of one position."""
+
+    #: The last transaction that is visible; 0 = nothing was applied yet.
+    position: int
+    chain_hash: str
+    #: Table → Delta version.
+    versions: Mapping[str, int] = field(default_factory=dict)
+    #: Table → signature as text.
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
+    _spark: SparkSession = field(repr=False)
+    _log: KnowsTables = field(repr=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, log: KnowsTables, answer: Mapping[str, Any]) -> Snapshot:
+        """Read what `GET /v1/snapshot` answers."""
+        tables: Mapping[str, Any] = answer["tables"]
+        return cls(
+            position=int(answer["position"]),
+            chain_hash=str(answer["chain_hash"]),
+            versions={name: int(table["version"]) for name, table in tables.items()},
+            signatures={name: str(table["signature"]) for name, table in tables.items()},
+            _uris={name: str(table["uri"]) for name, table in tables.items()},
+            _spark=spark,
+            _log=log,
+        )
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table as it stands at the snapshot's position.
+
+        Raises:
+            UnknownTableError: It is not in the catalog (definite).
+            NotAppliedError: No worker had applied it at the position (definite).
+        """
+        if name not in self._uris:
+            self._log.definition(name, newest=True)  # it may be dropped
+            raise not_applied(self._log, name, self.position, 0)
+        uri = self._uris[name]
+        location = Path(uri).as_uri() if uri.startswith("/") else uri
+        reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])
+        return reader.load(location)
+
+
+def not_applied(log: KnowsTables, table: str, applied: int, wanted: int) -> NotAppliedError:
+    """Return the error with both positions and the command to run."""
+    synchronized = log.position()
+    thing = f"table {table!r}" if table else f"position {wanted}"
+    return NotAppliedError(
+        f"{thing} is not applied here yet: the queue is synchronized up to position "
+        f"{synchronized}, this site's replica has applied {applied}",
+        hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {log.url}.  at_least=None reads "
+        "what is applied.",
+        table=table,
+        synchronized=synchronized,
+        applied=applied,
+    )
