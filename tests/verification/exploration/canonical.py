@@ -146,12 +146,18 @@ def _requests(value: dict[str, tuple[int, Any]], now: int) -> Hashable:
 
 def _asking(value: dict[str, Any], now: int) -> Hashable:
     return tuple(
-        sorted((n, describe(a.request, now), a.near, a.pushed_from) for n, a in value.items())
+        sorted(
+            (n, describe(a.request, now), a.near, a.pushed_from, a.lacks) for n, a in value.items()
+        )
     )
 
 
 def _bars(value: dict[str, tuple[int, int]], now: int) -> Hashable:
     return tuple(sorted((node, _due(until, now), n) for node, (until, n) in value.items()))
+
+
+def _reported(value: dict[str, tuple[tuple[int, int], tuple[int, int]]], now: int) -> Hashable:
+    return tuple(sorted((node, first[1], last[1]) for node, (first, last) in value.items()))
 
 
 def _ages(value: dict[str, int], now: int) -> Hashable:
@@ -217,7 +223,8 @@ _RULES: dict[type, dict[str, Rule]] = {
     Run: {"facts": _holds, "header": describe, "key": _no, "last": _no, "replaced": describe,
           "seen_at": _no, "settled": describe, "unsure": describe, "wanted": describe},
     Fetching: {
-        "_limit": _no, "_retry_us": _no, "_due": _due_fetches, "_count": _no,
+        "_limit": _no, "_retry_us": _no, "_due": _due_fetches, "_with_files": _due_fetches,
+        "_count": _no,
         "_failures": describe, "in_flight": _names,
     },
     OwnHeaders: {"floor": describe, "_headers": describe, "_keep": _no},
@@ -278,18 +285,23 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_current": _no, "_config": _no, "_outbox": _no, "_queue": _no, "_counter": _no,
         "_standings": _no, "patience_us": _no, "suspicion": _no,
         "voter": describe, "proposer": describe, "admission": describe,
-        "changes": describe, "_seen": describe, "_excluded": describe, "_attempts": _no,
+        "changes": describe, "_seen": describe, "_excluded": describe,
+        "_attempts": _no,
         "_vetoed": describe,
         "_retry_at": _no, "_need_at": _no, "_answered_at": _no, "tails": describe, "wish": describe,
         "_begin_at": _no, "rest": _no, "_refused": _no, "raising": _no,
     },
     TailRequests: {"_outbox": _no, "_requests": _requests, "_wait_us": _no},
     Voter: {"accepted": describe, "epoch": describe, "promised": describe},
-    Admission: {"_asking": _asking, "_barred": _bars, "_patience_us": _no},
+    Admission: {
+        "_asking": _asking, "_barred": _bars, "_soon": describe, "_tried": describe,
+        "_patience_us": _no,
+    },
     Changes: {"_outbox": _no, "_request": describe, "_voids": describe},
     Proposer: {
         "accepted": describe, "_heard": _ages, "_late": describe, "_latest": _no,
-        "_patience_us": _no, "_promises": describe, "_since": _since, "ballot": describe,
+        "_lacking": _reported, "_patience_us": _no, "_promises": describe, "_since": _since,
+        "ballot": describe,
         "candidate": describe, "flushed": describe, "holder": describe, "intent": describe,
         "repeat_at": _due, "stage": describe, "view": describe,
         "voids": describe, "objections": describe, "outvoted": describe,

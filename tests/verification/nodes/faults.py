@@ -57,7 +57,7 @@ class Faults:
             (self._all, 3),
             (self._rolling_restart, 2),
             (self._operator.change_places, 10),
-            (self._operator.change_quorum, 5),
+            (self._operator.change_quorum, 10),
         )
         for node in world.nodes.values():
             self._usual_clock(node)

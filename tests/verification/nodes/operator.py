@@ -60,7 +60,9 @@ class Operator:
             self._world.checks.places_changed(node, epoch, wanted[-1])
 
     async def _ask_quorum(self, node: SimulatedNode) -> None:
-        rule = self._world.random.choice(_RULES)
+        assert node.running is not None
+        rules = [one for one in _RULES if one != node.running.base.master.view.quorum_rule]
+        rule = self._world.random.choice(rules)
         patience = self._world.random.uniform(*_PATIENCE_S)
         epoch = await self._answer(
             node, "quorum", lambda asked: asked.epochs.set_quorum(rule, "", patience)

@@ -24,6 +24,10 @@ from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import brought_into_force, raised
 from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided
 
+#: A joiner has half of the patience for its flush, all of it if it comes nearer, and so many times
+#: the patience as long as what it reported shows that it will be done by then.
+_JOINERS_TIME = 2
+
 
 class Stage(Enum):
     """The stage of an attempt."""
@@ -66,7 +70,8 @@ class Proposer:
     """
 
     __slots__ = (
-        "_heard", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted", "ballot",
+        "_heard", "_lacking", "_late", "_latest", "_patience_us", "_promises", "_since", "accepted",
+        "ballot",
         "candidate", "flushed", "holder", "intent", "objections", "outvoted", "repeat_at", "stage",
         "view", "voids",
     )  # fmt: skip
@@ -103,6 +108,8 @@ class Proposer:
         self._since = now
         #: Member-to-be → when it last reported progress of the flush.
         self._heard: dict[str, int] = {}
+        #: Joiner → when it first and last said how much it lacks, and how much that was.
+        self._lacking: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {}
         #: When to repeat unanswered questions.
         self.repeat_at = now + patience_us // 4
 
@@ -294,8 +301,16 @@ class Proposer:
     # -- flush -------------------------------------------------------------------------------------
 
     def take_flushed(self, node: str, missing: int, now: int) -> bool:
-        """Note that a member-to-be lacks `missing` runs; True: all of them hold all runs."""
+        """Note that a member-to-be lacks `missing` runs; True: all of them hold all runs.
+
+        Args:
+            missing: Below 0: so many transactions before the tail, and nobody counted the tail.
+        """
         self._heard[node] = now
+        if node in self.intent.joiners and self.candidate is not None:
+            lacks = missing if missing >= 0 else len(self.candidate.tail) - missing
+            first, _ = self._lacking.get(node, ((now, lacks), (now, lacks)))
+            self._lacking[node] = first, (now, lacks)
         if missing == 0:
             self.flushed.add(node)
         if self.candidate is None or not self.flushed.issuperset(self.candidate.members):
@@ -341,10 +356,22 @@ class Proposer:
             return frozenset()
         limit = now - self._patience_us
         silent = {node for node in self._awaited_in_flush() if self._heard[node] <= limit}
-        # All stand still for a joiner: it gets only so long, whatever it says.
-        if now >= self._since + self._patience_us // 2:
-            silent.update(self.intent.joiners.keys() & self.unanswered())
+        # All stand still for a joiner: it gets only so long.
+        silent.update(node for node in self._joining() if now >= self._until(node))
         return frozenset(silent)
+
+    def _joining(self) -> set[NodeId]:
+        """Return the nodes to admit that have not flushed."""
+        return self.intent.joiners.keys() & set(self.unanswered())
+
+    def _until(self, node: NodeId) -> int:
+        """Return how long a joiner has time for its flush."""
+        since, patience = self._since, self._patience_us
+        (began, lacked), (at, lacks) = self._lacking.get(node, ((0, 0), (0, 0)))
+        done, most = lacked - lacks, since + _JOINERS_TIME * patience
+        if done <= 0:
+            return since + patience // 2
+        return most if at + lacks * (at - began) // done <= most else since + patience
 
     def _awaited_in_flush(self) -> list[NodeId]:
         """Return the members-to-be that must answer: all, without this one once it is done."""
@@ -361,7 +388,6 @@ class Proposer:
         """Return when to look again."""
         if self.stage is Stage.FLUSH:
             heard = [self._heard[node] + self._patience_us for node in self._awaited_in_flush()]
-            if not self.intent.joiners.keys().isdisjoint(self.unanswered()):
-                heard.append(self._since + self._patience_us // 2)
+            heard.extend(map(self._until, self._joining()))
             return min([self.repeat_at, *heard])
         return min(self.repeat_at, self._since + self._patience_us)

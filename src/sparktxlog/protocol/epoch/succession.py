@@ -148,7 +148,7 @@ class Succession:
         self.raising.entered(view, now)
         self._refused.clear()
         self.suspicion.forget()
-        self.admission.entered(view)
+        self.admission.entered(view, now)
         self.changes.entered(view)
 
     # -- messages ----------------------------------------------------------------------------------
@@ -370,6 +370,7 @@ class Succession:
         if flush.ballot < self.voter.promised:
             self._refuse(flush.sender, flush.ballot)
         else:
+            self.admission.trying(self._current.view.joining(flush.candidate))
             yield StartFlush(flush)
 
     def _on_accept(self, accept: Accept, now: int) -> Outcomes:
@@ -562,8 +563,11 @@ class Succession:
         if proposer.failed(now):
             silent = proposer.silent(now)
             self._excluded |= silent
-            self.admission.bar(silent.intersection(proposer.intent.joiners), now)
+            joiners = silent.intersection(proposer.intent.joiners)
+            self.admission.bar(joiners, now)
             self._give_up(now)
+            if joiners and joiners == silent:
+                self._retry_at = now  # nobody else is in the way: the members have waited enough
         elif now >= proposer.repeat_at:
             proposer.repeat_at = now + self.patience_us // 4
             self._ask(proposer)
@@ -580,6 +584,8 @@ class Succession:
         if proposer.stage is Stage.ACCEPT:
             yield from self._start_accept(proposer, now)
             return
+        assert proposer.candidate is not None
+        self.admission.trying(self._current.view.joining(proposer.candidate))
         if self._config.node_id in proposer.unanswered():
             # What it lacked when it promised may have come since: then nobody need be asked.
             yield StartFlush(self._flush(proposer))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.words.messages import RunHeader
 
+#: Runs with files that are fetched at once: a few more than the shell transfers side by side.  What
+#: waits there would be in front of what is needed first, once an epoch began meanwhile.
+_MOST_WITH_FILES = 32
 #: Retries of one payload back off up to this many times the configured time.
 _MAX_BACKOFF = 64
 
@@ -19,13 +23,15 @@ class Fetching:
         retry_us: First pause after a failed fetch; doubles.
     """
 
-    __slots__ = ("_count", "_due", "_failures", "_limit", "_retry_us", "in_flight")
+    __slots__ = ("_count", "_due", "_failures", "_limit", "_retry_us", "_with_files", "in_flight")
 
     def __init__(self, *, limit: int, retry_us: int) -> None:
         self._limit = limit
         self._retry_us = retry_us
         #: (time, tie-break, run); runs acquired meanwhile are dropped when they come up.
         self._due: list[tuple[int, int, Run]] = []
+        #: The same for runs with files: they have a bound of their own, and small ones pass them.
+        self._with_files: list[tuple[int, int, Run]] = []
         self._count = 0
         self._failures: dict[bytes, int] = {}
         #: Digest → run; each ends with PayloadArrived or FetchFailed.
@@ -34,6 +40,7 @@ class Fetching:
     def clear(self) -> None:
         """Drop all requests; fetches in flight may still arrive."""
         self._due.clear()
+        self._with_files.clear()
         self._failures.clear()
         self.in_flight.clear()
 
@@ -41,12 +48,16 @@ class Fetching:
         """Fetch the run's payload from time `at` on, unless it is pushed before."""
         run.wanted = True
         self._count += 1
-        heapq.heappush(self._due, (at, self._count, run))
+        heapq.heappush(self._waiting(run), (at, self._count, run))
+
+    def _waiting(self, run: Run) -> list[tuple[int, int, Run]]:
+        return self._with_files if run.header.staged_bytes else self._due
 
     def forget(self, run: Run) -> None:
         """Drop the request for a run, because another one replaced it."""
-        self._due = [due for due in self._due if due[2] is not run]
-        heapq.heapify(self._due)
+        waiting = self._waiting(run)
+        waiting[:] = [due for due in waiting if due[2] is not run]
+        heapq.heapify(waiting)
         digest = run.header.digest
         if self.in_flight.get(digest) is run:
             del self.in_flight[digest]
@@ -55,20 +66,28 @@ class Fetching:
     def start(self, now: int) -> list[Run]:
         """Return the runs to fetch now; they count as in flight."""
         started: list[Run] = []
-        due, flying = self._due, self.in_flight
-        while due and due[0][0] <= now and len(flying) < self._limit:
-            run = heapq.heappop(due)[2]
-            if run.facts is not None:
-                continue
-            digest = run.header.digest
-            if digest in flying:
-                # Two runs with one manifest: the second waits for its own copy.
-                if flying[digest] is not run:
-                    self.want(run, now + self._retry_us)
-                continue
-            flying[digest] = run
-            started.append(run)
+        flying = self.in_flight
+        for due, most in self._lanes():
+            while due and due[0][0] <= now and len(flying) < most:
+                run = heapq.heappop(due)[2]
+                if run.facts is not None:
+                    continue
+                digest = run.header.digest
+                if digest in flying:
+                    # Two runs with one manifest: the second waits for its own copy.
+                    if flying[digest] is not run:
+                        self.want(run, now + self._retry_us)
+                    continue
+                flying[digest] = run
+                started.append(run)
         return started
+
+    def _lanes(self) -> Iterator[tuple[list[tuple[int, int, Run]], int]]:
+        """Yield what waits, and how many fetches there may be then, of all kinds."""
+        yield self._due, self._limit
+        if self._with_files:
+            others = sum(not run.header.staged_bytes for run in self.in_flight.values())
+            yield self._with_files, min(self._limit, others + _MOST_WITH_FILES)
 
     def arrived(self, header: RunHeader) -> None:
         """Note that a run's payload arrived, by push or fetch.
@@ -95,16 +114,19 @@ class Fetching:
     def hurry(self, now: int) -> None:
         """Retry failed fetches at once: a node that may have the data is back."""
         if self._failures:
-            failed, self._due = self._due, []
+            failed = (*self._due, *self._with_files)
+            self._due.clear()
+            self._with_files.clear()
             for at, _, run in failed:
                 self.want(run, now if run.header.digest in self._failures else at)
             self._failures.clear()
 
     def next_deadline(self) -> int | None:
         """Return when the next fetch may start, None if nothing is wanted or all slots busy."""
-        due = self._due
-        while due and due[0][2].facts is not None:
-            heapq.heappop(due)
-        if not due or len(self.in_flight) >= self._limit:
-            return None
-        return due[0][0]
+        found: list[int] = []
+        for due, most in self._lanes():
+            while due and due[0][2].facts is not None:
+                heapq.heappop(due)
+            if due and len(self.in_flight) < most:
+                found.append(due[0][0])
+        return min(found, default=None)

@@ -43,13 +43,14 @@ def want(queue: SynchronizedQueue, collecting: Collecting, view: View, now: int)
     """Append held runs up to the base, and request the final queue's runs after it (P16).
 
     Returns:
-        Number of runs that are not durable here; -1 = the queue does not reach the base yet.
+        Number of runs that are not durable here; below 0: the queue lacks so many transactions
+        before the base.
 
     Raises:
         InvariantViolation: This node's queue differs (P28).
     """
     if queue.position < view.base.position and not _append_held(queue, collecting, view, now):
-        return -1
+        return queue.position - view.base.position
     queue.check_base("the decided view", view.base)
     missing = 0
     for header in _beyond(queue, view):

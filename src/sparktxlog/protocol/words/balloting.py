@@ -174,7 +174,8 @@ class Flushed(SaidInEpoch):
     """The sender's progress with the candidate's final queue (P16)."""
 
     ballot: Ballot
-    #: Number of runs that it lacks; 0 = all are durable there.
+    #: Number of runs that it lacks, 0 = all are durable there; below 0: its queue lacks so many
+    #: transactions before the tail.
     missing: int = 0
     #: Digests of runs that the candidate voids, and that are complete there (P32).
     whole: tuple[bytes, ...] = ()

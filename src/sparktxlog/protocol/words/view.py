@@ -145,6 +145,15 @@ class View:
         seat = self.seat(node_id)
         return seat is not None and seat.incarnation == incarnation
 
+    def joining(self, candidate: View) -> frozenset[NodeId]:
+        """Return the members of a view after this one that are none here, or under another life."""
+        now = {node: self.seat(node) for node in self.members}
+        return frozenset(
+            node
+            for node in candidate.members
+            if (here := now.get(node)) is None or not candidate.is_current(node, here.incarnation)
+        )
+
     def elects(self, voters: Iterable[str]) -> bool:
         """Return whether the votes of `voters` are strictly more than half of all (P12)."""
         present = set(voters)

@@ -104,6 +104,31 @@ def test_one_that_cannot_keep_up_is_waited_for(lacks: int, pause_us: int, admitt
     assert admission.ready(VIEW, now) == ({"c": 1} if admitted else {})
 
 
+def follows(admission: Admission, now: int, lacks: int) -> bool:
+    """Let `c` ask, which fetches 100 transactions in a patience; return whether it is near."""
+    moved = 100 * now // PATIENCE_US
+    end = MergeBase(position=END.position + moved + lacks)
+    admission.requested(asks(END.position + moved, 0), end, TS, TS, now)
+    return admission.ready(VIEW, now) == {"c": 1}
+
+
+@pytest.mark.parametrize(
+    ("lacks", "after"), [(30, 3), (40, 4), (1_000, 4), (16_384, 4), (16_385, None)]
+)
+def test_one_that_comes_no_nearer_is_waited_for_sooner(lacks: int, after: int | None) -> None:
+    """As soon as the members would stand still for an eighth of the time that it has asked."""
+    admission = Admission(PATIENCE_US)
+    near = [follows(admission, now * PATIENCE_US, lacks) for now in range(30)]
+    assert near == [after is not None and now >= after for now in range(30)]
+
+
+def test_one_that_comes_nearer_by_itself_has_time() -> None:
+    admission = Admission(PATIENCE_US)
+    lacks = [16_000 // 2**now for now in range(11)]
+    near = [follows(admission, now * PATIENCE_US, one) for now, one in enumerate(lacks)]
+    assert near == [False] * 10 + [True]
+
+
 def test_one_that_stands_still_is_not_waited_for() -> None:
     """What nobody can send it now it would not get in a flush either, and all would stand still."""
     admission, lacks = Admission(PATIENCE_US), 10
@@ -199,6 +224,48 @@ def test_who_failed_to_flush_is_left_alone_for_ever_longer() -> None:
     assert admitted(admission, now)
 
 
+def fails(admission: Admission, now: int, lacks: int, gained: int) -> int:
+    """Let `c` fail in an attempt of half a patience; return until when it is barred after that."""
+    follows(admission, now, lacks)
+    admission.trying((NodeId("c"),))
+    now += PATIENCE_US // 2
+    follows(admission, now, lacks - gained)
+    admission.bar("c", now)
+    begin = now
+    while not follows(admission, now, lacks - gained):
+        now += PATIENCE_US // 2
+    return (now - begin) * 2 // PATIENCE_US
+
+
+def test_who_gains_by_an_attempt_is_tried_again_soon() -> None:
+    """After half of the patience, if one of 32 parts of what it lacked is gone."""
+    admission = Admission(PATIENCE_US)
+    for now in range(0, 5 * PATIENCE_US, PATIENCE_US):
+        follows(admission, now, 3_200)
+    gains = (100, 300, 99, 0, 100)
+    found = [fails(admission, (5 + n) * PATIENCE_US, 3_200, one) for n, one in enumerate(gains)]
+    assert found == [1, 1, 4, 8, 1], "in halves of the patience"
+
+
+def test_nobody_is_tried_again_soon_for_ever() -> None:
+    admission = Admission(PATIENCE_US)
+    for now in range(0, 5 * PATIENCE_US, PATIENCE_US):
+        follows(admission, now, 3_200)
+    found = [fails(admission, (5 + n) * PATIENCE_US, 3_200, 100) for n in range(34)]
+    assert found == [1] * 32 + [4, 8]
+
+
+def test_who_failed_for_another_member_is_left_alone_too() -> None:
+    admission = Admission(PATIENCE_US)
+    assert admitted(admission, 0)
+    admission.trying((NodeId("c"),))
+    admission.entered(VIEW, 0)
+    assert not admitted(admission, 2 * PATIENCE_US - 1)
+    assert admitted(admission, 2 * PATIENCE_US)
+    admission.entered(VIEW, 2 * PATIENCE_US)
+    assert admitted(admission, 2 * PATIENCE_US), "it is barred once for an attempt"
+
+
 def test_only_the_node_that_failed_is_left_alone() -> None:
     admission = Admission(PATIENCE_US)
     admission.bar("d", 0)
@@ -210,9 +277,9 @@ def test_a_member_has_failed_in_nothing() -> None:
     admission = Admission(PATIENCE_US)
     for _ in range(5):
         admission.bar("c", 0)
-    admission.entered(VIEW)
+    admission.entered(VIEW, 0)
     assert not admitted(admission, 2 * PATIENCE_US), "not yet a member"
-    admission.entered(replace(VIEW, members=(NodeId("a"), NodeId("b"), NodeId("c"))))
+    admission.entered(replace(VIEW, members=(NodeId("a"), NodeId("b"), NodeId("c"))), 0)
     assert admitted(admission, 2 * PATIENCE_US)
     admission.bar("c", 2 * PATIENCE_US)
     assert not admitted(admission, 4 * PATIENCE_US - 1)

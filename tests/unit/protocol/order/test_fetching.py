@@ -29,6 +29,19 @@ class TestFetching:
         fetching.failed(runs[0].header.digest, 20)
         assert fetching.next_deadline() == 40
 
+    def test_a_few_runs_with_files_are_fetched_at_once_and_small_ones_pass_them(self) -> None:
+        fetching = Fetching(limit=100, retry_us=10)
+        heads = [replace(header(seq, seq), staged_bytes=seq % 41) for seq in range(1, 42)]
+        runs = [Run(head, 0) for head in heads]
+        for run in runs:
+            fetching.want(run, 5)
+        assert fetching.start(5) == [runs[40], *runs[:32]]
+        assert fetching.start(5) == [] and fetching.next_deadline() is None
+        fetching.forget(runs[32])
+        fetching.arrived(runs[0].header)
+        assert fetching.next_deadline() == 5
+        assert fetching.start(5) == [runs[33]]
+
     def test_what_was_pushed_meanwhile_is_not_fetched(self) -> None:
         fetching, run = Fetching(limit=2, retry_us=10), Run(header(1, 1), 0)
         fetching.want(run, 5)

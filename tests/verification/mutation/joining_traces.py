@@ -1,0 +1,182 @@
+"""Directed traces of nodes that come back more slowly than the others go on (protocol P16, P21)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from tests.verification.mutation.lone import (
+    LINEAGE,
+    SECOND_US,
+    Lone,
+    entry_of,
+    next_view,
+    sent,
+    tail_of,
+)
+
+from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.actions import Action, FetchPayload
+from sparktxlog.protocol.words.balloting import (
+    Accept,
+    Decide,
+    Flush,
+    Flushed,
+    JoinRequest,
+    Prepare,
+    Probe,
+    ProbeAnswer,
+)
+from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.words.view import Ballot, Phase, View
+
+#: Transactions that `a` orders in a second; a step is a twentieth of that.
+_RATE, _STEP_US = 100, SECOND_US // 20
+
+
+class _Slow:
+    """`a` goes on alone; `c` asks to be admitted, and fetches what it lacks in its own time.
+
+    Args:
+        lacks: Transactions that `c` lacks in the beginning.
+        speed: Transactions that `c` fetches in a second.
+        told: Whether `c` answers when it is asked to flush.
+    """
+
+    def __init__(
+        self, core: type[Master], lacks: int, *, speed: int = _RATE, told: bool = True
+    ) -> None:
+        self.node = Lone(core, votes={"a": 2, "c": 1}, suspect_us=SECOND_US)
+        self._speed, self._told = speed, told
+        self.node.hear(Decide(sender=NodeId("c"), view=next_view(self.node.view, "a")))
+        while self._end < lacks:
+            self.node.submit(min(50, lacks - self._end))
+        self._position = 0
+        #: When `c` was first asked to flush, attempt by attempt.
+        self.tried: list[int] = []
+        self._ballots: set[tuple[int, Ballot]] = set()
+
+    @property
+    def _end(self) -> int:
+        return self.node.master.base.position
+
+    @property
+    def admitted(self) -> bool:
+        return "c" in self.node.master.view.members
+
+    def let_pass(self, microseconds: int) -> None:
+        """Let time pass until `c` is admitted."""
+        until = self.node.now + microseconds
+        while self.node.now < until and not self.admitted:
+            self.node.now += _STEP_US
+            if self.node.master.phase is Phase.NORMAL:
+                self.node.submit(_RATE // 20)
+            self._position = min(self._end, self._position + self._speed // 20)
+            self._play(self.node.hear(self._wish()))
+
+    def _wish(self) -> JoinRequest:
+        return JoinRequest(
+            lineage=LINEAGE,
+            epoch=self.node.master.view.epoch,
+            sender=NodeId("c"),
+            incarnation=1,
+            base=MergeBase(position=self._position),
+            ts=0,
+        )
+
+    def _play(self, actions: list[Action]) -> None:
+        node, epoch = self.node, self.node.master.view.epoch
+        for probe in sent(actions, Probe):
+            answer: ProbeAnswer = node.answer("c", probe.number, ("a",))
+            self._play(node.hear(replace(answer, epoch=epoch)))
+        for flush in sent(actions, Flush):
+            if (epoch, flush.ballot) not in self._ballots:
+                self._ballots.add((epoch, flush.ballot))
+                self.tried.append(node.now)
+            missing = self._position - self._end
+            if self._told:
+                said: Flushed = node.flushed("c", flush.ballot, missing)
+                self._play(node.hear(replace(said, epoch=epoch)))
+        for accept in sent(actions, Accept):
+            self._play(node.hear(replace(node.accepted("c", accept.ballot), epoch=epoch)))
+
+
+def a_joiner_has_time_while_it_gains(core: type[Master]) -> None:
+    """P16: what it reports shows that it will be done in twice the patience: it is waited for."""
+    slow = _Slow(core, 3 * _RATE // 2)
+    slow.let_pass(10 * SECOND_US)
+    assert slow.admitted and len(slow.tried) == 1, slow.tried
+    slow = _Slow(core, 3 * _RATE // 2, told=False)
+    while not slow.tried:
+        slow.let_pass(_STEP_US)
+    slow.let_pass(3 * SECOND_US // 4)
+    assert slow.node.master.phase is Phase.NORMAL, "who says nothing has half of the patience"
+
+
+def a_joiner_that_gains_is_tried_again_soon(core: type[Master]) -> None:
+    """P21: one that comes nearer by the attempts is tried again after half of the patience."""
+    slow = _Slow(core, 4 * _RATE)
+    slow.let_pass(20 * SECOND_US)
+    pauses = [later - at for at, later in pairwise(slow.tried)]
+    assert slow.admitted and pauses and max(pauses) < 3 * SECOND_US, pauses
+    slow = _Slow(core, 4 * _RATE, speed=0)
+    slow.let_pass(20 * SECOND_US)
+    assert not slow.tried, "one that stands still would stop everybody for nothing"
+
+
+def who_failed_elsewhere_is_left_alone(core: type[Master]) -> None:
+    """P21: an attempt stops everybody, whoever makes it: the next one comes later at each node."""
+    for failed in (False, True):
+        node = Lone(core, suspect_us=SECOND_US)
+        ballot = Ballot(number=1, node="b")
+        asked = Flush(
+            sender=NodeId("b"),
+            incarnation=1,
+            view=node.view,
+            ballot=ballot,
+            candidate=_with_c_anew(node),
+            holder=NodeId("b"),
+        )
+        node.hear(node.prepare("b", 1))
+        if failed:
+            node.hear(asked)
+        view = next_view(node.view, "a", "b")
+        node.hear(Decide(sender=NodeId("b"), view=view))
+        started: list[Prepare] = []
+        for _ in range(18):
+            node.now += SECOND_US // 10
+            wish = JoinRequest(
+                lineage=LINEAGE, epoch=2, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
+            )
+            actions = node.hear(wish)
+            answers = [
+                replace(node.answer(peer, probe.number, ("a", "b", "c")), epoch=2)
+                for probe in sent(actions, Probe)
+                for peer in "bc"
+            ]
+            started += sent(actions + node.hear(*answers), Prepare)
+        assert bool(started) is not failed
+
+
+def _with_c_anew(node: Lone) -> View:
+    view = next_view(node.view, "a", "b", "c")
+    roster = tuple(
+        replace(seat, incarnation=2) if seat.node_id == "c" else seat for seat in view.roster
+    )
+    return replace(view, roster=roster)
+
+
+def a_few_runs_with_files_are_fetched_at_once(core: type[Master]) -> None:
+    """P3a: what waits behind many fetches would come too late, once an epoch began meanwhile."""
+    node = Lone(core)
+    previous, entries = bytes(32), []
+    for seq in range(1, 101):
+        header = replace(node.run_of("b", seq, node.now + seq), staged_bytes=9 if seq < 100 else 0)
+        entries.append(entry_of(header, seq, previous))
+        previous = entries[-1].chain_hash
+    actions = node.feed(tail_of(LINEAGE, *entries)) + node.wait(SECOND_US)
+    fetched = {a.header.seq for a in actions if isinstance(a, FetchPayload)}
+    assert fetched == {*range(1, 33), 100}
+    actions = node.push(entries[0].header)
+    assert {a.header.seq for a in actions if isinstance(a, FetchPayload)} == {33}
