@@ -21,6 +21,7 @@ def test_no_row_is_lost_or_doubled_and_histories_are_equal(tmp_path: Path) -> No
     # There were faults, and writers that lost, so the rules of both were needed.
     assert found.faults.total() >= 2
     assert max(found.told.attempts) > 1
+    assert found.told.pairs > 0
 
 
 def test_lists_of_deltas_java_client_are_serializable(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def summary(found: Rivalry) -> str:
     requests = sum(count * rows for count, rows in told.attempts.items())
     lines = [
         f"{total:,} commits in {found.seconds:.0f} s; sites: {shares}",
+        f"transactions that wrote to two tables: {told.pairs:,}",
         f"requests for a commit: {requests / total:.2f}, at most {max(told.attempts)}",
         "faults: " + ", ".join(f"{name} {n}" for name, n in sorted(found.faults.items())),
         "answers beside 200: " + ", ".join(f"{k} {n:,}" for k, n in told.problems.most_common()),

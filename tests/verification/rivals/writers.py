@@ -33,6 +33,8 @@ class Told:
     lost: set[str] = field(default_factory=set)
     #: Requests for a row's commit until it was told 200 → rows.
     attempts: Counter[int] = field(default_factory=Counter)
+    #: Transactions that wrote to two tables.
+    pairs: int = 0
     #: How requests ended, beside 200.
     problems: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
@@ -74,15 +76,23 @@ class Rivals:
         """Write to the tables from all sites."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
-            writers = [
-                _Writer(self, session, node, name, f"{self._seed} {node.name} {name} {n}")
+
+            def writer(node: NodeProcess, name: str, story: object) -> _Writer:
+                return _Writer(
+                    self, session, node, name, f"{self._seed} {node.name} {name} {story}"
+                )
+
+            writers: list[_Writer | _Pair] = [
+                writer(node, name, n)
                 for node in self._nodes
                 for name in self._names
                 for n in range(self._writers)
             ]
+            for node in self._nodes if len(self._names) > 1 else ():
+                writers.append(_Pair(*(writer(node, name, "both") for name in self._names[:2])))
             async with asyncio.TaskGroup() as group:
-                for writer in writers:
-                    group.create_task(writer.run())
+                for one in writers:
+                    group.create_task(one.run())
 
     def wait_until_equal(self, timeout: float) -> None:
         """Wait until all sites have placed equally many versions of each table."""
@@ -106,6 +116,42 @@ class Rivals:
         self.tables[name] = table.table_id
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A staged commit."""
+
+    table: StagedTable
+    commit: dict[str, Any]
+    content: bytes
+
+    @property
+    def version(self) -> int:
+        """The version that it wants to be."""
+        return int(self.commit["version"])
+
+    @property
+    def identity(self) -> str:
+        """UUID of the commit."""
+        return str(self.commit["file-name"]).split(".")[1]
+
+    @property
+    def proposed(self) -> dict[str, Any]:
+        """What a request of several commits says."""
+        return {
+            "table_id": self.table.table_id,
+            "proposed_version": self.version,
+            "timestamp": self.commit["timestamp"],
+            "file_name": self.commit["file-name"],
+            "file_size": self.commit["file-size"],
+        }
+
+    @property
+    def is_published(self) -> bool | None:
+        """Whether it is its version, None = nothing is yet."""
+        place = self.table.published(self.version)
+        return place.read_bytes() == self.content if place.exists() else None
+
+
 class _Writer:
     """Writes rows to one table at one site, one after the other."""
 
@@ -127,38 +173,80 @@ class _Writer:
         self._table = StagedTable(table_id, directory, f"file:{directory}")
         self._version = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there are enough commits."""
+        return self._rivals.left <= 0
+
     async def run(self) -> None:
         """Write until there are enough commits."""
-        await self._load()
-        while self._rivals.left > 0:
+        await self.load()
+        while not self.is_over:
             await self._append(str(uuid.uuid4()))
 
+    def add(self, row: str) -> dict[str, Any]:
+        """Write a row's file."""
+        return self._table.add(row.encode())
+
+    def stage(self, add: dict[str, Any]) -> _Staged:
+        """Stage a row's commit as the next version that this writer knows of."""
+        version = self._version + 1
+        commit = self._table.stage(version, add, timestamp=BEGIN + version)
+        return _Staged(self._table, commit, self._table.staged(commit["file-name"]).read_bytes())
+
     async def _append(self, row: str) -> None:
-        add = self._table.add(row.encode())
+        add = self.add(row)
         attempts = 0
         while True:
             attempts += 1
-            version = self._version + 1
-            commit = self._table.stage(version, add, timestamp=BEGIN + version)
-            raw = self._table.staged(commit["file-name"]).read_bytes()
-            status = await self._committed(self._table.update(commit))
+            staged = self.stage(add)
+            status = await self._committed(self._table.update(staged.commit))
             if status == 200:
                 break
-            self._told.lost.add(commit["file-name"].split(".")[1])
-            if not self._table.published(version).exists():
+            self._told.lost.add(staged.identity)
+            if not self._table.published(staged.version).exists():
                 self._told.violations.append(
-                    f"{self._node.name} says that version {version} of {self._name} is taken, and "
-                    "has none"
+                    f"{self._node.name} says that version {staged.version} of {self._name} is "
+                    "taken, and has none"
                 )
-            await self._load()
-        self._version = version
+            await self.load()
+        self.won(row, staged, attempts)
+
+    def won(self, row: str, staged: _Staged, attempts: int) -> None:
+        """Note that a row's commit was told 200, and look whether its version is there."""
+        version = self._version = staged.version
         self._told.attempts[attempts] += 1
         self._told.committed[row] = (self._node.name, self._name)
-        digest = hashlib.sha256(raw).hexdigest()
+        digest = hashlib.sha256(staged.content).hexdigest()
         if self._told.versions.setdefault((self._name, version), digest) != digest:
             self._told.violations.append(f"two writers were told 200 for {self._name} {version}")
         if not self._table.published(version).exists():
             self._told.violations.append(f"{self._name} {version} was told 200, and is not there")
+
+    async def both(self, staged: list[_Staged]) -> bool:
+        """Commit to several tables in one transaction; return whether it took effect."""
+        body = {
+            "transaction_id": str(uuid.uuid4()),
+            "operations": [],
+            "commits": [one.proposed for one in staged],
+        }
+        while True:
+            status, answer = await self._ask("POST", body, "/v1/transactions")
+            outcome = (answer or {}).get("outcome")
+            if status == 200 and outcome is not None:
+                self._told.pairs += outcome == "committed"
+                return bool(outcome == "committed")
+            code = (answer or {}).get("title", "no outcome" if status == 200 else "no answer")
+            self._told.problems[f"both: {status} {code}"] += 1
+            if code == "version-conflict":
+                return False
+            if status in (400, 404):
+                self._told.violations.append(f"{self._node.name} answers {status}: {answer}")
+            # A site that began with a snapshot knows no outcome: the versions tell it.
+            found = [one.is_published for one in staged]
+            if status == 200 and None not in found:
+                return all(found)
+            await self._pause()
 
     async def _committed(self, body: dict[str, Any]) -> int:
         """Ask until the outcome is known: 200 or 409."""
@@ -174,7 +262,8 @@ class _Writer:
                 self._told.violations.append(f"{self._node.name} answers {status}: {answer}")
             await self._pause()
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
+        """Learn the newest version."""
         while True:
             status, answer = await self._ask("GET", None)
             if status == 200:
@@ -182,9 +271,9 @@ class _Writer:
                 return
             await self._pause()
 
-    async def _ask(self, method: str, body: Any) -> tuple[int, Any]:
+    async def _ask(self, method: str, body: Any, path: str = "") -> tuple[int, Any]:
         """Return status and answer; 0 = none came."""
-        url = self._node.url + path_of(self._name)
+        url = self._node.url + (path or path_of(self._name))
         patience = aiohttp.ClientTimeout(total=_PATIENCE_S)
         try:
             async with self._session.request(method, url, json=body, timeout=patience) as answer:
@@ -194,6 +283,32 @@ class _Writer:
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._chance.uniform(*_AGAIN_S))
+
+
+class _Pair:
+    """Writes rows to two tables at one site, to both in one transaction."""
+
+    def __init__(self, *writers: _Writer) -> None:
+        self._writers = writers
+
+    async def run(self) -> None:
+        """Write until there are enough commits."""
+        for writer in self._writers:
+            await writer.load()
+        while not self._writers[0].is_over:
+            await self._append([str(uuid.uuid4()) for _ in self._writers])
+
+    async def _append(self, rows: list[str]) -> None:
+        writers, attempts = self._writers, 1
+        adds = [writer.add(row) for writer, row in zip(writers, rows, strict=True)]
+        staged = [writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
+        while not await writers[0].both(staged):
+            for writer in writers:
+                await writer.load()
+            staged = [writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
+            attempts += 1
+        for writer, row, one in zip(writers, rows, staged, strict=True):
+            writer.won(row, one, attempts)
 
 
 def directory_of(node: NodeProcess, table_id: str) -> Path:
