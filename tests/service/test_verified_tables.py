@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.service.local_nodes import until
 from tests.service.test_catalog_api import catalog
@@ -144,6 +147,39 @@ def test_a_node_recounts_its_tables_by_itself(
     asyncio.run(main())
 
 
+def test_a_log_that_delta_cleaned_up_is_sound(tmp_path: Path) -> None:
+    """Delta removes commit files before a checkpoint, from the first one on; others may not go."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            site = site_of(caller.node, caller._session, await caller.create())
+            table, log = site.table, site.directory / "_delta_log"
+            kept = table.add(b"kept")
+            assert (await caller.commit(table.update(table.stage(1, kept))))[0] == 200
+            await site.write(2)
+            await site.write(3)
+
+            async def faults() -> list[tuple[int, FileFault]]:
+                return [(one.version, one.fault) for one in (await verified(site)).findings]
+
+            for version in (0, 1):
+                table.published(version).unlink()
+            assert await faults() == [(0, FileFault.MISSING), (1, FileFault.MISSING)]
+            # The checkpoint says that `kept` is needed.
+            (log / "_sidecars").mkdir()
+            adds = [{"path": kept["add"]["path"], "size": 4}]
+            pq.write_table(pa.table({"add": adds}), log / "_sidecars" / "s.parquet")
+            top = log / f"{2:020}.checkpoint.{uuid.uuid4()}.json"
+            top.write_text('{"sidecar":{"path":"s.parquet"}}\n')
+            assert await faults() == []
+            (site.directory / kept["add"]["path"]).unlink()
+            table.published(3).rename(tmp_path / "3")
+            assert await faults() == [(1, FileFault.MISSING), (3, FileFault.MISSING)]
+            (tmp_path / "3").rename(table.published(3))
+
+    asyncio.run(main())
+
+
 def test_sites_that_contradict_each_other(tmp_path: Path) -> None:
     """B was filled by hand, with a file that another version of the same size stands in."""
 
@@ -152,8 +188,8 @@ def test_sites_that_contradict_each_other(tmp_path: Path) -> None:
             await a.write(1)
             await b.placed(1)
             await c.placed(1)
-            node, uuid = b.caller.node, b.table.table_id
-            records = node.base.journal.read_version_files(uuid, -1, 9)
+            node, table_id = b.caller.node, b.table.table_id
+            records = node.base.journal.read_version_files(table_id, -1, 9)
             path = records[1].brought[0].path
             (b.directory / path).write_bytes(b"swor")
             for table in ("ordered_commits", "version_files"):
@@ -181,8 +217,8 @@ def test_two_sites_need_somebody_who_says_which_one_is_right(tmp_path: Path) -> 
         async with sites(tmp_path) as (a, b):
             await a.write(1)
             await b.placed(1)
-            node, uuid = b.caller.node, b.table.table_id
-            path = node.base.journal.read_version_files(uuid, 0, 1)[0].brought[0].path
+            node, table_id = b.caller.node, b.table.table_id
+            path = node.base.journal.read_version_files(table_id, 0, 1)[0].brought[0].path
             (b.directory / path).write_bytes(b"swor")
             for table in ("ordered_commits", "version_files"):
                 node.base.journal._db.execute(f"DELETE FROM {table}")

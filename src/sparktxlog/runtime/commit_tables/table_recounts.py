@@ -11,6 +11,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -34,12 +36,22 @@ from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 _log = structlog.get_logger("sparktxlog.recounts")
 
 #: Most findings of one answer, and of one table in memory.
 _MOST_FINDINGS = 1_000
+
+
+class _LogBase(NamedTuple):
+    """Where a table's log begins."""
+
+    #: The first version whose commit file is there.
+    first: int
+    #: The newest whole checkpoint: it says what cleaned versions left.
+    checkpoint: TableCheckpoint
 
 
 class TableRecounts:
@@ -141,11 +153,15 @@ class TableRecounts:
         """Compare the files of versions with their records; blocks."""
         found: list[CommitTableFinding] = []
         live: frozenset[str] | None = None
+        base = self._base_of_log(table.uuid)
         for one in versions:
+            is_cleaned = base is not None and one.version < base.first
             for file in one.files:
                 fault = self._fault_of(table.uuid, file)
+                if fault is FileFault.MISSING and file is one.commit_file and is_cleaned:
+                    continue
                 if fault is FileFault.MISSING and file is not one.commit_file:
-                    live = self._live(table.uuid) if live is None else live
+                    live = self._live(table.uuid, base) if live is None else live
                     fault = fault if file.path in live else None
                 if fault is not None:
                     text = (
@@ -166,10 +182,22 @@ class TableRecounts:
             return FileFault.MISSING
         return None if count_file(path, file.path).digest == file.digest else FileFault.CHANGED
 
-    def _live(self, uuid: str) -> frozenset[str]:
+    def _base_of_log(self, uuid: str) -> _LogBase | None:
+        """Return where a log begins whose first versions Delta cleaned up, None = it is whole."""
+        first = min(self._places.versions(uuid), default=0)
+        directory, placed = Path(self._places.path(uuid, "")), self._placed.get(uuid, -1)
+        checkpoint = newest_checkpoint(directory, placed) if first else None
+        if checkpoint is None or checkpoint.version < first - 1:
+            return None
+        return _LogBase(first, checkpoint)
+
+    def _live(self, uuid: str, base: _LogBase | None) -> frozenset[str]:
         """Return the files that readers of the newest version need."""
         live = LiveFiles()
-        for version in range(self._placed.get(uuid, -1) + 1):
+        if base is not None:
+            live.begin(base.checkpoint.adds())
+        first = 0 if base is None else base.checkpoint.version + 1
+        for version in range(first, self._placed.get(uuid, -1) + 1):
             try:
                 live.follow(read_commit_file(self._places.published(uuid, version) or b""))
             except TxLogError:
