@@ -98,6 +98,27 @@ operator that shows only the client token gets `403 forbidden`
 only, everybody is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` need no token.
 [routes](routes.md) says which role each route wants.
 
+## Clients that write some tables only
+
+`grants-file` names a TOML file of clients with a token each
+([why](decisions/0054-grants.md)):
+
+```toml
+[reports]                                     # a name, for messages
+token-file = "/etc/sparktxlog/reports.token"  # no other user may read it
+write = ["sales.*", "hr.people", "orders"]    # all tables of a schema, or one table
+```
+
+Such a client asks whatever clients ask. It writes, creates, changes, renames and drops only the
+tables that its grant names; a row table `orders` is `default.orders`, and case does not count. With
+`sales.*` it also creates and drops schema `sales`. A transaction is refused as a whole (403) if it
+writes one other table. Marks on prepared transactions are for clients without a grant. The
+clients with the `client-token` itself, and operators, write everything.
+
+Grants hold at the node that reads them: give the same file to all nodes, and restart a node to
+change them. They say nothing of who may *read*: rows are read from files, so the rights of the
+files say that.
+
 ## Settings
 
 | key | variable | default | shared | meaning |

@@ -4,6 +4,7 @@
     sources      files, environment and command line, in their order of precedence
     checking     checks that involve several values, and their errors
     certificates the files of a node that speaks TLS, tried out
+    grants       clients that may write some tables only
 
 Names and defaults of the systems that sparktxlog follows (`node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
@@ -13,12 +14,20 @@ from __future__ import annotations
 
 from sparktxlog.config.certificates import TlsContexts, load_certificates, names_of
 from sparktxlog.config.checking import check_directories, make_data_dir
-from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, Setting, variable_of
+from sparktxlog.config.node_config import (
+    ENV_PREFIX,
+    SETTINGS,
+    ClientGrant,
+    NodeConfig,
+    Setting,
+    variable_of,
+)
 from sparktxlog.config.sources import load_config
 
 __all__ = [
     "ENV_PREFIX",
     "SETTINGS",
+    "ClientGrant",
     "NodeConfig",
     "Setting",
     "TlsContexts",

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.config.node_config import NodeConfig
+from sparktxlog.config.node_config import OTHERS, NodeConfig
 from sparktxlog.errors import ConfigError
 
 CERT, KEY, AUTHORITY = "tls-cert-file", "tls-key-file", "tls-ca-file"
-#: Bits of a file's mode by which other users read or write it.
-_OTHERS = 0o006
 #: A node's id is a label of a DNS name in its certificate.
 _LONGEST_LABEL = 63
 #: OpenSSL's reasons for which it refuses a certificate, in words of settings: field, what, way out.
@@ -69,7 +67,7 @@ def load_certificates(config: NodeConfig) -> TlsContexts:
     assert cert is not None and key is not None and authority is not None  # see `checking`
     _check_readable(config, CERT, cert)
     _check_readable(config, AUTHORITY, authority)
-    if _check_readable(config, KEY, key) & _OTHERS:
+    if _check_readable(config, KEY, key) & OTHERS:
         why = "every user of this machine can read or write it"
         raise _wrong(config, KEY, why, f"chmod 600 {key}, and replace the key: it may be known.")
     server, peer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparktxlog.config.grants import read_grants
 from sparktxlog.config.node_config import (
     BY_KEY,
+    LEAST_CHARACTERS,
+    OTHERS,
     SETTINGS,
+    ClientGrant,
     ConfiguredPeer,
     NodeConfig,
     variable_of,
@@ -30,10 +34,6 @@ from sparktxlog.model.values import (
     split_urls,
 )
 
-#: Shorter secrets and tokens can be guessed.
-_LEAST_CHARACTERS = 16
-#: Bits of a file's mode by which other users read or write it.
-_OTHERS = 0o006
 #: A node has all of them, or none.
 _TLS_FILES = ("tls-cert-file", "tls-key-file", "tls-ca-file")
 #: Pairs of settings whose first one must not be greater than the second.
@@ -105,13 +105,14 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     _resolve_secrets(read, origins, where)
     _check_tls(read, values, where)
     _check_secrets(read, where, peers)
+    grants = _resolve_grants(read, where)
     rule = _resolve_quorum(read, values, where, peers)
     for low, high in _ASCENDING:
         if read[low] > read[high]:
             source = values.get(high, values.get(low, (None, where)))[1]
             raise _wrong(source, high, read[high], f"is less than {low}")
     fields = {setting.attribute: read[setting.key] for setting in SETTINGS}
-    return NodeConfig(**fields, quorum_rule=rule, peers=peers, origins=origins)
+    return NodeConfig(**fields, quorum_rule=rule, peers=peers, grants=grants, origins=origins)
 
 
 def _read(reader: Callable[[Any], Any], key: str, value: Any, source: str) -> Any:
@@ -250,12 +251,12 @@ def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: st
                     f"Remove one of them, for example with `env -u {variable_of(key)}`.",
                 )
             read[key] = held
-        if read[key] is not None and len(read[key]) < _LEAST_CHARACTERS:
+        if read[key] is not None and len(read[key]) < LEAST_CHARACTERS:
             raise _wrong(
                 where,
                 key,
                 read[key],
-                f"is shorter than {_LEAST_CHARACTERS} characters",
+                f"is shorter than {LEAST_CHARACTERS} characters",
                 f"Make one with `openssl rand -hex 32`, best in a file of its own: {key}-file, "
                 "chmod 600.",
             )
@@ -280,6 +281,15 @@ def _check_tls(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], w
             raise _wrong(source, key, value, why, hint)
 
 
+def _resolve_grants(read: Mapping[str, Any], where: str) -> tuple[ClientGrant, ...]:
+    if read["grants-file"] is None:
+        return ()
+    if read["client-token"] is None:
+        raise _missing(where, "client-token", "is required with grants-file: else all may write")
+    taken = (read["client-token"], read["admin-token"], read["cluster-secret"])
+    return read_grants(read["grants-file"], taken)
+
+
 def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredPeer, ...]) -> None:
     certified = read["tls-cert-file"] is not None and read["tls-mode"] == "require"
     if peers and read["cluster-secret"] is None and not certified:
@@ -301,7 +311,7 @@ def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredP
 def _read_secret(key: str, file: Path, where: str) -> str:
     """Return the content of a secret's file, if only its owner and group can read and write it."""
     try:
-        if file.stat().st_mode & _OTHERS:
+        if file.stat().st_mode & OTHERS:
             raise _wrong(
                 where,
                 key,

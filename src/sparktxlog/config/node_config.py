@@ -27,6 +27,10 @@ from sparktxlog.model.values import (
 )
 
 ENV_PREFIX = "SPARKTXLOG_"
+#: Shorter secrets and tokens can be guessed.
+LEAST_CHARACTERS = 16
+#: Bits of a file's mode by which other users read or write it.
+OTHERS = 0o006
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,27 @@ class ConfiguredPeer:
     def urls(self) -> tuple[str, ...]:
         """Addresses; the first one is the peer's own `master-url`."""
         return split_urls(self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientGrant:
+    """A client with a token of its own, and the tables that it may write."""
+
+    name: str
+    token: str = field(repr=False)
+    #: `schema.table` or `schema.*`, in lower case.
+    write: frozenset[str]
+
+    def may_write(self, table: str) -> bool:
+        """Return whether it may write a table, or with `schema.*` all tables of a schema."""
+        full = full_name(table)
+        return full in self.write or f"{full.partition('.')[0]}.*" in self.write
+
+
+def full_name(table: str) -> str:
+    """Return the name of a table as grants have it; a row table is in schema `default`."""
+    name = table.lower()
+    return name if "." in name else f"default.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +173,10 @@ class NodeConfig:
     )
     cluster_secret_file: Path | None = Setting(_path)(
         "File that holds the cluster secret, which no other user may read."
+    )
+    grants_file: Path | None = Setting(_path)(
+        "TOML file with clients that have tokens of their own and may write only the tables it "
+        "names; needs client-token."
     )
     tls_cert_file: Path | None = Setting(_path)(
         "PEM file with this node's certificate, which makes the node speak TLS "
@@ -309,6 +338,8 @@ class NodeConfig:
     #: Acquisition quorum as a rule for any number of members: default, all, majority or a number.
     quorum_rule: str = "default"
     peers: tuple[ConfiguredPeer, ...] = ()
+    #: What `grants-file` says.
+    grants: tuple[ClientGrant, ...] = ()
     #: Log id, once it no longer follows from the configuration; empty before.
     log_lineage: str = ""
     #: Newest wire version to speak, 0 = that of the release; not a setting, for tests of upgrades.

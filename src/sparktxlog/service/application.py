@@ -32,6 +32,7 @@ from sparktxlog.service.endpoints import (
     endpoint,
     problem_response,
 )
+from sparktxlog.service.granted import set_client
 from sparktxlog.service.members import MemberRoutes
 from sparktxlog.service.open_routes import OpenRoutes
 from sparktxlog.service.openapi import document_bytes, document_page
@@ -103,7 +104,11 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
     # If clients need no token, workers cannot be distinguished from them.
     worker = None if config.client_token is None else make_worker_token(config.data_dir)
     tokens = Tokens(
-        config.client_token, config.admin_token, worker, worker_token_file(config.data_dir)
+        config.client_token,
+        config.admin_token,
+        worker,
+        worker_token_file(config.data_dir),
+        config.grants,
     )
     pages = PageGuard(config)
     checks = {
@@ -117,6 +122,7 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
             tokens.check_reader(request)
         else:
             checks[route.role](request)
+        set_client(tokens.grant(request))
         pages.check(request)
         return {}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
 
+from sparktxlog.config import ClientGrant
 from sparktxlog.errors import ForbiddenError, UnauthorizedError
 
 _SCHEME = b"bearer "
@@ -22,6 +24,7 @@ class Tokens:
             what operators may.
         worker: Token of this node's workers, if clients need a token.
         worker_file: The file that holds it.
+        grants: Clients with tokens of their own.
     """
 
     def __init__(
@@ -30,11 +33,25 @@ class Tokens:
         admin: str | None,
         worker: str | None = None,
         worker_file: Path | None = None,
+        grants: Sequence[ClientGrant] = (),
     ) -> None:
         self._client = None if client is None else client.encode()
         self._admin = None if admin is None else admin.encode()
         self._worker = None if worker is None else worker.encode()
         self._worker_file = worker_file
+        self._grants = tuple((one.token.encode(), one) for one in grants)
+
+    def grant(self, request: Request) -> ClientGrant | None:
+        """Return the grant of a request's client; None = its token is no client's of its own."""
+        if not self._grants:
+            return None
+        shown = bearer_token(request)
+        found = [one for token, one in self._grants if _equal(shown, token)]
+        return found[0] if found else None
+
+    def _is_client(self, shown: bytes) -> bool:
+        own = tuple(_equal(shown, token) for token, _ in self._grants)
+        return any((*own, _equal(shown, self._client)))
 
     def check_client(self, request: Request) -> None:
         """Let a request of a client or an operator pass, or raise.
@@ -63,8 +80,8 @@ class Tokens:
             return
         shown = bearer_token(request)
         # All are compared, so that the time tells nothing.
-        known = tuple(_equal(shown, one) for one in (self._client, self._admin, self._worker))
-        if not any(known):
+        known = tuple(_equal(shown, one) for one in (self._admin, self._worker))
+        if not any((*known, self._is_client(shown))):
             raise UnauthorizedError(
                 "this node requires a client token" if not shown else "the client token is wrong",
                 hint="Send 'Authorization: Bearer <token>' with the token of the node's "
@@ -78,10 +95,10 @@ class Tokens:
             ForbiddenError: The token is that of clients; nothing happened (definite).
             UnauthorizedError: No token, or a wrong one; nothing happened (definite).
         """
-        if self._admin is None:
+        if self._admin is None and self.grant(request) is None:
             return self.check_client(request)
         shown = bearer_token(request)
-        is_admin, is_client = _equal(shown, self._admin), _equal(shown, self._client)
+        is_admin, is_client = _equal(shown, self._admin), self._is_client(shown)
         if is_admin:
             return None
         if is_client:
@@ -109,7 +126,7 @@ class Tokens:
             return
         shown = bearer_token(request)
         known = (_equal(shown, self._worker), _equal(shown, self._admin))
-        if _equal(shown, self._client):
+        if self._is_client(shown):
             raise ForbiddenError(
                 "the client token is not enough: only a worker of this node may do this, with the "
                 f"token in {self._worker_file}",

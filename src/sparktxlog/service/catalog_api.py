@@ -45,6 +45,7 @@ from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, Shown
 from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
+from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routes import LISTED, ROUTES
 
 _SUPPORTED = [
@@ -89,6 +90,7 @@ class CatalogRoutes(RouteHandlers):
         return SchemasAnswer(schemas=schemas, next_page_token=following)
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
+        check_writes(lambda: (f"{body.name}.*",))
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
@@ -96,7 +98,9 @@ class CatalogRoutes(RouteHandlers):
         return schema_answer(catalog, self._catalog.schemas.check(schema))
 
     async def drop_schema(self, full_name: str) -> DroppedAnswer:
-        await self._catalog.schemas.drop(_parts(full_name, 2)[1])
+        schema = _parts(full_name, 2)[1]
+        check_writes(lambda: (f"{schema}.*",))
+        await self._catalog.schemas.drop(schema)
         return DroppedAnswer()
 
     # -- tables ------------------------------------------------------------------------------------
@@ -126,19 +130,21 @@ class CatalogRoutes(RouteHandlers):
 
     async def drop_table(self, full_name: str) -> DroppedAnswer:
         _, schema, table = _parts(full_name, 3)
-        self._rows.refuse_change(schema, table)
+        self._check_change(schema, table)
         await self._catalog.drop(schema, table)
         return DroppedAnswer()
 
     async def create_staging_table(
         self, catalog: str, schema: str, body: StagingTableRequest
     ) -> StagingTableAnswer:
+        check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return staging_answer(*await self._catalog.stage(schema, body.name))
 
     async def create_delta_table(
         self, catalog: str, schema: str, body: CreateTableRequest
     ) -> LoadedTable:
+        check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return _loaded(await self._catalog.create(schema, body))
 
@@ -151,17 +157,18 @@ class CatalogRoutes(RouteHandlers):
     async def update_delta_table(
         self, catalog: str, schema: str, table: str, body: UpdateTableRequest
     ) -> LoadedTable:
-        self._rows.refuse_change(schema, table)
+        self._check_change(schema, table)
         return _loaded(await self._catalog.update(schema, table, read_update(body)))
 
     async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
-        self._rows.refuse_change(schema, table)
+        self._check_change(schema, table)
         await self._catalog.drop(schema, table)
 
     async def rename_delta_table(
         self, catalog: str, schema: str, table: str, body: RenameTableRequest
     ) -> None:
-        self._rows.refuse_change(schema, table)
+        self._check_change(schema, table)
+        check_writes(lambda: (f"{schema}.{body.new_name}",))
         self._rows.check_free(schema, body.new_name)
         await self._catalog.rename(schema, table, body.new_name)
 
@@ -175,6 +182,11 @@ class CatalogRoutes(RouteHandlers):
                 field="table-id",
                 value=body.table_id[:40],
             )
+
+    def _check_change(self, schema: str, table: str) -> None:
+        """Let a request change a commit table, or raise."""
+        check_writes(lambda: (f"{schema}.{table}",))
+        self._rows.refuse_change(schema, table)
 
     async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:
         known = self._rows.named(schema, name)
@@ -194,7 +206,7 @@ class CatalogRoutes(RouteHandlers):
                 value=operation[:40],
             )
         if operation == "READ_WRITE":
-            self._rows.refuse_change(schema, table)
+            self._check_change(schema, table)
         await self._load(schema, table)
         return CredentialsAnswer()
 

@@ -37,8 +37,8 @@ from sparktxlog.service.endpoints import Door, json_response, problem_response
 #: Error → status, its type in the API for Delta tables, and its code in that for schemas and lists.
 #: The first one that fits counts.
 _TYPES: tuple[tuple[type[TxLogError], int, str, str], ...] = (
-    (UnauthorizedError, 401, "NotAuthorizedException", "UNAUTHENTICATED"),
     (ForbiddenError, 403, "PermissionDeniedException", "PERMISSION_DENIED"),
+    (UnauthorizedError, 401, "NotAuthorizedException", "UNAUTHENTICATED"),
     (RowTableError, 403, "PermissionDeniedException", "PERMISSION_DENIED"),
     (ConflictError, 409, "CommitVersionConflictException", "COMMIT_VERSION_CONFLICT"),
     (StaleTimestampError, 409, "CommitVersionConflictException", "COMMIT_VERSION_CONFLICT"),

@@ -60,6 +60,7 @@ from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import RouteHandlers, json_response
+from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routes import AFTER, LEVEL, SCHEMA_VERSION, TIMEOUT
 
 _T = TypeVar("_T")
@@ -130,6 +131,7 @@ class SubmitRoutes(RouteHandlers):
                 changed.
         """
         commits = prepared.staged_commits
+        check_writes(lambda: self._written(prepared))
         if any(operation.files for operation in prepared.operations):
             try:
                 prepared = await asyncio.to_thread(
@@ -148,6 +150,13 @@ class SubmitRoutes(RouteHandlers):
             return json_response(Receipt.of_nothing(level))
         receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
         return self._told_single(receipt, rows=prepared.carried)
+
+    def _written(self, prepared: PreparedTransaction) -> Iterable[str | None]:
+        """Yield the tables that a transaction writes."""
+        yield from (operation.table for operation in prepared.operations)
+        for one in prepared.staged_commits:
+            found = self._node.commit_table(as_uuid(one.table_id))
+            yield None if found is None else found.name
 
     async def _refused(
         self,
@@ -189,6 +198,7 @@ class SubmitRoutes(RouteHandlers):
     ) -> Receipt:
         found, copies = parse_level(level)
         began = time.monotonic()
+        check_writes(lambda: (None,))  # it says something of a transaction of whatever tables
         if after:
             await self._node.reach_for_submit(after, found, copies, timeout)
         left = max(0.0, timeout - (time.monotonic() - began))
@@ -226,6 +236,7 @@ class SubmitRoutes(RouteHandlers):
                 )
             except StaleSchemaError as error:
                 stale, manifest = error, read_manifest(payload)
+        check_writes(lambda: [block.table for block in manifest.blocks])
         if stale is not None:
             return await self._refused(stale, manifest, waiting)
         level, copies, timeout = waiting
@@ -269,6 +280,7 @@ class SubmitRoutes(RouteHandlers):
         if isinstance(found, PreparedTransaction):
             return await self.commit(found, text, waiting)
         manifest, payload = found
+        check_writes(lambda: (table,))
         level, copies, timeout = waiting
         receipt = await self._node.submit_run(
             payload, manifest, level=level, copies=copies, timeout=timeout

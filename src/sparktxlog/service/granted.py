@@ -1,0 +1,45 @@
+"""What a client with a grant may write; all other clients may write every table.
+
+The door sets who asks, for the task of a request and what it starts; whatever submits checks the
+tables that it is about to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+
+from sparktxlog.config import ClientGrant
+from sparktxlog.errors import ForbiddenError
+
+#: The client that asks, None = it needs no grant.
+_asks: ContextVar[ClientGrant | None] = ContextVar("client", default=None)
+
+
+def set_client(grant: ClientGrant | None) -> None:
+    """Say who asks in this request."""
+    _asks.set(grant)
+
+
+def check_writes(tables: Callable[[], Iterable[str | None]]) -> None:
+    """Let the request write tables, or raise.
+
+    Args:
+        tables: Returns their names; `schema.*` = all of a schema, None = it is not known which.
+            Called only if the client has a grant.
+
+    Raises:
+        ForbiddenError: It may not write one of them; nothing happened (definite).
+    """
+    grant = _asks.get()
+    if grant is None:
+        return
+    for table in tables():
+        if table is None or not grant.may_write(table):
+            what = "what it names" if table is None else table
+            raise ForbiddenError(
+                f"client {grant.name!r} may not write {what[:200]}",
+                hint="Its grants are in the file of the node's grants-file.",
+                client=grant.name,
+                table=table,
+            )
