@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -238,6 +239,13 @@ def test_changed_files_are_taken_up(
             a, b = sites.nodes["A"], sites.nodes["B"]
             first = await asyncio.to_thread(shown, sites)
 
+            def end() -> float:
+                lines = a.base.metrics.text().decode().splitlines()
+                (line,) = [one for one in lines if one.startswith("sparktxlog_certificate_ends_at")]
+                return float(line.split()[1])
+
+            assert 29 < (end() - time.time()) / 86_400 < 30
+
             # Half of a change is not taken up; it is shown.
             sites.files["A"].cert.write_text("half")
             await until(lambda: a.status()["failing"])
@@ -246,6 +254,7 @@ def test_changed_files_are_taken_up(
             sites.put("A", authority.issue("A", days=3))
             await until(lambda: not a.status()["failing"])
             assert await asyncio.to_thread(shown, sites) != first
+            assert 2 < (end() - time.time()) / 86_400 < 3
             (warning,) = [w for w in a.status()["warnings"] if w["code"] == "certificate-ends"]
             assert "no restart is needed" in warning["text"]
 
@@ -347,6 +356,9 @@ def test_a_node_with_tls_calls_no_plain_address(tmp_path: Path, authority: Autho
             link = sites.nodes["A"].base.links["B"]
             await until(lambda: "no https address" in link.reason)
             assert "tls-mode" in link.reason
+            api, said = NodeApi(sites.url("A"), ca_file=authority.ca_file), sites.url("B", "http")
+            with closing(api), pytest.raises(InvalidRequestError, match="no https address"):
+                await asyncio.to_thread(api.send, "PATCH", "/v1/peers/B", {"url": said})
             back = sites.nodes["B"].base.links["A"]
             await until(lambda: "only https" in back.reason)
 

@@ -74,10 +74,18 @@ class NodeApi(Http):
             change something; without either, the token that a node of this user on this machine
             noted.
         timeout_s: Seconds to wait for one answer.
+        ca_file: As of `Http`.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 10.0) -> None:
-        super().__init__(url, token=token or client_token(), timeout_s=timeout_s)
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 10.0,
+        ca_file: Path | None = None,
+    ) -> None:
+        super().__init__(url, token=token or client_token(), timeout_s=timeout_s, ca_file=ca_file)
         self._admin_token = token or admin_token() or self.token
 
     def send(self, method: str, path: str, value: Any) -> Any:

@@ -130,6 +130,14 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"sparktxlog_{name}", text, labels, registry=self.registry)
 
+    def show_end_of_certificate(self, ends_at: Callable[[], float]) -> None:
+        """Show when the certificate of a node with TLS ends; others have no such metric."""
+        Gauge(
+            "sparktxlog_certificate_ends_at",
+            "When this node's certificate ends, seconds since 1970.",
+            registry=self.registry,
+        ).set_function(ends_at)
+
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""
         return generate_latest(self.registry)

@@ -124,6 +124,8 @@ class Node:
         )
         self.status, self.prepared = shown.show, shown.prepared
         base.metrics.registry.register(StatusMetrics(self.status))
+        if (certificate := base.certificate) is not None:
+            base.metrics.show_end_of_certificate(lambda: certificate.contexts.expires_at)
 
         # Routes call the owners directly.
         self.reach, self.reach_for_submit = self._submits.reach, self._submits.reach_for_submit

@@ -57,7 +57,7 @@ class MemberRoutes(RouteHandlers):
     async def add_peer(self, timeout: float, body: AddPeer) -> EpochView:
         seat = Seat(
             node_id=_node_id(body.id),
-            url=_urls(body.url),
+            url=self._urls(body.url),
             weight=_weight(body.weight),
             witness=body.witness,
         )
@@ -71,7 +71,7 @@ class MemberRoutes(RouteHandlers):
         return await self._change(lambda roster: _take_out(roster, id_)[1], timeout)
 
     async def change_peer(self, id_: str, timeout: float, body: ChangePeer) -> EpochView:
-        url = None if body.url is None else _urls(body.url)
+        url = None if body.url is None else self._urls(body.url)
         weight = None if body.weight is None else _weight(body.weight)
 
         def edit(roster: Roster) -> Roster:
@@ -86,7 +86,7 @@ class MemberRoutes(RouteHandlers):
         return await self._change(edit, timeout)
 
     async def replace_peer(self, id_: str, timeout: float, body: ReplacePeer) -> EpochView:
-        new, url = _node_id(body.id), _urls(body.url)
+        new, url = _node_id(body.id), self._urls(body.url)
         weight = None if body.weight is None else _weight(body.weight)
         if new == id_:
             raise LocalProtocolError(
@@ -148,6 +148,25 @@ class MemberRoutes(RouteHandlers):
             body.confirm, timeout, though_linked=body.though_linked
         )
 
+    def _urls(self, text: str) -> str:
+        """Return the addresses of a node, checked; one at least that this node may call."""
+        try:
+            urls = read_urls(text)
+        except ValueError as error:
+            raise InvalidNameError(f"url {text[:200]!r}: {error}", value=text[:200]) from error
+        certificate = self._node.base.certificate
+        only_tls = certificate is not None and certificate.only_tls
+        if only_tls and not any(url.startswith("https:") for url in urls.split(",")):
+            raise InvalidRequestError(
+                f"url {urls[:200]!r} has no https address, and this node speaks with peers by TLS "
+                "only",
+                hint="Name an https address; while a cluster changes over, nodes have tls-mode = "
+                "allow-plain (docs/encryption.md).",
+                field="url",
+                value=urls[:200],
+            )
+        return urls
+
     async def _change(self, edit: Callable[[Roster], Roster], timeout: float) -> EpochView:
         return await self._node.epochs.change(edit, timeout)
 
@@ -194,13 +213,6 @@ def _check_free(roster: Roster, seat: Seat) -> None:
 def _node_id(text: str) -> NodeId:
     check_new_name(text)
     return check_node_id(text)
-
-
-def _urls(text: str) -> str:
-    try:
-        return read_urls(text)
-    except ValueError as error:
-        raise InvalidNameError(f"url {text[:200]!r}: {error}", value=text[:200]) from error
 
 
 def _weight(value: int) -> int:
