@@ -107,6 +107,27 @@ async def _repeats_are_told_by_the_versions(found: Joined) -> None:
     assert told(await found.b.caller.commit(body)) == LOST
 
 
+def test_a_site_gets_commit_files_that_delta_cleaned_up_at_all_others(
+    tmp_path: Path, fetched: list[str]
+) -> None:
+    def prepare(before: Path, now: Path) -> None:
+        for site in "AC":
+            there = tmp_path / site / now.relative_to(tmp_path / "B")
+            for version in (0, 1):
+                (there / commit_file_name(version)).unlink()
+
+    async def main() -> None:
+        async with began_with_a_snapshot(tmp_path, prepare) as found:
+            await found.b.placed(3)
+            states = found.b.caller.node.catalog.overview.lines
+            await until(lambda: [one["state"] for one in states()] == ["in-sync"], 30)
+            assert commit_file_name(0) in fetched and len(fetched) == 8
+            assert await found.b.caller.version() == 3
+            assert found.b.table.published(1).exists() and not found.a.table.published(1).exists()
+
+    asyncio.run(main())
+
+
 def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> None:
     """Half of a table is here, one file is damaged, and one version is of an abandoned history.
 

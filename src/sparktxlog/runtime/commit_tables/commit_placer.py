@@ -82,6 +82,8 @@ class CommitPlacer:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         #: UUID → why the last attempt failed.
+        #: UUID → up to which version the commit files are kept, since the start.
+        self._kept_to: dict[str, int] = {}
         self._failed: dict[str, TxLogError] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         #: UUID → the newest version that is placed, of all tables.
@@ -179,6 +181,8 @@ class CommitPlacer:
                 # bytes are durable: they are those of the payload store.  If somebody else wrote
                 # the same bytes first, then those.
                 await self._base.run_on_files(self._places.sync, paths)
+                newest = {uuid: one.state.version for uuid, one in taken.items()}
+                await self._base.run_on_files(self._keep, newest)
             except TxLogError as error:
                 for uuid, one in taken.items():
                     self._fail(uuid, error)
@@ -192,6 +196,14 @@ class CommitPlacer:
                 ]
             )
             await asyncio.sleep(_SETTLE_S)
+
+    def _keep(self, newest: dict[str, int]) -> None:
+        """Keep the commit files of tables for sites that come later; blocks."""
+        for uuid, version in newest.items():
+            first = self._kept_to.get(uuid)
+            versions = None if first is None else range(first + 1, version + 1)
+            self._places.keep_commits(uuid, versions)
+            self._kept_to[uuid] = version
 
     def _note(self, uuid: str, state: DeltaTableState, unsynced: set[Path]) -> None:
         """Show a version, whose files are to be settled."""

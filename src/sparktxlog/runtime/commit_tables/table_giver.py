@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from sparktxlog.errors import DonorYieldsError, NotFoundError
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
@@ -77,7 +78,11 @@ class TableGiver:
                 f"version {version} of commit table {uuid} names no such file", uuid=uuid
             )
         path = Path(self._places.store.path(f"{uuid}/{wanted.path}"))
-        if await asyncio.to_thread(_size_of, path) != wanted.size_bytes:
+        size = await asyncio.to_thread(_size_of, path)
+        if size < 0 and wanted.path == commit_file_name(version):
+            path = self._places.kept_commit(uuid, version)  # Delta cleaned up the log
+            size = await asyncio.to_thread(_size_of, path)
+        if size != wanted.size_bytes:
             raise NotFoundError(
                 f"file {wanted.path!r} of commit table {uuid} is gone or damaged at this site",
                 path=wanted.path,

@@ -41,6 +41,9 @@ _log = structlog.get_logger("sparktxlog.tables")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where tables of an abandoned history are, below the root.
 SET_ASIDE = ".set-aside"
+#: Where commit files have a second name, below the root: Delta cleans up those before a checkpoint,
+#: and a site that comes later needs them.
+KEPT_COMMITS = ".commits"
 #: Where transactions of Spark have their plain twins, below the root: a job that is killed leaves
 #: one there, which only has further names of the table's files, and what the job wrote.
 TRANSACTION_TWINS = ".transactions"
@@ -61,7 +64,7 @@ def set_tables_aside(root: Path, name: str) -> None:
         return
     aside = root / SET_ASIDE / name
     for directory in sorted(root.iterdir()):
-        if _UUID.fullmatch(directory.name):
+        if _UUID.fullmatch(directory.name) or directory.name == KEPT_COMMITS:
             aside.mkdir(parents=True, exist_ok=True)
             directory.rename(free_name(aside / directory.name))
     if aside.is_dir():
@@ -286,6 +289,33 @@ class TablePlaces:
         """Return the published versions, ascending."""
         found = (path.stem for path in (self._root / uuid / _LOG).glob("*.json"))
         return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal())
+
+    def kept_commit(self, uuid: str, version: int) -> Path:
+        """Return the second name of a commit file; who uses it compares its digest."""
+        return self._root / KEPT_COMMITS / uuid / self._version(uuid, version).name
+
+    def keep_commits(self, uuid: str, versions: Iterable[int] | None) -> None:
+        """Give published commit files a second name, unless they have one.
+
+        A power loss may take it away again, while Delta is far from cleaning up the first one.
+
+        Args:
+            versions: None = all that lack one.
+
+        Raises:
+            DiskFullError, StorageError: Some may lack it; try again.
+        """
+        kept = self._root / KEPT_COMMITS / uuid
+        with storing(kept):
+            kept.mkdir(parents=True, exist_ok=True)
+            if versions is None:
+                names = {path.stem for path in kept.iterdir()}
+                versions = (v for v in self.versions(uuid) if f"{v:020}" not in names)
+            for version in versions:
+                path = self.kept_commit(uuid, version)
+                with suppress(FileNotFoundError):  # Delta was faster
+                    if not path.exists():
+                        link_or_copy(self._version(uuid, version), path)
 
     def publish(self, uuid: str, version: int, source: str) -> set[Path]:
         """Publish a version, unless it is; return what has to be synced, as `place`.

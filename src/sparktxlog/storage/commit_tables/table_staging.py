@@ -88,6 +88,8 @@ class TableStaging:
         for version, file in commits:
             if not _agrees(self._places.path(uuid, file.path), file):
                 self._places.set_aside(uuid, file.path)
+                with storing(self._root):
+                    self._places.kept_commit(uuid, version).unlink(missing_ok=True)
             waiting = str(self.commit_file(uuid, file))
             unsynced |= self._places.publish(uuid, version, waiting)
         self._places.sync(unsynced)

@@ -27,7 +27,7 @@ from sparktxlog.codec.delta_catalog.commit_contents import files_of_removed, rea
 from sparktxlog.errors import StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint
-from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
+from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
 from sparktxlog.storage.durability import storing, sync_directory
 from sparktxlog.storage.payloads.local_store import INCOMING
 
@@ -193,6 +193,7 @@ def remove_directory(directory: Path) -> None:
     """
     with storing(directory):
         shutil.rmtree(directory)
+        shutil.rmtree(directory.parent / KEPT_COMMITS / directory.name, ignore_errors=True)
         (directory.parent / _UNUSED / directory.name).unlink(missing_ok=True)
         sync_directory(directory.parent)
 
