@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -108,7 +109,8 @@ class Http:
         self.timeout_s = timeout_s
         #: Token of every request that does not name another one.
         self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
-        self.ca_file = None if ca_file is None else os.fspath(ca_file)
+        #: Absolute: processes of Spark may have other working directories.
+        self.ca_file = None if ca_file is None else str(Path(ca_file).absolute())
         self._idle: deque[http.client.HTTPConnection] = deque(maxlen=kept)
         self._lock = threading.Lock()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from sparktxlog.api.datasource import register
+from sparktxlog.api.staged_append import nodes_of
 
 
 class _Session:
@@ -34,3 +36,12 @@ def test_who_connects_again_registers_nothing_again() -> None:
     other: Any = _Session()
     register(other, url="http://b:7070", token="secret")
     assert len(other.registered) == 1
+
+
+def test_the_authority_of_connect_reaches_every_reader_and_writer() -> None:
+    session: Any = _Session()
+    register(session, url="https://a:7070,https://b:7070", ca_file="/etc/ca.crt")
+    (kind,) = session.registered
+    for options, ca_file in (({}, "/etc/ca.crt"), ({"cafile": "/other.crt"}, "/other.crt")):
+        with closing(nodes_of(kind(options).options)) as nodes:
+            assert [link.ca_file for link in nodes._links] == [ca_file] * 2
