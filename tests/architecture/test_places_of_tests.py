@@ -43,7 +43,6 @@ ELSEWHERE = {
     "protocol/words/versions.py": "unit/codec/test_golden.py",
     "protocol/words/view.py": "unit/protocol/epoch/test_changes.py",
     "storage/commit_tables/table_checkpoints.py": "unit/storage/commit_tables/test_plain_twin.py",
-    "storage/commit_tables/table_places.py": _CATALOG,
     "storage/durability.py": "unit/storage/journal/test_journal.py",
     "storage/journal/epoch_changes.py": "contract/test_journal_epochs.py",
     "storage/journal/journal_reader.py": _JOURNAL,

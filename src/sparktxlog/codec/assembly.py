@@ -27,6 +27,7 @@ from sparktxlog.model.operation import (
     InlineSection,
     OperationKind,
     RunManifest,
+    StagedFile,
 )
 from sparktxlog.model.signature import TableSignature
 
@@ -71,21 +72,9 @@ def assemble_run(
     if not transactions:
         raise LocalProtocolError("a run needs at least one transaction")
     session = transactions[0].session
-    groups: dict[tuple[str, OperationKind, int], _Group] = {}
-    blocks: list[Block] = []
-    for tx, transaction in enumerate(transactions):
-        if transaction.session != session:
-            raise LocalProtocolError("all transactions of a run must belong to one session")
-        for op, operation in enumerate(transaction.operations):
-            if operation.rows is None:
-                blocks.append(_single_block(operation, tx, op))
-                continue
-            key = (operation.table, operation.kind, operation.schema_version)
-            group = groups.setdefault(key, _Group())
-            group.parts.append(operation.rows)
-            group.txs.append(tx)
-            group.ops.append(op)
-            group.claims.append(operation.claim)
+    if any(transaction.session != session for transaction in transactions):
+        raise LocalProtocolError("all transactions of a run must belong to one session")
+    blocks, groups = _grouped(transactions)
     sections: list[bytes] = []
     for (table, kind, schema_version), group in groups.items():
         section = write_section(_merge(group), compression)
@@ -101,6 +90,8 @@ def assemble_run(
             )
         )
         sections.append(section)
+    staged, carried, contents = _commit_files(transactions)
+    sections += contents
     manifest = RunManifest(
         n=len(transactions),
         ids=b"".join(transaction.transaction_id for transaction in transactions),
@@ -114,9 +105,41 @@ def assemble_run(
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
         commits=tuple((tx, one) for tx, each in enumerate(transactions) for one in each.commits),
-        commit_files=tuple(file for one in transactions for file in one.commit_files),
+        commit_files=staged,
+        carried_files=carried,
     )
     return manifest, encode_payload(manifest, sections)
+
+
+def _grouped(
+    transactions: Sequence[PreparedTransaction],
+) -> tuple[list[Block], dict[tuple[str, OperationKind, int], _Group]]:
+    """Return a block for each operation without inline rows, and the inline rows of the others."""
+    groups: dict[tuple[str, OperationKind, int], _Group] = {}
+    blocks: list[Block] = []
+    for tx, transaction in enumerate(transactions):
+        for op, operation in enumerate(transaction.operations):
+            if operation.rows is None:
+                blocks.append(_single_block(operation, tx, op))
+                continue
+            key = (operation.table, operation.kind, operation.schema_version)
+            group = groups.setdefault(key, _Group())
+            group.parts.append(operation.rows)
+            group.txs.append(tx)
+            group.ops.append(op)
+            group.claims.append(operation.claim)
+    return blocks, groups
+
+
+def _commit_files(
+    transactions: Sequence[PreparedTransaction],
+) -> tuple[tuple[StagedFile, ...], tuple[StagedFile, ...], list[bytes]]:
+    """Return the files of commits that are staged, those that the run carries, and their bytes."""
+    contents = {path: one for each in transactions for path, one in each.contents.items()}
+    files = [file for each in transactions for file in each.commit_files]
+    carried = tuple(file for file in files if file.path in contents)
+    staged = tuple(file for file in files if file.path not in contents)
+    return staged, carried, [contents[file.path] for file in carried]
 
 
 def assemble_rows(

@@ -6,10 +6,25 @@ The id of a commit is the UUID in the name of its staged file, so to ask again i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.operation import StagedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuredFiles:
+    """Files of a commit that nobody can change any more."""
+
+    files: tuple[StagedFile, ...] = ()
+    #: Path → bytes, if they are small; the payload store has large ones.
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+
+
+NO_FILES = SecuredFiles()
 
 
 def creating(
@@ -19,7 +34,7 @@ def creating(
     timestamp: int,
     version: int = 0,
     *,
-    files: tuple[StagedFile, ...] = (),
+    files: SecuredFiles = NO_FILES,
 ) -> PreparedTransaction:
     """Return the transaction that creates a commit table.
 
@@ -28,7 +43,7 @@ def creating(
         name: `schema.table`; no table has it now, case ignored.
         timestamp: In-commit timestamp of its first version, milliseconds since 1970 UTC.
         version: Its first version.
-        files: See `RunManifest.commit_files`.
+        files: The commit file, and all that it adds.
 
     Raises:
         InvalidRequestError, InvalidNameError: A value cannot be (definite).
@@ -47,7 +62,7 @@ def committing(
     version: int,
     timestamp: int,
     *,
-    files: tuple[StagedFile, ...] = (),
+    files: SecuredFiles = NO_FILES,
 ) -> PreparedTransaction:
     """Return the transaction that commits a version of a commit table.
 
@@ -56,7 +71,7 @@ def committing(
         uuid: Of the table, in any usual form.
         version: The one after that which its writer has read.
         timestamp: Its in-commit timestamp, milliseconds since 1970 UTC.
-        files: See `RunManifest.commit_files`.
+        files: The commit file, and all that it adds.
 
     Raises:
         InvalidRequestError: A value cannot be (definite).
@@ -100,11 +115,12 @@ def as_uuid(text: str) -> str:
 
 
 def _transaction(
-    transaction_id: bytes, commit: CommitOperation, files: tuple[StagedFile, ...] = ()
+    transaction_id: bytes, commit: CommitOperation, files: SecuredFiles = NO_FILES
 ) -> PreparedTransaction:
     return PreparedTransaction(
         transaction_id=transaction_id,
         operations=(),
         commits=(commit.checked(),),
-        commit_files=files,
+        commit_files=files.files,
+        contents=files.contents,
     )

@@ -1,10 +1,11 @@
-"""Payload container of a run: manifest and inline Arrow sections, one byte string.
+"""Payload container of a run: manifest, inline Arrow sections and small files, one byte string.
 
     8 bytes   magic "TXLOG\\0\\0\\1"
     4 bytes   length of the manifest, little endian
     4 bytes   number of sections
     8 bytes   length, for each section
-    …         manifest (msgpack of RunManifest), then the sections (Arrow IPC streams)
+    …         manifest (msgpack of RunManifest), then the sections (Arrow IPC streams, then files
+              of commits)
 
 The run's digest is the SHA-256 of the manifest; the manifest holds the SHA-256 of each section
 and staged file, so one digest covers the run and the manifest can be read without its rows.
@@ -40,7 +41,10 @@ _encode = msgspec.msgpack.Encoder().encode
 #: What a plain manifest, a block without a change of its table, and a change of columns say: the
 #: bytes are the same in every release.  A table that is created has no names of its own in files,
 #: and its place in the order says with which schema version it begins.
-_LATER_FIELDS = ("conditions", "copies", "participants", "marks", "commits", "commit_files")
+_LATER_FIELDS = (
+    *("conditions", "copies", "participants", "marks", "commits", "commit_files"),
+    "carried_files",
+)
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _CHANGE = fields(TableChange)
@@ -120,7 +124,7 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
     if manifest.participants or manifest.marks:
         _check_prepared(manifest)
-    if manifest.commits or manifest.commit_files:
+    if manifest.commits or manifest.commit_files or manifest.carried_files:
         _check_commits(manifest)
     return manifest
 
@@ -163,7 +167,7 @@ def _check_commits(manifest: RunManifest) -> None:
     created = [(index, one.name.lower()) for index, one in manifest.commits if one.name]
     whole = whole and len(uuids) == len(indices) and len(set(created)) == len(created)
     busy = bool(manifest.participants or set(indices) & {index for index, _ in manifest.marks})
-    if manifest.commit_files:
+    if manifest.commit_files or manifest.carried_files:
         everyone = set(indices) == set(range(manifest.n))
         whole = whole and everyone and _are_files_of_commits(manifest)
     if not whole or busy or any(commit.problem for _, commit in manifest.commits):
@@ -174,9 +178,12 @@ def _check_commits(manifest: RunManifest) -> None:
 
 def _are_files_of_commits(manifest: RunManifest) -> bool:
     """Return whether each file is of a commit of the run, and no table has two of these."""
+    carried = {file.path for file in manifest.carried_files}
     try:
         files = manifest.files_by_commit()
     except InvalidNameError:
+        return False
+    if any(len({file.path in carried for file in own}) > 1 for own in files.values()):
         return False
     with_files, found = {transaction_id for transaction_id, _ in files}, 0
     for index, commit in manifest.commits:
@@ -187,7 +194,7 @@ def _are_files_of_commits(manifest: RunManifest) -> bool:
                 return False
             found += len(own)
     uuids = {commit.uuid for _, commit in manifest.commits}
-    return len(uuids) == len(manifest.commits) and found == len(manifest.commit_files)
+    return len(uuids) == len(manifest.commits) and found == sum(map(len, files.values()))
 
 
 def _are_files_of(
@@ -206,6 +213,19 @@ def _is_no_path(path: str) -> bool:
         return check_relative_path(path) != path
     except InvalidNameError:
         return True
+
+
+def carried_contents(payload: bytes | memoryview, manifest: RunManifest) -> dict[str, bytes]:
+    """Return the bytes of the files that a container carries, by path; they are not compared.
+
+    Raises:
+        ManifestMismatchError: It has fewer sections (definite).
+    """
+    sections, count = split_payload(payload)[1], len(manifest.carried_files)
+    if len(sections) < count:
+        raise ManifestMismatchError("the payload container lacks files of commits", files=count)
+    found = zip(manifest.carried_files, sections[len(sections) - count :], strict=True)
+    return {file.path: bytes(content) for file, content in found}
 
 
 def digest_of(payload: bytes | memoryview) -> bytes:
@@ -233,6 +253,13 @@ def verify_payload(payload: bytes | memoryview, digest: bytes) -> RunManifest:
             raise ManifestMismatchError(
                 f"inline rows of table {block.table!r} differ from their digest",
                 table=block.table,
+            )
+    contents = carried_contents(payload, manifest) if manifest.carried_files else {}
+    for file in manifest.carried_files:
+        content = contents[file.path]
+        if len(content) != file.size_bytes or hashlib.sha256(content).hexdigest() != file.digest:
+            raise ManifestMismatchError(
+                f"file {file.path!r} in the container differs from its manifest", path=file.path
             )
     return manifest
 

@@ -98,7 +98,7 @@ def validate_run(
     written_here = manifest.voided or any(
         (manifest.copies, manifest.participants, manifest.marks, manifest.commits)
     )
-    written_here = written_here or bool(manifest.commit_files)
+    written_here = written_here or bool(manifest.commit_files or manifest.carried_files)
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:
         raise InvalidRequestError(
             f"expected a run of version 1 with 1 to {MAX_OPERATIONS} blocks",

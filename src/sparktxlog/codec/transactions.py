@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -95,6 +95,8 @@ class PreparedTransaction:
     commits: tuple[CommitOperation, ...] = ()
     #: See `RunManifest.commit_files`.
     commit_files: tuple[StagedFile, ...] = ()
+    #: Path → the bytes of those files that its run carries.
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def carried(self) -> int:

@@ -250,7 +250,7 @@ class NodeConfig:
         "Longest pause between rounds without work, seconds."
     )
     inline_limit: int = Setting(counted(0, 4 << 20), 65_536)(
-        "Most bytes of rows of one transaction that are sent with its manifest."
+        "Most bytes of rows, or of files of a commit, that are sent with their transaction."
     )
     run_limit_transactions: int = Setting(counted(1, LONGEST_RUN), LONGEST_RUN)(
         "Most transactions in one run."

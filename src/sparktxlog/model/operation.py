@@ -170,6 +170,9 @@ class RunManifest:
     #: of each commit, and all that it adds to its table, as
     #: `<transaction id>/<table's UUID>/<path below the table>` (P36).
     commit_files: tuple[StagedFile, ...] = ()
+    #: The same of commits whose files are small: the last sections of the container have their
+    #: bytes, in this order.  A commit has all its files here, or there.
+    carried_files: tuple[StagedFile, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -188,7 +191,7 @@ class RunManifest:
     def files_by_commit(self) -> dict[tuple[bytes, str], tuple[StagedFile, ...]]:
         """Return the files of each commit that has some, by transaction id and table's UUID."""
         found: dict[tuple[str, str], list[StagedFile]] = {}
-        for file in self.commit_files:
+        for file in (*self.commit_files, *self.carried_files):
             transaction_id, uuid, *_ = (*file.path.split("/", 2), "")
             found.setdefault((transaction_id, uuid), []).append(file)
         return {

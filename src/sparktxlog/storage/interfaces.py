@@ -187,8 +187,10 @@ class OrderedCommit:
     timestamp: int
     position: int
     transaction_id: bytes
-    #: See `RunManifest.commit_files`; none = this site never had them: the log began later here.
+    #: Its commit file, and what it adds; none = this site never had them: the log began later here.
     files: tuple[StagedFile, ...] = ()
+    #: They came in the run's container, and the journal has them until the version is placed.
+    is_carried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

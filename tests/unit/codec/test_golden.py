@@ -7,6 +7,7 @@ anew, as long as no release speaks it; those of a released one stay as they are.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from dataclasses import replace
@@ -18,7 +19,13 @@ import pytest
 from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.payload import encode_payload, read_manifest
+from sparktxlog.codec.payload import (
+    carried_contents,
+    digest_of,
+    encode_payload,
+    read_manifest,
+    verify_payload,
+)
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
@@ -204,6 +211,10 @@ _SEVERAL = replace(
 )
 
 
+#: The same as `_FILES`, with files that its container carries.
+_CARRIED = replace(_FILES, commit_files=(), carried_files=_FILES.commit_files)
+
+
 def _renamed(path: str, at: int = 0) -> dict[str, Any]:
     files = list(_FILES.commit_files)
     files[at] = replace(files[at], path=path)
@@ -219,7 +230,30 @@ def test_files_of_a_commit_are_staged_files() -> None:
     }
 
 
-@pytest.mark.parametrize("manifest", [_PREPARED, _MARKS, _COMMITS, _FILES, _SHARED, _SEVERAL])
+def test_files_that_a_container_carries_are_not_staged() -> None:
+    assert _CARRIED.staged_bytes == 0 and _CARRIED.staged_files == []
+    assert _CARRIED.files_by_commit() == _FILES.files_by_commit()
+
+
+def test_files_that_a_container_carries_are_compared_with_its_manifest() -> None:
+    contents = [b"some rows", b"{commit}"]
+    files = tuple(
+        replace(file, size_bytes=len(content), digest=hashlib.sha256(content).hexdigest())
+        for file, content in zip(_CARRIED.carried_files, contents, strict=True)
+    )
+    manifest = replace(_CARRIED, carried_files=files)
+    whole = encode_payload(manifest, contents)
+    assert verify_payload(whole, digest_of(whole)) == manifest
+    found = carried_contents(whole, manifest)
+    assert found == dict(zip((file.path for file in files), contents, strict=True))
+    for other in ([b"some rowz", b"{commit}"], [b"some rows"], [b"some rows", b"{commit} "]):
+        with pytest.raises(ManifestMismatchError):
+            verify_payload(encode_payload(manifest, other), digest_of(whole))
+
+
+@pytest.mark.parametrize(
+    "manifest", [_PREPARED, _MARKS, _COMMITS, _FILES, _SHARED, _SEVERAL, _CARRIED]
+)
 def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
     manifest: RunManifest,
 ) -> None:
@@ -272,6 +306,12 @@ def test_prepared_transactions_marks_and_commits_are_read_as_they_were_written(
         (_FILES, {"ids": b"x" * 16}),
         (_FILES, {"commit_files": _FILES.commit_files[:1]}),
         (_FILES, {"commit_files": (*_FILES.commit_files, _FILES.commit_files[0])}),
+        (_CARRIED, {"carried_files": _FILES.commit_files[:1]}),
+        (_CARRIED, {"commits": ()}),
+        (
+            _CARRIED,
+            {"commit_files": _FILES.commit_files[:1], "carried_files": _FILES.commit_files[1:]},
+        ),
         (_FILES, _renamed(f"{uuid.UUID(int=0)}/{uuid.UUID(int=1)}/x")),
         (_FILES, _renamed(_PREFIX + "../x")),
         (_FILES, _renamed(_PREFIX + f"_delta_log/{2:020}.json")),

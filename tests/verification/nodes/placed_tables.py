@@ -92,7 +92,7 @@ class PlacedTables:
             prefix = commit_file_prefix(identity, commit.uuid)
             files = {
                 file.path.removeprefix(prefix): file.digest
-                for file in run.commit_files
+                for file in (*run.commit_files, *run.carried_files)
                 if file.path.startswith(prefix)
             }
             if commit.kind is CommitKind.RENAME:
@@ -103,7 +103,8 @@ class PlacedTables:
                 self._fail(f"{commit} is not what its writer staged")
             if len(history.versions) != commit.version + 1:
                 self._fail(f"{commit} follows version {len(history.versions) - 2}")
-            self._check_quorum(node, entry, commit.uuid, history.versions[-1])
+            if run.commit_files:  # else they are durable where the run is
+                self._check_quorum(node, entry, commit.uuid, history.versions[-1])
 
     def _check_quorum(
         self, node: SimulatedNode, entry: QueueEntry, uuid: str, version: _Version

@@ -52,9 +52,11 @@ class _Single:
     #: How many copies its run needs; 0 = a plain one (P34).
     copies: int
     alone: bool
-    #: Commit tables that it brings files of.  Such a run waits until peers have the files, so it
-    #: takes in nothing else; of each table one version, because the journal keeps one for a run.
+    #: Commit tables that it brings files of: of each table one version, because the journal keeps
+    #: one for a run.
     tables: frozenset[str]
+    #: Some of these files travel by themselves: the run waits until peers have them.
+    has_staged: bool
     opened: asyncio.Future[tuple[Submission, int]]
 
 
@@ -207,6 +209,7 @@ class Cycle:
             or bool(transaction.participants)
             or any(o.files for o in operations),
             tables=frozenset(one.uuid for one in transaction.commits if files),
+            has_staged=len(files) > len(transaction.contents),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)
@@ -317,8 +320,7 @@ class Cycle:
                 following = self._singles[0]
                 if following.alone:
                     break
-                kinds = (following.copies, bool(following.tables))
-                if kinds != (group[0].copies, bool(tables)) or tables & following.tables:
+                if _kind(following) != _kind(group[0]) or tables & following.tables:
                     passed_over.append(self._singles.popleft())
                     continue
                 size += following.size_bytes
@@ -356,6 +358,11 @@ class Cycle:
             del self._waiting[single.transaction.transaction_id]
             if not single.opened.done():
                 single.opened.set_exception(error)
+
+
+def _kind(single: _Single) -> tuple[int, bool, bool]:
+    """Return what is equal of all transactions of a run."""
+    return single.copies, bool(single.tables), single.has_staged
 
 
 def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:

@@ -8,17 +8,23 @@ finds every version that it is told of, and who lost finds who won.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid as uuids
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
-from sparktxlog.codec.commit_requests import committing, creating, dropping, renaming
+from sparktxlog.codec.commit_requests import (
+    SecuredFiles,
+    committing,
+    creating,
+    dropping,
+    renaming,
+)
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
@@ -257,7 +263,7 @@ class CommitCatalog:
 
     def _check_first(
         self, uuid: str, request: CreateTableRequest, transaction_id: bytes
-    ) -> tuple[int, tuple[StagedFile, ...]]:
+    ) -> tuple[int, SecuredFiles]:
         """Return the in-commit timestamp of version 0, and its files; runs in a thread."""
         raw = self._places.first(uuid)
         content = read_commit_file(raw)
@@ -268,12 +274,12 @@ class CommitCatalog:
 
     def _taken_in(
         self, uuid: str, version: int, transaction_id: bytes, raw: bytes, content: CommitContent
-    ) -> tuple[StagedFile, ...]:
-        """Take the files of a commit into the payload store; what is ordered is what is there.
+    ) -> SecuredFiles:
+        """Take the files of a commit; what is ordered is what was taken.
 
-        Large ones are linked: the run is stamped once others have them (P1a).  Small ones travel
-        after the stamp, so they are copied: what somebody writes into the table's directory must
-        not stop the log.
+        Large ones are linked into the payload store: the run is stamped once others have them
+        (P1a).  Small ones are read: the run carries them, and becomes durable with them.  So what
+        somebody writes into the table's directory does not stop the log.
 
         Raises:
             StagedCommitError: One is missing or has another size (definite).
@@ -286,17 +292,26 @@ class CommitCatalog:
             if file.is_new
         }
         size = len(raw) + sum(path.stat().st_size for path in paths.values())
-        is_small = size <= self._base.config.inline_limit
-        sources: dict[str, Path | bytes] = {
-            name: path.read_bytes() if is_small else path for name, path in paths.items()
-        }
-        # A power loss must leave no torn file in the place that the log's will have: its writer
-        # made the commit file of version 0 there; the node makes the later ones.
-        in_place = [*paths.values()] if is_small else []
-        if version == 0:
-            in_place.append(self._places.path(uuid, commit_file_name(version)))
-        self._places.sync(in_place)
-        return self._base.payloads.take_in(sources | {prefix + commit_file_name(version): raw})
+        commit_file = prefix + commit_file_name(version)
+        if size > self._base.config.inline_limit:
+            if version == 0:
+                # A power loss must leave no torn file in the place that the log's will have: its
+                # writer made that of version 0 there; the node makes the later ones.
+                self._places.sync([self._places.path(uuid, commit_file_name(version))])
+            return SecuredFiles(files=self._base.payloads.take_in({**paths, commit_file: raw}))
+        contents = {name: path.read_bytes() for name, path in paths.items()} | {commit_file: raw}
+        return SecuredFiles(
+            files=tuple(
+                StagedFile(
+                    path=name,
+                    size_bytes=len(found),
+                    rows=0,
+                    digest=hashlib.sha256(found).hexdigest(),
+                )
+                for name, found in contents.items()
+            ),
+            contents=contents,
+        )
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -396,7 +411,7 @@ class CommitCatalog:
         proposed: ProposedCommit,
         transaction_id: bytes,
         update: Update | None = None,
-    ) -> tuple[StagedFile, ...]:
+    ) -> SecuredFiles:
         """Check a staged commit and all that it adds; return its files.
 
         Args:
@@ -416,7 +431,7 @@ class CommitCatalog:
         update: Update | None,
         proposed: ProposedCommit,
         transaction_id: bytes,
-    ) -> tuple[StagedFile, ...]:
+    ) -> SecuredFiles:
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
         content = read_commit_file(raw)
         if content.timestamp != proposed.timestamp:

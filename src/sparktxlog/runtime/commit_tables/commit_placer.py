@@ -177,9 +177,8 @@ class CommitPlacer:
             taken, self._unsettled = self._unsettled, {}
             paths = set[Path]().union(*(one.paths for one in taken.values()))
             try:
-                # The names in the tables' directories, each directory once for all versions.  The
-                # bytes are durable: they are those of the payload store.  If somebody else wrote
-                # the same bytes first, then those.
+                # The names in the tables' directories, each directory once for all versions.  And
+                # the bytes, but for those of the payload store, which are durable.
                 await self._base.run_on_files(self._places.sync, paths)
                 newest = {uuid: one.state.version for uuid, one in taken.items()}
                 await self._base.run_on_files(self._keep, newest)
@@ -266,6 +265,15 @@ class CommitPlacer:
             state = await self._base.run_blocking(self._kept, uuid)
             if state is None:
                 self.versions.pop(uuid, None)
+        found: DeltaTableState | None
+        found, unsynced, beside = await self._base.run_on_files(self._place_carried, uuid, state)
+        if found is not None and found is not state:
+            state = found
+            self._note(uuid, state, unsynced)
+            if not beside:
+                self._whole_up_to[uuid] = max(state.version, self._whole_up_to.get(uuid, -1))
+            if state.version >= version > 0:
+                return state
         after = -1 if state is None else state.version
         commits = await self._base.run_blocking(journal.read_ordered_commits, uuid, after)
         known = {commit.version: commit for commit in commits}
@@ -274,7 +282,8 @@ class CommitPlacer:
             following = 0 if state is None else state.version + 1
             commit = known.get(following)
             if commit is not None and commit.files:
-                await self._whole(commit)
+                if not commit.is_carried:
+                    await self._whole(commit)
                 step = await self._base.run_on_files(self._place, commit, state)
             else:
                 later = (v for v, one in known.items() if one.files and v > following)
@@ -285,6 +294,30 @@ class CommitPlacer:
         self._states[uuid] = state
         self.versions[uuid] = state.version
         return state
+
+    def _place_carried(
+        self, uuid: str, state: DeltaTableState | None
+    ) -> tuple[DeltaTableState | None, set[Path], bool]:
+        """Place the next versions, as long as their runs carried all files; blocks.
+
+        All that is needed is in the journal, so one thread does it all.
+
+        Returns:
+            The state then, what is to be synced, and whether the versions' transactions did
+            something to other tables that is not noted as placed.
+        """
+        unsynced, journal = set[Path](), self._base.journal
+        after = -1 if state is None else state.version
+        for commit in journal.read_ordered_commits(uuid, after):
+            following = 0 if state is None else state.version + 1
+            if not (commit.is_carried and commit.files and commit.version == following):
+                break
+            state, more = self._place(commit, state)
+            unsynced |= more
+        if state is None or state.version == after:
+            return state, unsynced, False
+        whole = min(after, self._whole_up_to.get(uuid, -1))
+        return state, unsynced, bool(journal.read_unplaced_beside(uuid, whole, state.version))
 
     def _kept(self, uuid: str) -> DeltaTableState | None:
         """Return what the journal says is placed, None = nothing, or it is gone; blocks."""
@@ -312,17 +345,21 @@ class CommitPlacer:
     ) -> tuple[DeltaTableState, set[Path]]:
         """Place the files of a version, then its commit file; return what is to be synced; blocks.
 
-        The files are whole and durable in the payload store: they were verified and synced there
-        when they came, before the log was told so.
+        The files are whole and durable in the journal or the payload store: they were verified and
+        synced there when they came, before the log was told so.
         """
         uuid, version, places = commit.uuid, commit.version, self._places
         prefix = commit_file_prefix(commit.transaction_id, uuid)
-        sources = {
-            file.path.removeprefix(prefix): self._base.payloads.path(file.path)
-            for file in commit.files
-        }
+        paths = [file.path.removeprefix(prefix) for file in commit.files]
+        files: Iterable[str | bytes] = (
+            self._base.payloads.path(file.path) for file in commit.files
+        )
+        if commit.is_carried:
+            files = self._base.journal.read_carried(uuid, version)
+        sources = dict(zip(paths, files, strict=True))
         commit_file = sources.pop(commit_file_name(version))
-        content = read_commit_file(places.read(commit_file))
+        raw = commit_file if isinstance(commit_file, bytes) else places.read(commit_file)
+        content = read_commit_file(raw)
         unsynced = places.place(uuid, sources)
         self._check_files(uuid, range(version, version + 1), content.files)
         return _after(before, content), unsynced | places.publish(uuid, version, commit_file)

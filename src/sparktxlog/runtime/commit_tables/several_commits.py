@@ -14,7 +14,6 @@ from sparktxlog.codec.commit_requests import as_uuid
 from sparktxlog.codec.transactions import PreparedTransaction, StagedCommitRequest
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, UnknownTableError
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
-from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable, check_next
@@ -110,9 +109,10 @@ class SeveralCommits:
                     table=shown.name,
                 )
             check_next(shown, one.proposed)
-        files: list[StagedFile] = []
-        for shown, one in found:
-            files += await self._catalog.secure(shown, one.proposed, transaction.transaction_id)
+        secured = [
+            await self._catalog.secure(shown, one.proposed, transaction.transaction_id)
+            for shown, one in found
+        ]
         return replace(
             transaction,
             commits=tuple(
@@ -124,5 +124,6 @@ class SeveralCommits:
                 ).checked()
                 for shown, one in found
             ),
-            commit_files=tuple(files),
+            commit_files=tuple(file for one in secured for file in one.files),
+            contents={path: raw for one in secured for path, raw in one.contents.items()},
         )

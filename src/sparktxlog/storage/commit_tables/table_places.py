@@ -3,10 +3,9 @@
 One directory below a root for each table, named by its UUID; Spark writes into it, and the node
 reads what Spark staged, and places what was ordered: the files of a version, then its commit file.
 
-Nothing here is synced when a commit is taken or placed.  What was taken is durable in the payload
-store, before the log promises anything; a file that is placed is a second name of that one.  So a
-crash loses names at most, and the node places those again: `sync` is called before the journal says
-that it need not.
+Nothing here is synced when a commit is taken or placed.  What was taken is durable in the journal
+or the payload store, before the log promises anything.  So what a power loss takes from here, the
+node places again: `sync` is called before the journal says that it need not.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from sparktxlog.storage.durability import (
     storing,
     sync_directory,
     sync_file,
+    sync_or_rewrite,
     sync_parents,
 )
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
@@ -205,14 +205,14 @@ class TablePlaces:
         with storing(path):
             return Path(path).read_bytes()
 
-    def place(self, uuid: str, sources: Mapping[str, str]) -> set[Path]:
+    def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[Path]:
         """Give files their places in a table's directory; what is there already stays.
 
         Another file in the place of one is set aside: no version has it, or it was damaged since.
-        So is a writer's own one that lost bytes with the power.
+        So is a writer's own large one that lost bytes with the power.
 
         Args:
-            sources: Path below the table → the file, which is whole and durable.
+            sources: Path below the table → the file, which is whole and durable, or its bytes.
 
         Returns:
             What has to be synced before the files need not be placed again.
@@ -231,12 +231,12 @@ class TablePlaces:
             with storing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 unsynced.update(parents_up_to([path], self._root))
-                place = link_new(Path(source), path)
+                place = _put_new(source, path)
             if place is Linked.OTHER:
                 _log.warning("a file of a table was not the one that the log has", path=str(path))
                 self.set_aside(uuid, relative)
                 with storing(path):
-                    place = link_new(Path(source), path)
+                    place = _put_new(source, path)
             if place is Linked.OTHER:
                 raise CorruptLogError(
                     f"{path} is not the file that the log has",
@@ -244,7 +244,7 @@ class TablePlaces:
                     "then places the right one.",
                     path=str(path),
                 )
-            if place is Linked.EQUAL:
+            if place is not Linked.SAME:
                 unsynced.add(path)
         return unsynced
 
@@ -274,7 +274,7 @@ class TablePlaces:
         """
         for path in sorted(paths, reverse=True):
             with storing(path), suppress(FileNotFoundError):
-                sync_file(path)
+                sync_file(path) if path.is_dir() else sync_or_rewrite(path)
 
     # -- published versions ------------------------------------------------------------------------
 
@@ -317,18 +317,18 @@ class TablePlaces:
                     if not path.exists():
                         link_or_copy(self._version(uuid, version), path)
 
-    def publish(self, uuid: str, version: int, source: str) -> set[Path]:
+    def publish(self, uuid: str, version: int, source: str | bytes) -> set[Path]:
         """Publish a version, unless it is; return what has to be synced, as `place`.
 
         Args:
-            source: Its commit file, which is whole and durable.
+            source: Its commit file, which is whole and durable, or the bytes of that.
 
         Raises:
             CorruptLogError: The version is published with other bytes.
         """
         path = self._version(uuid, version)
         with storing(path):
-            place = link_new(Path(source), path)
+            place = _put_new(source, path)
         if place is Linked.OTHER:
             raise CorruptLogError(
                 f"{path} is not the commit that the log has as version {version}",
@@ -336,7 +336,7 @@ class TablePlaces:
                 "then publishes the right one.",
                 path=str(path),
             )
-        return {path} if place is Linked.EQUAL else set()
+        return set() if place is Linked.SAME else {path}
 
     def _version(self, uuid: str, version: int) -> Path:
         return self._root / uuid / _LOG / f"{version:020}.json"
@@ -347,7 +347,7 @@ class Linked(Enum):
 
     #: The file itself, or a durable copy.
     SAME = "same"
-    #: Another file of the same bytes.
+    #: Another file of the same bytes, which are not durable.
     EQUAL = "equal"
     OTHER = "other"
 
@@ -364,6 +364,41 @@ def link_new(source: Path, target: Path) -> Linked:
     except OSError:
         return _copy_new(source, target)
     return Linked.SAME
+
+
+def _put_new(source: str | bytes, target: Path) -> Linked:
+    """Give a file, or bytes, a name if that is free; return what then has the name.
+
+    Who reads the name never sees a part of it.  What a power loss left of the same bytes is filled.
+    """
+    if not isinstance(source, bytes):
+        return link_new(Path(source), target)
+    if not target.exists():
+        beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+        try:
+            beside.write_bytes(source)
+            os.link(beside, target)  # fails if somebody else was first
+            return Linked.EQUAL
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink(missing_ok=True)
+    found = target.read_bytes()
+    if found != source:
+        if not _is_torn(found, source):
+            return Linked.OTHER
+        # In its place: other tables may have the file under another name.
+        target.write_bytes(source)
+    return Linked.EQUAL
+
+
+def _is_torn(found: bytes, whole: bytes) -> bool:
+    """Return whether a power loss can have left these bytes of others: some, or zeros for some."""
+    if whole.startswith(found):
+        return True
+    return len(found) <= len(whole) and all(
+        one in (0, right) for one, right in zip(found, whole, strict=False)
+    )
 
 
 def _copy_new(source: Path, target: Path) -> Linked:

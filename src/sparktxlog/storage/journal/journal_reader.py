@@ -308,6 +308,11 @@ class JournalReader:
         with self._reading() as db:
             return placed_rows.read_ordered(db, uuid, after)
 
+    def read_carried(self, uuid: str, version: int) -> tuple[bytes, ...]:
+        """Return the files of a version that its run carried, none once it is placed."""
+        with self._reading() as db:
+            return placed_rows.read_carried(db, uuid, version)
+
     def read_kept_commits(self) -> list[OrderedCommit]:
         """Return all commits whose files the payload store has to keep."""
         with self._reading() as db:

@@ -2,18 +2,19 @@
 
 A row lists the files of a version in the payload store.  It stays until the version is placed and
 the log before its position has expired: until then a peer may still ask for the files.  Then only
-what the version consists of is kept, as it is of versions that came from another site.
+what the version consists of is kept, as it is of versions that came from another site.  Files that
+the run carried have a row of their own until the version is placed.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.payload import carried_contents, read_manifest
 from sparktxlog.model.commit_table import CommitTable, commit_file_prefix
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import VersionFiles
@@ -21,6 +22,7 @@ from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
 from sparktxlog.storage.journal.sqlite_schema import encode, read_number
 
 _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
+_contents_of = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 _version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 
 
@@ -32,28 +34,33 @@ def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable], first: in
     """
     #: Of the run that the last version is of, by its last position: several tables share a run.
     last, files = 0, dict[tuple[bytes, str], tuple[StagedFile, ...]]()
+    contents: dict[str, bytes] = {}
     for table in sorted(tables, key=lambda table: table.position):
         if table.is_dropped or table.position < first:
             continue
         if table.position > last:
-            last, files = _files_at(db, table.position)
-        _put(db, table, files.get((table.transaction_id, table.uuid), ()))
+            last, files, contents = _files_at(db, table.position)
+        own = files.get((table.transaction_id, table.uuid), ())
+        _put(db, table, own, [contents[file.path] for file in own if file.path in contents])
 
 
 def _files_at(
     db: sqlite3.Connection, position: int
-) -> tuple[int, dict[tuple[bytes, str], tuple[StagedFile, ...]]]:
-    """Return the last position of the run at a position, and the files of each of its commits."""
+) -> tuple[int, dict[tuple[bytes, str], tuple[StagedFile, ...]], dict[str, bytes]]:
+    """Return the last position of the run at a position, and the files of each of its commits.
+
+    And the bytes of those that the run carried.
+    """
     row = db.execute(
         "SELECT q.position + q.n - 1, p.payload FROM ("
         " SELECT * FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1) q"
-        " LEFT JOIN payloads p ON q.staged_bytes > 0 AND p.origin = q.origin"
-        " AND p.incarnation = q.incarnation AND p.seq = q.seq",
+        " LEFT JOIN payloads p USING (origin, incarnation, seq)",
         (position,),
     ).fetchone()
     if row is None or row[0] < position or row[1] is None:
-        return position, {}
-    return row[0], read_manifest(row[1]).files_by_commit()
+        return position, {}, {}
+    manifest = read_manifest(row[1])
+    return row[0], manifest.files_by_commit(), carried_contents(row[1], manifest)
 
 
 def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
@@ -63,7 +70,7 @@ def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> Non
     """
     for table in tables:
         if _contradicts(db, table):
-            for name in ("ordered_commits", "placed_commits", "version_files"):
+            for name in ("ordered_commits", "placed_commits", "carried_files", "version_files"):
                 db.execute(f"DELETE FROM {name} WHERE uuid = ?", (table.uuid,))
         if not table.is_dropped and not read_ordered(db, table.uuid, table.version - 1):
             _put(db, table, ())
@@ -84,7 +91,12 @@ def _contradicts(db: sqlite3.Connection, table: CommitTable) -> bool:
     return later or who not in (None, table.transaction_id)
 
 
-def _put(db: sqlite3.Connection, table: CommitTable, files: tuple[StagedFile, ...]) -> None:
+def _put(
+    db: sqlite3.Connection,
+    table: CommitTable,
+    files: tuple[StagedFile, ...],
+    contents: Sequence[bytes] = (),
+) -> None:
     commit = OrderedCommit(
         uuid=table.uuid,
         version=table.version,
@@ -92,7 +104,13 @@ def _put(db: sqlite3.Connection, table: CommitTable, files: tuple[StagedFile, ..
         position=table.position,
         transaction_id=table.transaction_id,
         files=files,
+        is_carried=bool(contents),
     )
+    if contents:
+        db.execute(
+            "INSERT OR REPLACE INTO carried_files(uuid, version, contents) VALUES(?, ?, ?)",
+            (table.uuid, table.version, encode(contents)),
+        )
     db.execute(
         "INSERT OR REPLACE INTO ordered_commits(uuid, version, position, body) VALUES(?, ?, ?, ?)",
         (table.uuid, table.version, table.position, encode(commit)),
@@ -104,6 +122,9 @@ def put_placed(db: sqlite3.Connection, write: PutPlaced) -> None:
     db.execute(
         "INSERT OR REPLACE INTO placed_commits(uuid, version, state) VALUES(?, ?, ?)",
         (write.uuid, write.version, write.state),
+    )
+    db.execute(
+        "DELETE FROM carried_files WHERE uuid = ? AND version <= ?", (write.uuid, write.version)
     )
 
 
@@ -184,12 +205,27 @@ def read_unplaced_beside(
 
 
 def read_ordered(db: sqlite3.Connection, uuid: str, after: int) -> list[OrderedCommit]:
-    """Return what is known of the versions of a table after one, ascending."""
+    """Return what is known of the versions of a table after one, ascending.
+
+    One whose files were carried, and placed since, has no files: if its directory lacks it now, it
+    is as if they had never come.
+    """
     rows = db.execute(
-        "SELECT body FROM ordered_commits WHERE uuid = ? AND version > ? ORDER BY version",
+        "SELECT o.body, c.uuid FROM ordered_commits o"
+        " LEFT JOIN carried_files c USING (uuid, version)"
+        " WHERE o.uuid = ? AND o.version > ? ORDER BY o.version",
         (uuid, after),
     )
-    return [_commit_of(body) for (body,) in rows]
+    commits = ((_commit_of(body), kept is not None) for body, kept in rows)
+    return [replace(one, files=()) if one.is_carried and not kept else one for one, kept in commits]
+
+
+def read_carried(db: sqlite3.Connection, uuid: str, version: int) -> tuple[bytes, ...]:
+    """Return the files of a version that its run carried, none once it is placed."""
+    row = db.execute(
+        "SELECT contents FROM carried_files WHERE uuid = ? AND version = ?", (uuid, version)
+    ).fetchone()
+    return () if row is None else _contents_of(row[0])
 
 
 def read_all_ordered(db: sqlite3.Connection) -> list[OrderedCommit]:

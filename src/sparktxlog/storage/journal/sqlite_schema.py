@@ -90,7 +90,7 @@ CREATE TABLE IF NOT EXISTS verdicts(run INTEGER, number INTEGER, id BLOB, body B
 CREATE INDEX IF NOT EXISTS verdicts_by_id ON verdicts(id);
 """
 
-#: The same.  Each commit table after the runs that changed it; see `commit_rows`.
+#: The same.  Each commit table after the runs that changed it; see `commit_rows`, `placed_rows`.
 _COMMIT_TABLES = """
 CREATE TABLE IF NOT EXISTS commit_tables(uuid TEXT, position INTEGER, body BLOB,
     PRIMARY KEY(uuid, position)) WITHOUT ROWID;
@@ -99,6 +99,8 @@ CREATE TABLE IF NOT EXISTS ordered_commits(uuid TEXT, version INTEGER, position 
 CREATE INDEX IF NOT EXISTS commits_by_position ON ordered_commits(position);
 CREATE TABLE IF NOT EXISTS placed_commits(uuid TEXT PRIMARY KEY, version INTEGER, state BLOB)
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS carried_files(uuid TEXT, version INTEGER, contents BLOB,
+    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS version_files(uuid TEXT, version INTEGER, body BLOB,
     PRIMARY KEY(uuid, version)) WITHOUT ROWID;
 """

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sparktxlog.codec.commit_requests import committing
+from sparktxlog.codec.commit_requests import SecuredFiles, committing
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
 from sparktxlog.model.operation import StagedFile
@@ -70,12 +70,16 @@ def test_the_core_is_told_once_nothing_hinders(hindrance: str) -> None:
     asyncio.run(main())
 
 
-def _commit(number: int, table: int = 0, size: int = 9) -> PreparedTransaction:
-    """Return a commit with a file of that size, 0 = without files."""
+def _commit(
+    number: int, table: int = 0, size: int = 9, *, carried: bool = False
+) -> PreparedTransaction:
+    """Return a commit with a file of that size, 0 = without files, which its run may carry."""
     transaction_id, uuid = bytes([number]) * 16, f"00000000-0000-4000-8000-{table:012}"
     path = commit_file_prefix(transaction_id, uuid) + commit_file_name(1)
     files = (StagedFile(path=path, size_bytes=size, rows=0, digest="d"),) if size else ()
-    return committing(transaction_id, uuid, 1, 5, files=files)
+    contents = {path: bytes(size)} if carried else {}
+    secured = SecuredFiles(files=files, contents=contents)
+    return committing(transaction_id, uuid, 1, 5, files=secured)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,11 @@ def _commit(number: int, table: int = 0, size: int = 9) -> PreparedTransaction:
         ([_commit(1, 1), _commit(2, 2, 0), _commit(3, 3), _commit(4, 4, 0)], [[1, 3], [2, 4]]),
         ([_commit(1, 1, 600), _commit(2, 2, 600), _commit(3, 3)], [[1], [2, 3]]),
         ([_commit(n, n) for n in range(1, 7)], [[1, 2, 3, 4, 5], [6]]),
+        # Nor is one whose files its run carries.
+        (
+            [_commit(1, 1, carried=True), _commit(2, 2), _commit(3, 3, carried=True)],
+            [[1, 3], [2]],
+        ),
     ],
 )
 def test_commits_of_different_tables_share_a_run(

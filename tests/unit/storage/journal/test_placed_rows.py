@@ -147,6 +147,30 @@ def test_a_commit_without_files_says_that_there_are_none(journal: Journal) -> No
     assert journal.read_ordered_commits(T, 2) == [_commit(3, files=())]
 
 
+def test_carried_files_are_kept_until_their_version_is_placed(journal: Journal) -> None:
+    names = ("x.parquet", commit_file_name(3))
+    run = run_of(
+        seq=4,
+        ids=_id(3),
+        commits=((0, _operation(3)),),
+        carried_files=_files(3),
+        sections=[name.encode() for name in names],
+    )
+    (entry,) = entries_of([run], after=3, previous=ENTRIES[2].chain_hash)
+    table = replace(TABLES[2], version=3, timestamp=8, position=4, transaction_id=_id(3))
+    journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
+    waiting = replace(_commit(3), is_carried=True)
+    assert journal.read_ordered_commits(T, 2) == [waiting]
+    assert journal.read_carried(T, 3) == tuple(name.encode() for name in names)
+    journal.write([PutPlaced(uuid=T, version=2, state=b"state")])
+    assert journal.read_carried(T, 3)
+    journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
+    # If its directory is lost now, a peer has to give it.
+    assert journal.read_carried(T, 3) == ()
+    assert journal.read_ordered_commits(T, 2) == [replace(waiting, files=())]
+    assert journal.read_version_files(T, 2, 9) == [version_files_of(_commit(3))]
+
+
 def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) -> None:
     other = T[:-1] + "2"
     prefix = commit_file_prefix(_id(3), other)

@@ -1,0 +1,63 @@
+"""What is in the place of a file that the journal has the bytes of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
+
+T = "00000000-0000-4000-8000-000000000001"
+ROWS, COMMIT = b"some rows", b'{"commitInfo":{}}\n'
+
+
+def _published(root: Path) -> Path:
+    return root / T / "_delta_log" / f"{1:020}.json"
+
+
+def test_bytes_get_their_places_once(tmp_path: Path) -> None:
+    places = TablePlaces(tmp_path)
+    for _ in range(2):
+        unsynced = places.place(T, {"p=1/x": ROWS}) | places.publish(T, 1, COMMIT)
+        path = tmp_path / T / "p=1" / "x"
+        assert (path.read_bytes(), _published(tmp_path).read_bytes()) == (ROWS, COMMIT)
+        # Nothing of it is on the disk before somebody syncs it.
+        assert {path, path.parent, _published(tmp_path), _published(tmp_path).parent} <= unsynced
+        places.sync(unsynced)
+    assert len([one for one in (tmp_path / T).rglob("*") if one.is_file()]) == 2
+
+
+@pytest.mark.parametrize("torn", [b"", COMMIT[:5], COMMIT[:5] + bytes(3), bytes(len(COMMIT))])
+def test_what_a_power_loss_left_is_filled_in_its_place(tmp_path: Path, torn: bytes) -> None:
+    places = TablePlaces(tmp_path)
+    places.place(T, {"x": ROWS})
+    path, data = _published(tmp_path), tmp_path / T / "x"
+    path.write_bytes(torn)
+    data.write_bytes(ROWS[: len(torn)])
+    (tmp_path / "second name").hardlink_to(data)
+    places.place(T, {"x": ROWS})
+    assert path in places.publish(T, 1, COMMIT)
+    assert (data.read_bytes(), path.read_bytes()) == (ROWS, COMMIT)
+    assert (tmp_path / "second name").read_bytes() == ROWS
+
+
+@pytest.mark.parametrize("foreign", [COMMIT + b"more", b"else", b"{}"])
+def test_another_commit_in_its_place_is_told(tmp_path: Path, foreign: bytes) -> None:
+    places = TablePlaces(tmp_path)
+    places.place(T, {})
+    _published(tmp_path).write_bytes(foreign)
+    with pytest.raises(CorruptLogError):
+        places.publish(T, 1, COMMIT)
+    assert _published(tmp_path).read_bytes() == foreign
+
+
+def test_another_data_file_in_its_place_is_set_aside(tmp_path: Path) -> None:
+    places = TablePlaces(tmp_path)
+    places.place(T, {})
+    (tmp_path / T / "x").write_bytes(b"else")
+    places.place(T, {"x": ROWS})
+    assert (tmp_path / T / "x").read_bytes() == ROWS
+    (aside,) = (tmp_path / ".set-aside").rglob("x")
+    assert aside.read_bytes() == b"else"
