@@ -14,6 +14,11 @@ import io.delta.storage.commit.actions.AbstractMetadata;
 import io.delta.storage.commit.actions.AbstractProtocol;
 import io.delta.storage.commit.uccommitcoordinator.UCDeltaModels;
 import io.delta.storage.commit.uccommitcoordinator.UCDeltaTokenBasedRestClient;
+import io.unitycatalog.client.ApiClient;
+import io.unitycatalog.client.ApiClientBuilder;
+import io.unitycatalog.client.auth.TokenProvider;
+import io.unitycatalog.client.delta.api.DeltaTablesApi;
+import io.unitycatalog.client.delta.model.DeltaRenameTableRequest;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.net.URI;
@@ -38,12 +43,20 @@ public final class ContractClient {
   private static final ObjectMapper JSON = new ObjectMapper();
 
   private final UCDeltaTokenBasedRestClient client;
+  /** Unity Catalog's own client, for what Delta does not ask for. */
+  private final DeltaTablesApi tables;
 
   private ContractClient(String uri, String token) {
     Map<String, String> settings = new LinkedHashMap<>();
     settings.put("uri", uri);
     settings.put("token", token);
     client = new UCDeltaTokenBasedRestClient(settings, Configuration::new);
+    ApiClient plain =
+        ApiClientBuilder.create()
+            .uri(uri)
+            .tokenProvider(TokenProvider.create(Map.of("type", "static", "token", token)))
+            .build();
+    tables = new DeltaTablesApi(plain);
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -99,6 +112,10 @@ public final class ContractClient {
             table,
             new UCDeltaModels.CommitReport(
                 1, 0, 4, 0, Optional.of(1L), Optional.empty(), Optional.empty(), Optional.empty()));
+        break;
+      case "rename":
+        DeltaRenameTableRequest wanted = new DeltaRenameTableRequest().newName(text(asked, "to"));
+        tables.renameTable("tx", "default", table.getName(), wanted);
         break;
       case "snapshot":
         answer.put("version", snapshotVersion(asked));

@@ -72,6 +72,19 @@ def test_a_table_is_created_and_written(java: JavaContract) -> None:
     assert java("snapshot", **named) == {"version": 2}
 
 
+def test_a_table_is_renamed_and_goes_on(java: JavaContract) -> None:
+    table, named = created(java, "before")
+    assert java("rename", name="before", to="after") == {}
+    assert java("load", **named)["failed"] == "NoSuchTableException"
+    assert java("commit", **named | {"name": "after"}, commit=table.stage(1)) == {}
+    assert java("load", name="after")["id"] == table.table_id
+    refused = java("rename", name="after", to="no name")
+    assert (refused["failed"], "BadRequestException" in refused["message"]) == (
+        "ApiException",
+        True,
+    )
+
+
 def test_what_failures_are_to_the_client(java: JavaContract) -> None:
     table, named = created(java, "refused")
     first, second = table.stage(1), table.stage(1)
