@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Action = dict[str, Any]
 #: Where a schema has the name in files of a column with two names.
 STORED_NAME = "delta.columnMapping.physicalName"
+_DELTA = "org.apache.spark.sql.delta"
 #: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
 
@@ -86,9 +87,8 @@ def read_log(
 
 def forget_log(session: SparkSession, table: Path) -> None:
     """Make Delta read a log from its files again, because they were written without it."""
-    jvm = _jvm(session)
-    path = jvm.org.apache.hadoop.fs.Path(str(table))
-    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+    path = _java(session, "org.apache.hadoop.fs.Path")(str(table))
+    _java(session, f"{_DELTA}.DeltaLog").invalidateCache(session._jsparkSession, path)
 
 
 def write_checkpoint(session: SparkSession, table: Path) -> None:
@@ -97,7 +97,7 @@ def write_checkpoint(session: SparkSession, table: Path) -> None:
     Raises:
         PySparkException, Py4JError: The log cannot be read or written.
     """
-    _jvm(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    _be_active(session)
     log, nothing = _open(session, table), _nothing(session)
     log.checkpoint(log.update(False, nothing, nothing), nothing)
 
@@ -109,9 +109,7 @@ class LogTransaction:
         self._session = session
         self._table = table
         # Delta takes the commit's metadata from the thread's active session.
-        _jvm(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(
-            session._jsparkSession
-        )
+        _be_active(session)
         self._begun = _open(session, table).startTransaction()
         # Then any commit of others in between is a conflict.
         self._begun.readWholeTable()
@@ -124,15 +122,15 @@ class LogTransaction:
         Raises:
             CopyConflictError: Another writer committed meanwhile; nothing was committed (definite).
         """
-        jvm = _jvm(self._session)
-        delta = jvm.org.apache.spark.sql.delta
-        listed = jvm.java.util.ArrayList()
+        session = self._session
+        listed = _java(session, "java.util.ArrayList")()
+        read = _java(session, f"{_DELTA}.actions.Action").fromJson
         for action in actions:
-            listed.add(delta.actions.Action.fromJson(json.dumps(action)))
-        sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
-        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+            listed.add(read(json.dumps(action)))
+        sequence = _java(session, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
+        operation = getattr(_java(session, f"{_DELTA}.DeltaOperations$ManualUpdate$"), "MODULE$")
         try:
-            with marked(self._session, own):
+            with marked(session, own):
                 return int(self._begun.commit(sequence, operation))
         except (PySparkException, Py4JError) as error:
             if not any(cause in str(error) for cause in _CONFLICTS):
@@ -150,9 +148,8 @@ def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogV
     if files:
         found = DataFrame(snapshot.allFiles().toDF(), session)
         lines = [row[0] for row in found.select(F.to_json(F.struct("*"))).collect()]
-        listed = _jvm(session).scala.jdk.javaapi.CollectionConverters.asJava(
-            snapshot.domainMetadata()
-        )
+        converters = _java(session, "scala.jdk.javaapi.CollectionConverters")
+        listed = converters.asJava(snapshot.domainMetadata())
         domains = [json.loads(one.json())["domainMetadata"] for one in listed]
     return LogVersion(
         version=int(snapshot.version()),
@@ -164,13 +161,19 @@ def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogV
 
 
 def _open(session: SparkSession, table: Path) -> Any:
-    delta = _jvm(session).org.apache.spark.sql.delta
-    return delta.DeltaLog.forTable(session._jsparkSession, str(table))
+    return _java(session, f"{_DELTA}.DeltaLog").forTable(session._jsparkSession, str(table))
 
 
 def _nothing(session: SparkSession) -> Any:
-    return _jvm(session).scala.Option.apply(None)
+    return _java(session, "scala.Option").apply(None)
 
 
-def _jvm(session: SparkSession) -> Any:
-    return session.sparkContext._jvm
+def _be_active(session: SparkSession) -> None:
+    _java(session, "org.apache.spark.sql.classic.SparkSession").setActiveSession(
+        session._jsparkSession
+    )
+
+
+def _java(session: SparkSession, name: str) -> Any:
+    """Return a class by its whole name: for `org`, `org.apache`, … Java would search all JARs."""
+    return getattr(session.sparkContext._jvm, name)
