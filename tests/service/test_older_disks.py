@@ -14,7 +14,6 @@ import pytest
 from tests.service.local_nodes import SECRET, config_of, serving, until
 from tests.service.test_staged_files import create
 
-from sparktxlog.config import NodeConfig
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
@@ -40,28 +39,35 @@ class Sites:
         self.configs = {name: config_of(directory, name, self.ports, **settings) for name in names}
         self.nodes: dict[str, Node] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, asyncio.Event] = {}
 
     async def start(self, *names: str) -> None:
         for name in names:
             # A port that nobody serves refuses, as that of a dead node does.
             if name not in self.listeners:
                 self.listeners[name] = socket.create_server(("127.0.0.1", self.ports[name]))
-            task = self._run(name, self.configs[name], self.listeners[name])
-            self._tasks[name] = asyncio.create_task(task)
+            self._stops[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._run(name))
         await until(lambda: all(name in self.nodes for name in names))
 
-    async def _run(self, name: str, config: NodeConfig, listener: socket.socket) -> None:
-        while True:
-            async with serving(config, listener.dup()) as running:
+    async def _run(self, name: str) -> None:
+        stop, listener = self._stops[name], self.listeners[name]
+        while not stop.is_set():
+            async with serving(self.configs[name], listener.dup()) as running:
                 self.nodes[name] = running
-                if not isinstance(error := await running.failed, StartAgainError):
+                told = asyncio.create_task(stop.wait())
+                await asyncio.wait((running.failed, told), return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
+                if not stop.is_set() and not isinstance(
+                    error := running.failed.result(), StartAgainError
+                ):
                     raise error
 
     async def stop(self, *names: str) -> None:
+        """Stop nodes; one that starts anew just then is not cancelled in the middle of it."""
         for name in names:
-            task = self._tasks.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            self._stops.pop(name).set()
+            await asyncio.gather(self._tasks.pop(name), return_exceptions=True)
             self.nodes.pop(name, None)
             self.listeners.pop(name).close()
 
