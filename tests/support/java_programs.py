@@ -64,9 +64,11 @@ def make_jar(source: str, jar: Path) -> bool:
         if not _compiled(source, Path(classes)):
             return False
         jar.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(jar, "w") as archive:
+        part = jar.with_suffix(".part")
+        with zipfile.ZipFile(part, "w") as archive:
             for path in sorted(Path(classes).rglob("*.class")):
                 archive.write(path, path.relative_to(classes))
+        part.replace(jar)  # a JVM may have the old one open
     return True
 
 
