@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +26,8 @@ _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+
 _FROM_Z85 = bytes.maketrans(_Z85, _B85)
 #: A UUID as Z85, and the bytes around a deletion vector in its file: size before, checksum after.
 _Z85_UUID, _AROUND_A_VECTOR = 20, 8
+#: Schemas that are remembered.
+_KNOWN_SCHEMAS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +79,21 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The schema, in Delta's JSON.
+        """The schema, in Delta's JSON; nobody changes it.
 
         Raises:
             StagedCommitError: The text is no schema (definite).
         """
-        try:
-            return msgspec.json.decode(self.schema_string, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise _wrong("metaData.schemaString", self.schema_string, "is no schema") from error
+        return _columns_of(self.schema_string)
+
+
+@lru_cache(_KNOWN_SCHEMAS)
+def _columns_of(schema: str) -> dict[str, Any]:
+    """Return the columns of a schema string; each commit and each answer asks for them."""
+    try:
+        return msgspec.json.decode(schema, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise _wrong("metaData.schemaString", schema, "is no schema") from error
 
 
 class _Vector(msgspec.Struct, rename="camel"):

@@ -113,7 +113,7 @@ class TablePlaces:
 
     def location(self, uuid: str) -> str:
         """Return the URL of a table's directory, as Hadoop writes it."""
-        return f"file:{self._root / uuid}"
+        return f"file:{self._root}/{uuid}"
 
     def uuid_at(self, location: str) -> str | None:
         """Return the table whose directory a URL names, None = none of this site."""
@@ -229,8 +229,9 @@ class TablePlaces:
         for relative, source in sources.items():
             path = directory / relative
             with storing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                unsynced.update(parents_up_to([path], self._root))
+                if "/" in relative:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    unsynced.update(parents_up_to([path], self._root))
                 place = _put_new(source, path)
             if place is Linked.OTHER:
                 _log.warning("a file of a table was not the one that the log has", path=str(path))
