@@ -25,5 +25,6 @@ EXPECTED = (
     "commit table: create", "commit table: commit", "commit table: dropped",
     "commit table: told 200", "commit table: told 409", "commit table: name-taken",
     "commit table: its node was lost", "commit table: outcome unknown",
+    "commit table: several told 200", "commit table: several told 409",
     "commit table: versions are missing", "commit table: copied from another site",
 )  # fmt: skip

@@ -54,8 +54,8 @@ class PlacedTables:
         self._world = world
         #: UUID → what the one queue says of the table.
         self._histories: dict[str, _History] = {}
-        #: Commit → digest of its commit file, as its writer wrote it.
-        self._staged: dict[bytes, str] = {}
+        #: Commit and table → digest of the commit file, as its writer wrote it.
+        self._staged: dict[tuple[bytes, str], str] = {}
         #: Commits that were told that they lost.
         self._lost: set[bytes] = set()
         #: Node and table → versions that were looked at already.
@@ -99,7 +99,7 @@ class PlacedTables:
                 continue
             history.versions.append(_Version(identity=identity, files=files))
             self._world.checks.happened(f"commit table: {commit.kind.value}")
-            if files[commit_file_name(commit.version)] != self._staged.get(identity):
+            if files[commit_file_name(commit.version)] != self._staged.get((identity, commit.uuid)):
                 self._fail(f"{commit} is not what its writer staged")
             if len(history.versions) != commit.version + 1:
                 self._fail(f"{commit} follows version {len(history.versions) - 2}")
@@ -218,9 +218,9 @@ class PlacedTables:
 
     # -- writers -----------------------------------------------------------------------------------
 
-    def staged(self, identity: bytes, content: bytes) -> None:
-        """See a writer stage a commit."""
-        self._staged[identity] = hashlib.sha256(content).hexdigest()
+    def staged(self, identity: bytes, uuid: str, content: bytes) -> None:
+        """See a writer stage a commit of a table."""
+        self._staged[identity, uuid] = hashlib.sha256(content).hexdigest()
 
     def shown(self, node: SimulatedNode, table: ShownTable) -> None:
         """See a node show a table to a writer."""
@@ -236,9 +236,27 @@ class PlacedTables:
         """See a writer told 200."""
         self._world.checks.happened("commit table: told 200")
         self.shown(node, table)
-        if self.look(node, table.uuid) <= version:
+        self._is_there(node, table.uuid, version, identity)
+
+    def both_committed(
+        self, node: SimulatedNode, versions: Mapping[str, int], identity: bytes
+    ) -> None:
+        """See a writer told that its transaction is a version of several tables."""
+        self._world.checks.happened("commit table: several told 200")
+        for uuid, version in versions.items():
+            self._tell(node, uuid, version)
+            if not self._histories[uuid].is_dropped:
+                self._is_there(node, uuid, version, identity)
+
+    def both_lost(self, identity: bytes) -> None:
+        """See a writer told that its transaction is no version of any table."""
+        self._world.checks.happened("commit table: several told 409")
+        self._lost.add(identity)
+
+    def _is_there(self, node: SimulatedNode, uuid: str, version: int, identity: bytes) -> None:
+        if self.look(node, uuid) <= version:
             self._fail(f"told: {node.name} told 200, version {version} is not there")
-        if (winner := self._winner(table.uuid, version)) != identity:
+        if (winner := self._winner(uuid, version)) != identity:
             text = transaction_id_to_text(identity)
             self._fail(f"told: {node.name} told {text} 200, version {version} is {winner!r}")
 
@@ -275,10 +293,12 @@ class PlacedTables:
     def check_end(self) -> None:
         """See that all directories are right from the first version on, and who lost is nowhere."""
         self._seen.clear()
-        effects = [one.identity for h in self._histories.values() for one in h.versions]
+        effects = [
+            (one.identity, uuid) for uuid, h in self._histories.items() for one in h.versions
+        ]
         if len(set(effects)) != len(effects):
             self._fail("told: a commit is two versions")
-        for identity in self._lost.intersection(effects):
+        for identity in self._lost.intersection(identity for identity, _ in effects):
             self._fail(f"told: {transaction_id_to_text(identity)} was told 409, and is a version")
         if missing := self.missing():
             self._fail(missing)

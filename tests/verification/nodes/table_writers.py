@@ -24,6 +24,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
+from sparktxlog.codec.transactions import PreparedTransaction, StagedCommitRequest
 from sparktxlog.errors import (
     CommitStateUnknownError,
     NameTakenError,
@@ -34,12 +35,15 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
+from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode
     from tests.verification.nodes.world import World
+
+    from sparktxlog.runtime.node import Node
 
 _T = TypeVar("_T")
 _SCHEMA = "default"
@@ -49,6 +53,8 @@ _NAMES = ("orders", "stock", "users")
 _PAUSE_S, _ATTEMPTS = 1.2, 10
 #: Chance that somebody drops a table, and bytes of a data file: some travel with their run.
 _DROPS, _SIZES = 0.03, (40, 900, 5_000)
+#: Chance that a writer writes to two tables in one transaction.
+_BOTH = 0.2
 #: Chance that whoever meets a site that lacks versions copies the directory from another one.
 _COPIES = 0.5
 #: A node waits so long until a commit is ordered; then its outcome is unknown.
@@ -85,8 +91,14 @@ class TableWriters:
             sites = [n for n in self._world.nodes.values() if n.takes and not n.witness]
             if sites:
                 site = self._random.choice(sites)
-                drops = self._random.random() < _DROPS
-                self._begin(self._drop(site, name) if drops else self._write(site, name))
+                drawn = self._random.random()
+                if drawn < _DROPS:
+                    self._begin(self._drop(site, name))
+                elif drawn < _DROPS + _BOTH:
+                    others = [other for other in _NAMES if other != name]
+                    self._begin(self._write_both(site, name, self._random.choice(others)))
+                else:
+                    self._begin(self._write(site, name))
         self._world.after(self._random.expovariate(1 / _PAUSE_S), self._due)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -125,7 +137,7 @@ class TableWriters:
     async def _commit(self, site: SimulatedNode, name: str, staged: _Staged) -> bool:
         """Ask for a version until the outcome is known, or patience ends; return if that is all."""
         tables, checks = self._world.tables, self._world.checks
-        tables.staged(staged.identity, staged.content)
+        tables.staged(staged.identity, staged.uuid, staged.content)
         update = read_update(msgspec.convert(staged.body, UpdateTableRequest))
         life = site.life
         for _ in range(_ATTEMPTS):
@@ -152,6 +164,69 @@ class TableWriters:
             await self._pause()
         return True
 
+    async def _write_both(self, site: SimulatedNode, *names: str) -> None:
+        """Append a file to each of several tables, in one transaction, if they are there."""
+        jobs = [_Job(self._random.randbytes(self._random.choice(_SIZES))) for _ in names]
+        for _ in range(_ATTEMPTS):
+            try:
+                shown = [await self._load(site, name) for name in names]
+                staged = [job.staged(one) for job, one in zip(jobs, shown, strict=True)]
+                if await self._commit_both(site, staged):
+                    return
+            except UnknownTableError:
+                return
+            except (LostError, TxLogError) as error:
+                self._world.checks.note("not loaded", site.name, type(error).__name__)
+            await self._pause()
+
+    async def _load(self, site: SimulatedNode, name: str) -> ShownTable:
+        shown = await self._ask(site, lambda catalog: catalog.load(_SCHEMA, name))
+        self._world.tables.shown(site, shown)
+        return shown
+
+    async def _commit_both(self, site: SimulatedNode, staged: list[_Staged]) -> bool:
+        """Ask for versions of several tables, as `_commit` does for one."""
+        tables, checks = self._world.tables, self._world.checks
+        transaction = PreparedTransaction(
+            transaction_id=self._random.randbytes(16),
+            operations=(),
+            staged_commits=tuple(one.request for one in staged),
+        )
+        identity, life = transaction.transaction_id, site.life
+        for one in staged:
+            tables.staged(identity, one.uuid, one.content)
+
+        def commit(asked: Node) -> Coroutine[Any, Any, Receipt]:
+            return asked.several_commits.commit(
+                transaction, level=Level.ORDERED, copies=1, timeout=_PATIENCE_S
+            )
+
+        for _ in range(_ATTEMPTS):
+            outcome: str | None = None
+            try:
+                if site.takes:
+                    outcome = (await self._world.clients.ask(site, commit)).outcome
+            except VersionConflictError:
+                outcome = "rejected"
+            except LostError:
+                checks.happened("commit table: its node was lost")
+            except StagedCommitError as error:
+                if life is site.life:
+                    checks.fail(f"P36: {site.name} refuses right commits: {error}")
+                return True
+            except TxLogError as error:
+                checks.note("not committed", site.name, error.code)
+                if isinstance(error, UnknownTableError):
+                    return True  # one was dropped
+            if outcome == "committed":
+                tables.both_committed(site, {one.uuid: one.version for one in staged}, identity)
+                return True
+            if outcome == "rejected":
+                tables.both_lost(identity)
+                return False
+            await self._pause()
+        return True
+
     async def _create(self, site: SimulatedNode, name: str, job: _Job) -> None:
         checks = self._world.checks
         try:
@@ -163,7 +238,7 @@ class TableWriters:
         life = site.life
         table.write_first(job.add(table))
         identity = bytes.fromhex(uuid.replace("-", ""))
-        self._world.tables.staged(identity, table.published(0).read_bytes())
+        self._world.tables.staged(identity, uuid, table.published(0).read_bytes())
         request = msgspec.convert(table.creation(name), CreateTableRequest)
         for _ in range(_ATTEMPTS):
             try:
@@ -242,6 +317,13 @@ class _Staged:
         timestamp = max(BEGIN + self.version, shown.state.timestamp + 1)
         commit = table.stage(self.version, job.add(table), timestamp=timestamp)
         self.body = table.update(commit)
+        self.request = StagedCommitRequest(
+            table_id=shown.uuid,
+            proposed_version=self.version,
+            timestamp=timestamp,
+            file_name=commit["file-name"],
+            file_size=commit["file-size"],
+        )
         name: str = commit["file-name"]
         self.content = table.staged(name).read_bytes()
         self.identity = bytes.fromhex(name.split(".")[1].replace("-", ""))

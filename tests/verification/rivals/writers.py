@@ -19,6 +19,8 @@ from tests.support.node_processes import NodeProcess, wait_until
 
 #: Pause before a request is sent again, seconds, and how long one may take.
 _AGAIN_S, _PATIENCE_S = (0.05, 0.5), 60.0
+#: A table that is written together with the first one only.
+_BESIDE = "beside"
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Rivals:
     async def create(self) -> None:
         """Create the tables at the first site."""
         async with aiohttp.ClientSession() as session:
-            for name in self._names:
+            for name in (*self._names, _BESIDE):
                 await self._create(session, name)
 
     async def run(self) -> None:
@@ -88,8 +90,9 @@ class Rivals:
                 for name in self._names
                 for n in range(self._writers)
             ]
-            for node in self._nodes if len(self._names) > 1 else ():
-                writers.append(_Pair(*(writer(node, name, "both") for name in self._names[:2])))
+            for node in self._nodes:
+                both = (self._names[0], _BESIDE)
+                writers.append(_Pair(*(writer(node, name, "both") for name in both)))
             async with asyncio.TaskGroup() as group:
                 for one in writers:
                     group.create_task(one.run())
