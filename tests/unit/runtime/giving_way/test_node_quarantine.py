@@ -40,6 +40,7 @@ from sparktxlog.runtime.giving_way import giving_up
 from sparktxlog.runtime.giving_way import node_quarantine as acting
 from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ExpireLog,
@@ -221,8 +222,12 @@ def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
     placed.parent.mkdir(parents=True)
     placed.write_bytes(raw)
     (root / "notes").mkdir()
+    places = TablePlaces(root)
+    places.keep_commits(table, None)
+    kept = places.kept_commit(table, 1)
+    assert kept.samefile(placed)
     done = quarantine_node(node.config, other)
-    assert not (root / table).exists()
+    assert not (root / table).exists() and not kept.exists()
     aside = root / ".set-aside" / done.quarantine_id / table
     assert (aside / commit_file_name(1)).read_bytes() == raw
     assert (root / "notes").is_dir(), "what is no table stays"

@@ -140,7 +140,10 @@ def test_directories_without_a_table_go_after_a_while(tmp_path: Path) -> None:
     assert seen(later, known, dropped) == []
     assert seen(later, known) == []
     assert seen(later, known) == [dropped]
+    kept = tmp_path / ".commits" / dropped.name
+    kept.mkdir(parents=True)
     remove_directory(dropped)
+    assert not kept.exists()
     assert seen(later, known) == []
     assert sorted(path.name for path in (tmp_path / ".unused").iterdir()) == []
 
