@@ -27,6 +27,17 @@ COLUMNS = [{"name": "id", "type": "bigint"}]
 ROW = {"kind": "append", "table": "rows", "rows": [{"id": 1}]}
 
 
+def _told(table: StagedTable, commit: dict[str, Any]) -> dict[str, Any]:
+    """Return what a request says of a staged commit."""
+    return {
+        "table_id": table.table_id,
+        "proposed_version": commit["version"],
+        "timestamp": commit["timestamp"],
+        "file_name": commit["file-name"],
+        "file_size": commit["file-size"],
+    }
+
+
 @dataclass
 class Sites:
     """One site, and its places of the commit tables by name."""
@@ -43,16 +54,7 @@ class Sites:
         found = []
         for name, version in versions.items():
             table = self.tables[name].table
-            commit = table.stage(version, table.add(name.encode()))
-            found.append(
-                {
-                    "table_id": table.table_id,
-                    "proposed_version": version,
-                    "timestamp": commit["timestamp"],
-                    "file_name": commit["file-name"],
-                    "file_size": commit["file-size"],
-                }
-            )
+            found.append(_told(table, table.stage(version, table.add(name.encode()))))
         return found
 
     async def commit(
@@ -131,6 +133,30 @@ def test_both_tables_and_the_rows_change_at_one_position(tmp_path: Path) -> None
             assert await a.versions() == {"t": 1, "u": 1, "v": 0}
             assert (await b.commit(b.stage(t=2, v=1)))[0] == 200
             assert await a.versions() == {"t": 2, "u": 1, "v": 1}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("padding", [9, 40_000], ids=["carried", "staged"])
+def test_a_run_carries_what_is_small_together(tmp_path: Path, padding: int) -> None:
+    """Two files of 40 kB are more than one transaction may carry."""
+
+    async def main() -> None:
+        async with sites(tmp_path) as (a, b):
+            commits = []
+            for name in "tu":
+                table = a.tables[name].table
+                (table.directory / name).write_bytes(bytes(padding))
+                add = {"add": {"path": name, "size": padding, "partitionValues": {}}}
+                commits.append(_told(table, table.stage(1, add)))
+            status, receipt = await a.commit(commits)
+            assert status == 200, receipt
+            found = a.node.base.journal.read_commits_at(receipt["position"])
+            assert [one.is_carried for one in found] == [padding == 9] * 2
+            await b.node.reach(receipt["position"], 60)
+            assert await b.versions() == {"t": 1, "u": 1, "v": 0}
+            for name in "tu":
+                assert a.tables[name].files() == b.tables[name].files()
 
     asyncio.run(main())
 

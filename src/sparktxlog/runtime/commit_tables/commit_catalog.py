@@ -270,16 +270,26 @@ class CommitCatalog:
         state = DeltaTableState.first(content)
         state.check(uuid)
         check_created(request, state)
-        return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content)
+        most = self._base.config.inline_limit
+        return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
 
     def _taken_in(
-        self, uuid: str, version: int, transaction_id: bytes, raw: bytes, content: CommitContent
+        self,
+        uuid: str,
+        version: int,
+        transaction_id: bytes,
+        raw: bytes,
+        content: CommitContent,
+        most_carried: int,
     ) -> SecuredFiles:
         """Take the files of a commit; what is ordered is what was taken.
 
         Large ones are linked into the payload store: the run is stamped once others have them
         (P1a).  Small ones are read: the run carries them, and becomes durable with them.  So what
         somebody writes into the table's directory does not stop the log.
+
+        Args:
+            most_carried: Bytes that the run may carry of it.
 
         Raises:
             StagedCommitError: One is missing or has another size (definite).
@@ -293,7 +303,7 @@ class CommitCatalog:
         }
         size = len(raw) + sum(path.stat().st_size for path in paths.values())
         commit_file = prefix + commit_file_name(version)
-        if size > self._base.config.inline_limit:
+        if size > most_carried:
             if version == 0:
                 # A power loss must leave no torn file in the place that the log's will have: its
                 # writer made that of version 0 there; the node makes the later ones.
@@ -411,17 +421,20 @@ class CommitCatalog:
         proposed: ProposedCommit,
         transaction_id: bytes,
         update: Update | None = None,
+        *,
+        tables: int = 1,
     ) -> SecuredFiles:
         """Check a staged commit and all that it adds; return its files.
 
         Args:
             update: What a request says that it changes; None = it says nothing of that.
+            tables: How many tables share what a run may carry of the transaction.
 
         Raises:
             StagedCommitError: It is not what the request says, or cannot be a version (definite).
         """
         return await self._run(
-            self._secure, shown.uuid, shown.state, update, proposed, transaction_id
+            self._secure, shown.uuid, shown.state, update, proposed, transaction_id, tables
         )
 
     def _secure(
@@ -431,6 +444,7 @@ class CommitCatalog:
         update: Update | None,
         proposed: ProposedCommit,
         transaction_id: bytes,
+        tables: int,
     ) -> SecuredFiles:
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
         content = read_commit_file(raw)
@@ -444,7 +458,8 @@ class CommitCatalog:
         before.after(content).check(uuid)
         if update is not None:
             check_changes(update, before, content)
-        return self._taken_in(uuid, proposed.version, transaction_id, raw, content)
+        most = self._base.config.inline_limit // tables
+        return self._taken_in(uuid, proposed.version, transaction_id, raw, content, most)
 
     async def ordered(self, uuid: str, version: int) -> ShownTable:
         """Return a table whose version was ordered, once it is placed here."""

@@ -110,7 +110,9 @@ class SeveralCommits:
                 )
             check_next(shown, one.proposed)
         secured = [
-            await self._catalog.secure(shown, one.proposed, transaction.transaction_id)
+            await self._catalog.secure(
+                shown, one.proposed, transaction.transaction_id, tables=len(found)
+            )
             for shown, one in found
         ]
         return replace(

@@ -374,16 +374,16 @@ def _put_new(source: str | bytes, target: Path) -> Linked:
     """
     if not isinstance(source, bytes):
         return link_new(Path(source), target)
-    if not target.exists():
-        beside = target.with_name(f".{target.name}.{os.getpid()}.new")
-        try:
+    beside = target.with_name(f".{target.name}.new")
+    try:
+        if not target.exists():
             beside.write_bytes(source)
             os.link(beside, target)  # fails if somebody else was first
             return Linked.EQUAL
-        except FileExistsError:
-            pass
-        finally:
-            beside.unlink(missing_ok=True)
+    except FileExistsError:
+        pass
+    finally:
+        beside.unlink(missing_ok=True)  # that of a killed process, too
     found = target.read_bytes()
     if found != source:
         if not _is_torn(found, source):
