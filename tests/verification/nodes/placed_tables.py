@@ -103,7 +103,8 @@ class PlacedTables:
                 self._fail(f"{commit} is not what its writer staged")
             if len(history.versions) != commit.version + 1:
                 self._fail(f"{commit} follows version {len(history.versions) - 2}")
-            if run.commit_files:  # else they are durable where the run is
+            if any(file.path.startswith(prefix) for file in run.commit_files):
+                # Files that the run carries are durable where the run is.
                 self._check_quorum(node, entry, commit.uuid, history.versions[-1])
 
     def _check_quorum(
