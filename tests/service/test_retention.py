@@ -44,14 +44,16 @@ def test_what_is_older_than_its_limit_expires(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("carried", [True, False], ids=["carried", "staged"])
 def test_files_of_a_commit_stay_until_it_is_placed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carried: bool
 ) -> None:
     """The log expires after a week, whether or not a version could be placed."""
     wall_us = published_log.wall_us
+    settings, removed = ({}, 0) if carried else ({"inline_limit": 0}, 2)
 
     async def main() -> None:
-        async with catalog(tmp_path) as caller:
+        async with catalog(tmp_path, **settings) as caller:
             node = caller.node
             await create(node)
             table = await caller.create("c")
@@ -65,18 +67,22 @@ def test_files_of_a_commit_stay_until_it_is_placed(
             first, second = (commit.files for commit in node.base.journal.read_kept_commits())
             done = await node.maintain()
             # What is placed went, each a commit file and a data file.
-            assert (done.pruned_to, done.files, len(first), len(second)) == (3, 2, 2, 2)
+            assert (done.pruned_to, done.files) == (3, removed)
+            assert (len(first), len(second)) == (2, 2)
             assert not Path(node.payloads.path(first[0].path)).exists()
-            for file in second:
-                node.payloads.verify(file)
+            if carried:
+                assert len(node.base.journal.read_carried(table.table_id, 1)) == 2
+            else:
+                for file in second:
+                    node.payloads.verify(file)
             table.published(1).unlink()
             assert await caller.version("c") == 1
             assert table.published(1).read_bytes() == raw
             # What is placed is noted in the journal a moment later.
             await until(lambda: not node.base.journal.read_unplaced(0), 10)
-            assert (await node.maintain()).files == 2
+            assert (await node.maintain()).files == removed
             assert node.base.journal.read_kept_commits() == []
-        async with catalog(tmp_path) as caller:
+        async with catalog(tmp_path, **settings) as caller:
             assert await caller.version("c") == 1
             assert (await caller.commit(table.update(table.stage(2, table.add())), "c"))[0] == 200
 
