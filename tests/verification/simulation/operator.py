@@ -278,12 +278,15 @@ class Operator:
         )
 
     def can_decide(self, lost: set[str]) -> bool:
-        """Whether the others have a majority of the votes.
+        """Whether the others have a majority of the votes, or lose none of them.
 
         Who lied may have to come back as another at any time, and has no vote then.
         """
         others = set(self._world.nodes) - lost - self._world.rot.lied
-        return all(view.elects(others) for view in self.views())
+        return all(
+            view.elects(others) or not any(s.weight for s in view.roster if s.node_id in lost)
+            for view in self.views()
+        )
 
     def views(self) -> list[View]:
         """Return the newest view, and what was voted for, or may be before a node is asked."""
