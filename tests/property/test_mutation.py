@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -138,6 +140,39 @@ def test_breaking_down_is_not_being_found(killer: Killer) -> None:
         run_isolated((broken,), EXAMINE, BY_NAME["no-wedge"], 1.0, [killer])
     (note,) = raised.value.__notes__
     assert note.startswith("mutation no-wedge, ")
+
+
+def test_a_core_that_collects_without_end_is_found() -> None:
+    """It fills its own memory, not that of the machine."""
+    greedy = replace(
+        BY_NAME["no-probe"].patches[0],
+        path="src/sparktxlog/protocol/master.py",
+        old="        self._now = now = max(now, self._now)\n        was_set",
+        new="        hoard = []\n"
+        "        while True:\n"
+        "            hoard.append(bytearray(16 << 20))\n"
+        "        self._now = now = max(now, self._now)\n        was_set",
+    )
+    result = run_isolated((greedy,), EXAMINE, BY_NAME["no-wedge"], 1.0, [Killer.TRACE])
+    assert result.kill is not None
+    assert result.kill.violation == "MemoryError: out of memory"
+
+
+def test_a_core_that_never_returns_ends_with_its_test() -> None:
+    """As a test that took too long ends: without a word to the process, which is busy."""
+    task = "import time; print('running', flush=True)\n"
+    task += "end = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+    program = f"from {run_isolated.__module__} import run_isolated\n"
+    program += f"run_isolated((), 'builtins:exec', {task!r})"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        try:
+            assert starter.stdout.readline() == "running\n"
+        finally:
+            starter.kill()
+        # Nobody can write to it any more.
+        assert starter.communicate(timeout=60) == ("", None)
 
 
 @pytest.mark.thorough

@@ -2,13 +2,19 @@
 
 The processes are forked from one that has imported the libraries and nothing of the project, so a
 mutation costs no more than the import of the core.
+
+A mutated core may collect without end what the rule would have thrown away, or never return.  It
+has so much memory and no more, and ends with the process that asked for it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import resource
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -21,6 +27,9 @@ from tests.verification.mutation.mutant import Patch, patched_sources
 
 #: What takes long to import, and has nothing of the project.
 _LIBRARIES = ["numpy", "msgspec", "pyarrow", "hypothesis", "sortedcontainers"]
+
+#: Address space of a process with a mutated core.  A simulation takes a tenth of it.
+MAX_MEMORY = 3 << 30
 
 #: What a process runs: patches, `module:function`, its arguments.
 Task = tuple[tuple[Patch, ...], str, tuple[Any, ...]]
@@ -57,7 +66,14 @@ def run_isolated(patches: tuple[Patch, ...], target: str, *arguments: Any) -> An
 
 
 def import_patched(patches: tuple[Patch, ...], folder: Path) -> dict[str, Path]:
-    """Let this process import patched modules from copies in a folder; return these by name."""
+    """Let this process import patched modules from copies in a folder; return these by name.
+
+    From then on it has no more than `MAX_MEMORY`, if anything is patched.
+    """
+    if patches:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     copies: dict[str, Path] = {}
     for number, (path, text) in enumerate(patched_sources(patches).items()):
         name = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
@@ -68,8 +84,21 @@ def import_patched(patches: tuple[Patch, ...], folder: Path) -> dict[str, Path]:
     return copies
 
 
+def _end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, however that was."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
+
+
 def _run(task: Task) -> Any:
     patches, target, arguments = task
+    _end_with_parent()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copies = import_patched(patches, Path(folder))
         module, function = target.split(":")

@@ -1,7 +1,8 @@
 """Running what may find a mutation, until the first violation or the end of the budget.
 
-Found is a mutation by an invariant or an assertion: of a trace, the checks, the simulated disk or
-the core.  Any other exception is an error of the mutation, or of what looks for it, and is raised.
+Found is a mutation by an invariant or an assertion (of a trace, the checks, the simulated disk or
+the core), or by the limit of memory of its process.  Any other exception is an error of the
+mutation, or of what looks for it, and is raised.
 The mutation itself is in the modules that this process imported: see `isolation`.
 """
 
@@ -47,8 +48,8 @@ def hunt(mutant: Mutant, killer: Killer, budget_s: float) -> tuple[Kill | None, 
         budget_s: No run begins later, CPU seconds: how busy the machine is changes nothing.
 
     Raises:
-        Exception: A run ended in something else than an invariant or an assertion; a note says
-            which.
+        Exception: A run ended in something else than an invariant, an assertion or the limit of
+            memory; a note says which.
     """
     started, runs = process_time(), 0
     for where, run in _runs(mutant, killer):
@@ -121,3 +122,5 @@ def _violation(run: Callable[[], str]) -> str:
         return run()
     except (InvariantViolation, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
+    except MemoryError:
+        return "MemoryError: out of memory"
