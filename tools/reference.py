@@ -1,4 +1,4 @@
-"""Write the generated pages below docs/: settings, commands, routes, two sites; a test compares.
+"""Write the generated pages below docs/: settings, commands, routes and more; a test compares.
 
 python -m tools.reference           write them
 python -m tools.reference --check   exit with 1 if one is out of date
@@ -14,6 +14,7 @@ from typing import Any, get_origin
 
 import typer
 from tools.two_sites import page
+from tools.types_page import types_page
 
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting, variable_of
@@ -244,6 +245,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
     ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
+    ROOT / "docs" / "types.md": lambda: types_page(_NOTE),
 }
 
 

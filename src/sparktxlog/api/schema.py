@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from sparktxlog.codec.arrow import columns_of as arrow_columns
+from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.validation import row_schema
@@ -49,16 +48,29 @@ def columns_of(schema: T.StructType | str | DataFrame) -> tuple[Column, ...]:
             (definite).
     """
     struct, nullable = _struct(schema)
-    try:
-        arrow = to_arrow_schema(struct, timezone="UTC")
-    except PySparkException as error:
-        raise SchemaMismatchError(
-            f"no table can hold this schema: {first_lines(error, 1)}"
-        ) from error
-    columns = arrow_columns(arrow)
-    if not nullable:
-        return columns
-    return tuple(Column(name=column.name, type=column.type) for column in columns)
+    columns = []
+    for field in struct.fields:
+        try:
+            kind = normal_type(ddl_of(field.dataType))
+        except SchemaMismatchError as error:
+            raise SchemaMismatchError(
+                f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name
+            ) from error
+        columns.append(Column(name=field.name, type=kind, nullable=nullable or field.nullable))
+    return tuple(columns)
+
+
+def ddl_of(kind: T.DataType) -> str:
+    """Return a type of Spark as DDL, also one that no table holds; names are quoted."""
+    match kind:
+        case T.ArrayType():
+            return f"array<{ddl_of(kind.elementType)}>"
+        case T.MapType():
+            return f"map<{ddl_of(kind.keyType)},{ddl_of(kind.valueType)}>"
+        case T.StructType():
+            fields = (f"{quoted_name(f.name)}:{ddl_of(f.dataType)}" for f in kind.fields)
+            return f"struct<{','.join(fields)}>"
+    return kind.simpleString()
 
 
 def _struct(schema: T.StructType | str | DataFrame) -> tuple[T.StructType, bool]:
@@ -236,8 +248,8 @@ def widens(source: T.DataType, target: T.DataType) -> bool:
             return target.scale >= source.scale and whole >= source.precision - source.scale
         case (T.FloatType(), T.DoubleType()):
             return True
-        case (T.CharType() | T.VarcharType(), T.StringType()):
-            return True
+        case (T.CharType() | T.VarcharType() | T.StringType(), T.StringType()):
+            return True  # a collation is how texts compare, not what they are
     if type(source) in _WHOLE:
         digits, wider = _WHOLE[type(source)]
         if isinstance(target, T.DecimalType):

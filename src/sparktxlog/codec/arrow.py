@@ -27,6 +27,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.refused_types import REFUSED_TYPES, check_not_refused
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -57,6 +58,8 @@ _ALIASES = {
     "real": "float",
     "dec": "decimal",
     "numeric": "decimal",
+    "character": "char",
+    "null": "void",
     "timestamp_ltz": "timestamp",
 }
 _KNOWN = (
@@ -170,6 +173,9 @@ def ddl_type(kind: pa.DataType) -> str:
         return f"map<{ddl_type(kind.key_type)},{ddl_type(kind.item_type)}>"
     if types.is_struct(kind) and kind.num_fields:
         fields = [kind.field(i) for i in range(kind.num_fields)]
+        for field in fields:  # how Spark marks the parts of types that Arrow does not have
+            for mark in field.metadata or ():
+                check_not_refused(mark.decode(errors="replace"), str(kind))
         return f"struct<{','.join(f'{_quoted(f.name)}:{ddl_type(f.type)}' for f in fields)}>"
     raise SchemaMismatchError(
         f"tables cannot hold Arrow type {kind}", hint=_advice(kind), type=str(kind)
@@ -178,6 +184,9 @@ def ddl_type(kind: pa.DataType) -> str:
 
 def _advice(kind: pa.DataType) -> str:
     types = pa.types
+    for check, word in ((types.is_duration, "interval"), (types.is_time, "time")):
+        if check(kind):
+            return REFUSED_TYPES[word].way_out
     if types.is_timestamp(kind):
         return "Cast to timestamp('us'): tables keep microseconds."
     if types.is_unsigned_integer(kind):
@@ -236,6 +245,7 @@ class _Parser:
             case _ if name in _SIMPLE:
                 return _SIMPLE[name]
             case _:
+                check_not_refused(name, self._ddl)
                 raise self._error()
         self._expect(">")
         return kind
@@ -291,5 +301,7 @@ class _Parser:
         return int(token)
 
     def _error(self) -> SchemaMismatchError:
+        if self._tokens and self._tokens[-1].lower() == "collate":
+            check_not_refused("collate", self._ddl)
         shown = self._ddl[:140]
         return SchemaMismatchError(f"{shown!r} is not a column type", hint=_KNOWN, type=shown)

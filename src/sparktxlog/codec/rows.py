@@ -289,7 +289,8 @@ def _decimal(precision: int, scale: int) -> _Convert:
         if len(whole.lstrip("0")) > precision - scale:
             raise ValueError(f"it has more than {precision - scale} digits before the point")
         sign = "-" if value.startswith("-") else ""
-        return Decimal(f"{sign}{whole}.{fraction[:scale] or '0'}")
+        # Not one digit more than needed: Arrow would count it.
+        return Decimal(f"{sign}{whole}.{fraction[:scale]}")
 
     return convert
 
