@@ -15,11 +15,12 @@ FUZZ_ARGS ?=
 EXPLORE_ARGS ?=
 PYTEST_ARGS ?=
 SEEDS ?= 500
-# Processes that share the tests, file by file; each has at most one Spark session.
-TEST_PROCESSES ?= 2
-# Tests with faults wait for half of their time: for patience to end, and for processes to start.
-FAULT_PROCESSES ?= 3
+# Processes that share the tests, file by file; see tests/support/sharing.py.
+TEST_PROCESSES ?= 3
 SHARED = -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# Images of containers often forbid what Python compiles to be kept; then each of the hundreds of
+# processes that tests start compiles the project anew.
+export PYTHONDONTWRITEBYTECODE :=
 # Classes of Spark for the many short-lived JVMs of tests; see tests/spark/jvm.py.
 TEST_CLASSES := $(VENV)/test-jvm/classes.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
@@ -75,7 +76,6 @@ test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models and 
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "thorough and not faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
-test-faults: TEST_PROCESSES = $(FAULT_PROCESSES)
 test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill real processes, links and disks
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m faults -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
