@@ -1,13 +1,17 @@
-"""Rules for all tests: the long form, their order, and that a skip fails a run with CI=true."""
+"""Rules for all tests: the long form, their order and sharing, and that CI=true allows no skip."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.jvm import environment
+
+if TYPE_CHECKING:
+    from tests.support.sharing import FewSessions
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +40,7 @@ _HEAVY = ("slow", "spark", "e2e")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files with the longest tests first: two processes then end at nearly one time.
+    """Put the files with the longest tests first: all processes then end at nearly one time.
 
     What needs root runs in the long form only; there it is skipped, and said so, without root.
     Cases that repeat others on a larger scale run there, too.
@@ -55,6 +59,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]
         ranks[item.path] = min([ranks.get(item.path, len(_HEAVY)), *marked])
     items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FewSessions | None:
+    """Share the files of a run by our rule; another one named on the command line stays."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.sharing import FewSessions
+
+    return FewSessions(config, log)
 
 
 @pytest.fixture(scope="session")
