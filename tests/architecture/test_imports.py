@@ -213,6 +213,28 @@ def test_what_tests_import_of_each_other_is_there() -> None:
     assert lost == []
 
 
+#: Module → what of the JVM it touches there, and why that is no obstacle for Spark Connect.
+_JVM = re.compile(r"\b_jvm\b|\b_jdf\b|\b_jsparkSession\b|\bsparkContext\b|\.rdd\b")
+_WITH_JVM = {
+    # Makes the session of a driver that has one.
+    "sparktxlog.api.session": {"sparkContext"},
+    # Takes an estimate where there is one.
+    "sparktxlog.api.frame_staging": {"_jdf"},
+    # The query of a `foreachBatch`: over Spark Connect it is refused before.
+    "sparktxlog.api.streams.writer": {"sparkContext"},
+}
+
+
+def test_committing_needs_no_jvm_in_the_driver() -> None:
+    """With Spark Connect the driver has none; tests/spark/api/test_spark_connect.py commits so."""
+    found = {
+        module.name: set(_JVM.findall(module.text))
+        for module in package_modules()
+        if module.room == "api" and _JVM.search(module.text)
+    }
+    assert found == _WITH_JVM
+
+
 def test_importing_the_package_stays_light() -> None:
     """`import sparktxlog` and the client load neither Spark nor a web framework."""
     code = (

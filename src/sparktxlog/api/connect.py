@@ -25,6 +25,7 @@ from sparktxlog.api.probe import check_store
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.views import view
+from sparktxlog.api.session import has_jvm
 from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
@@ -107,15 +108,10 @@ def connect(
         UnauthorizedError: The token is missing or wrong (definite).
         PayloadStoreError: The payload store is not shared; the message names both sides (definite).
         ConfigError: `apply` has a wrong value, or the node has another version.
-        InvalidRequestError: `apply="inline"` and several URLs (definite).
+        InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect (definite).
     """
-    if apply not in (None, "inline"):
-        raise ConfigError(
-            f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
-        )
     link = Nodes(url, token=token, ca_file=ca_file)
-    if apply == "inline" and len(link) > 1:
-        raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
+    _check_apply(apply, spark, link)
     home, info = link.choose()
     _check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
@@ -137,6 +133,20 @@ def connect(
     if apply == "inline":
         log.worker = InlineWorker(spark, home)
     return log
+
+
+def _check_apply(apply: str | None, spark: SparkSession, link: Nodes) -> None:
+    if apply not in (None, "inline"):
+        raise ConfigError(
+            f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
+        )
+    if apply == "inline" and not has_jvm(spark):
+        raise InvalidRequestError(
+            "apply='inline' needs a driver with a JVM, this session is one of Spark Connect",
+            hint="Leave it out, and let a worker apply: ./spark-submit.sh jobs/apply.py --follow.",
+        )
+    if apply == "inline" and len(link) > 1:
+        raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
 
 
 def _check_version(version: str, url: str) -> None:

@@ -88,6 +88,11 @@ def build_session(
     return session
 
 
+def has_jvm(session: SparkSession) -> bool:
+    """Return whether the driver of a session runs a JVM; with Spark Connect it does not."""
+    return not type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def jar_cache() -> Path:
     """Return the resolver's directory: SPARKTXLOG_IVY, else `~/.cache/sparktxlog/ivy`."""
     given = os.environ.get(IVY_VARIABLE)

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
+from sparktxlog.api.session import has_jvm
 from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError
@@ -87,8 +88,10 @@ def transaction_id_of_batch(frame: DataFrame, batch_id: int, log: TxLog | None =
             another id when it is run again; without it, it stays rejected.
 
     Raises:
-        InvalidRequestError: This is no batch of a streaming query (definite).
+        InvalidRequestError: This is no batch of a streaming query, or one of Spark Connect
+            (definite).
     """
+    check_has_batches(frame.sparkSession)
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if not query_id:
         raise InvalidRequestError(
@@ -98,6 +101,19 @@ def transaction_id_of_batch(frame: DataFrame, batch_id: int, log: TxLog | None =
     if log is None:
         return str(batch_transaction_id(query_id, batch_id))
     return str(open_batch_id(lambda found: log.find(uuid.UUID(bytes=found)), query_id, batch_id))
+
+
+def check_has_batches(spark: SparkSession) -> None:
+    """Refuse `foreachBatch` where the batch's query is not known.
+
+    Raises:
+        InvalidRequestError: The session is one of Spark Connect (definite).
+    """
+    if not has_jvm(spark):
+        raise InvalidRequestError(
+            "foreachBatch needs a driver with a JVM, this session is one of Spark Connect",
+            hint="Write with .writeStream.format('txlog').option('table', name) instead.",
+        )
 
 
 def stream_into(
@@ -116,8 +132,9 @@ def stream_into(
         level: How far each commit must get before the next batch begins.
 
     Raises:
-        InvalidRequestError: No such kind or level (definite).
+        InvalidRequestError: No such kind or level, or a session of Spark Connect (definite).
     """
+    check_has_batches(log.spark)
     if kind not in {known.value for known in ROW_KINDS}:
         raise InvalidRequestError(
             f"kind {kind[:40]!r} is unknown",
