@@ -388,7 +388,9 @@ class Peering:
             manifest = check_run(header, payload)
             if manifest.staged_bytes or not self._core.holdings.put_foreign(header, payload):
                 continue
-            self._tell(PayloadArrived(header=header, facts=RunFacts.of(manifest)))
+            facts = RunFacts.of(manifest)
+            self._core.rivals.note(sender, facts)
+            self._tell(PayloadArrived(header=header, facts=facts))
 
     async def on_announcement(self, sender: str, announcement: Announcement) -> None:
         """Process the announcement of a run that is stamped later (P1a)."""

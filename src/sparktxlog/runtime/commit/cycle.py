@@ -27,6 +27,7 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts, Submission
+from sparktxlog.runtime.commit_tables.rival_commits import RivalCommits
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
@@ -77,8 +78,14 @@ class Cycle:
     """Passes events to the core, its only caller, and the core's actions to the executor."""
 
     def __init__(
-        self, base: Foundation, executor: Executor, holdings: Holdings, receipts: Receipts
+        self,
+        base: Foundation,
+        executor: Executor,
+        holdings: Holdings,
+        receipts: Receipts,
+        rivals: RivalCommits,
     ) -> None:
+        self._rivals = rivals
         config, master = base.config, base.master
         self._master = master
         self._executor = executor
@@ -311,6 +318,7 @@ class Cycle:
 
     def _assemble(self) -> None:
         """Make runs of all waiting transactions; those of one run need as many copies (P34)."""
+        awaiting = self._set_apart()
         while self._singles:
             group = [self._singles.popleft()]
             size = group[0].size_bytes
@@ -330,6 +338,30 @@ class Cycle:
                 tables |= following.tables
             self._singles.extendleft(reversed(passed_over))
             self._open(group)
+        self._singles.extend(awaiting)
+
+    def _set_apart(self) -> list[_Single]:
+        """Return commits that wait for those of other sites; refuse those whose version is taken.
+
+        A transaction that does other things too is refused where it is ordered.
+        """
+        if not any(single.tables for single in self._singles):
+            return []
+        singles, awaiting = list(self._singles), list[_Single]()
+        self._singles.clear()
+        for single in singles:
+            transaction = single.transaction
+            is_one = len(transaction.commits) == 1 and not transaction.operations
+            lost = self._rivals.lost_to(transaction.commits) if is_one else None
+            if lost is not None:
+                del self._waiting[transaction.transaction_id]
+                if not single.opened.done():
+                    single.opened.set_exception(lost)
+            elif any(self._rivals.is_awaited(uuid) for uuid in single.tables):
+                awaiting.append(single)
+            else:
+                self._singles.append(single)
+        return awaiting
 
     def _open(self, group: list[_Single]) -> None:
         for single in group:
@@ -385,7 +417,8 @@ class CoreLoop:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.receipts = Receipts(replicas.applied, throttle.busy)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
-        self.cycle = Cycle(base, self.executor, self.holdings, self.receipts)
+        self.rivals = RivalCommits(base.config.node_id, base.master.commit_tables, base.loop.time)
+        self.cycle = Cycle(base, self.executor, self.holdings, self.receipts, self.rivals)
         for run in base.state.core.announcements:
             own = OwnRun(digest=run.digest, payload=None, session=run.session)
             self.holdings.put_own(run.ticket, own)

@@ -63,6 +63,7 @@ from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
+from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
@@ -122,6 +123,7 @@ class CommitCatalog:
     ) -> None:
         self._base = base
         self._submits = submits
+        self._rivals = core.rivals
         self._places = places = TablePlaces(base.config.commit_table_dir)
         self.placer = placer = CommitPlacer(base, core.executor, files, places)
         records = TableRecords(base, core.executor, places)
@@ -376,6 +378,7 @@ class CommitCatalog:
                 return await self._told_by_version(uuid, proposed, first)
             await self._raise_if_lost(uuid, first)
             return await self._committed_before(uuid, proposed)
+        await self._await_rivals(uuid)
         shown = await self.shown(self._base.master.commit_tables.get(uuid) or table)
         state = shown.state
         if await self.is_in(shown, proposed):
@@ -384,23 +387,40 @@ class CommitCatalog:
         self._check_backfilled(state, update.backfilled)
         check_next(shown, proposed)
         files = await self.secure(shown, proposed, transaction_id, update)
-        receipt = await self._submits.submit(
-            committing(transaction_id, uuid, proposed.version, proposed.timestamp, files=files),
-            level=Level.ORDERED,
-            timeout=COMMIT_TIMEOUT_S,
-        )
+        began = self._base.loop.time()
+        try:
+            receipt = await self._submits.submit(
+                committing(transaction_id, uuid, proposed.version, proposed.timestamp, files=files),
+                level=Level.ORDERED,
+                timeout=COMMIT_TIMEOUT_S,
+            )
+        except VersionConflictError:  # its version was taken before it was sent to anybody
+            await self._winner_placed(uuid)
+            raise
+        self._rivals.took(self._base.loop.time() - began)
         await self._raise_if_lost(uuid, receipt)
         return await self.ordered(uuid, proposed.version)
+
+    async def _await_rivals(self, uuid: str) -> None:
+        """Wait, for a moment at most, until what other sites commit to a table is decided."""
+        await self._rivals.await_turn(uuid)
+        ordered, end = self._base.ordered, self._base.loop.time() + PATIENCE_S
+        while self._rivals.is_awaited(uuid) and (left := end - self._base.loop.time()) > 0:
+            await ordered.reach(ordered.value + 1, left)
 
     async def _raise_if_lost(self, uuid: str, receipt: Receipt) -> None:
         """Raise the error of a commit that lost, once the winner can be read here."""
         try:
             _raise_if_rejected(receipt)
         except CommitRejectedError:
-            table = self._base.master.commit_tables.get(uuid)
-            if table is not None:
-                await self.ordered(uuid, table.version)
+            await self._winner_placed(uuid)
             raise
+
+    async def _winner_placed(self, uuid: str) -> None:
+        """Wait until the newest version of a table can be read here, unless it was dropped."""
+        table = self._base.master.commit_tables.get(uuid)
+        if table is not None:
+            await self.ordered(uuid, table.version)
 
     async def is_in(self, shown: ShownTable, proposed: ProposedCommit) -> bool:
         """Return whether a version is this very commit; its bytes hold an id of its own.

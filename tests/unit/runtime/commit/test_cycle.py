@@ -11,6 +11,7 @@ import pytest
 
 from sparktxlog.codec.commit_requests import SecuredFiles, committing
 from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.errors import VersionConflictError
 from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.protocol.words.actions import Action
@@ -42,7 +43,14 @@ def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -
         config=SimpleNamespace(run_limit_transactions=most, run_limit_bytes=1_000, id_window=1),
         state=SimpleNamespace(core=SimpleNamespace(announcements=()), values={}),
     )
-    return Cycle(base, cast(Any, executor), parts.get("holdings"), parts.get("receipts"))
+    rivals: Any = SimpleNamespace(is_awaited=lambda uuid: False, lost_to=lambda commits: None)
+    return Cycle(
+        base,
+        cast(Any, executor),
+        parts.get("holdings"),
+        parts.get("receipts"),
+        parts.get("rivals", rivals),
+    )
 
 
 @pytest.mark.parametrize("hindrance", ["writing", "depth", "publisher"])
@@ -117,6 +125,41 @@ def test_commits_of_different_tables_share_a_run(
         assert made == runs
         for one, (ticket, index) in zip(waiting, found, strict=True):
             assert made[cast(Any, ticket) - 1][index] == one.transaction_id[0]
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version_is_taken() -> None:
+    async def main() -> None:
+        made: list[list[int]] = []
+        receipts = SimpleNamespace(
+            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
+        )
+        first, second = _commit(1, 1), _commit(2, 2)
+        awaited, lost = {first.commits[0].uuid}, dict[str, VersionConflictError]()
+        rivals = SimpleNamespace(
+            is_awaited=awaited.__contains__, lost_to=lambda commits: lost.get(commits[0].uuid)
+        )
+        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
+        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
+        cycle = cycle_of(
+            WaitingCore(), executor, most=5, holdings=holdings, receipts=receipts, rivals=rivals
+        )
+        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
+        task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
+        await places[1]
+        assert made == [[2]]
+        assert not places[0].done()
+        awaited.clear()
+        lost[first.commits[0].uuid] = VersionConflictError("taken", version=1)
+        cycle.writer_is_free()
+        with pytest.raises(VersionConflictError):
+            await places[0]
+        # Nothing of it is left: a repeat is a new transaction.
+        lost.clear()
+        await cycle.submit_single(first, None, 0)
+        assert made == [[2], [1]]
         task.cancel()
 
     asyncio.run(main())
