@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.convertors import StringConvertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparktxlog import __version__
@@ -47,6 +50,56 @@ _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
+class _Application(FastAPI):
+    """FastAPI, whose layers most requests do not need.
+
+    A request between nodes and one of the catalog are small and many.  So the endpoints of routes
+    without parameters, and of the catalog, are called directly: an endpoint checks, answers and
+    catches all by itself.  What is not found here goes the usual way.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._fixed: dict[tuple[str, str], Endpoint] = {}
+        self._catalog: list[tuple[str, re.Pattern[str], Endpoint]] = []
+        self._with_id = RequestIds(self._answer)
+
+    def call_directly(self, route: Route, answer: Endpoint) -> None:
+        """Call a route's endpoint directly from now on, if its path allows it."""
+        if "{" not in route.path:
+            self._fixed[route.method, route.path] = answer
+        elif route.path.startswith(CATALOG_API):
+            pattern, _, convertors = compile_path(route.path)
+            if all(isinstance(one, StringConvertor) for one in convertors.values()):
+                self._catalog.append((route.method, pattern, answer))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or not self._found(scope):
+            await super().__call__(scope, receive, send)
+        elif scope["path"].startswith("/peer/"):
+            await self._answer(scope, receive, send)
+        else:
+            await self._with_id(scope, receive, send)
+
+    def _found(self, scope: Scope) -> bool:
+        """Note in a request's scope which endpoint answers it, if that is called directly."""
+        method, path = scope["method"], scope["path"]
+        answer, values = self._fixed.get((method, path)), dict[str, str]()
+        if answer is None and path.startswith(CATALOG_API):
+            for wanted, pattern, found in self._catalog:
+                if wanted == method and (match := pattern.match(path)) is not None:
+                    answer, values = found, match.groupdict()
+                    break
+        scope["endpoint"], scope["path_params"] = answer, values
+        return answer is not None
+
+    @staticmethod
+    async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await scope["endpoint"](Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
 class _RawRoute(APIRoute):
     """A route whose endpoint takes the raw request: `endpoints` decodes and checks it."""
 
@@ -59,7 +112,7 @@ class _RawRoute(APIRoute):
 
 def build_app(running: Node) -> FastAPI:
     """Return the application of a started node."""
-    app = FastAPI(
+    app = _Application(
         title="sparktxlog",
         version=__version__,
         openapi_url=None,  # `openapi` serves it, and `docs` a page that works offline
@@ -83,6 +136,7 @@ def build_app(running: Node) -> FastAPI:
         door = catalog if route.path.startswith(CATALOG_API) else doors[route.role]
         answer = endpoint(route, handler, door)
         app.add_api_route(route.path, answer, methods=[route.method], name=route.name)
+        app.call_directly(route, answer)
     return app
 
 
