@@ -27,6 +27,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
@@ -44,11 +45,18 @@ public final class ListAppender {
   private static final long BEGIN_MS = 1_700_000_000_000L;
 
   private final JsonNode asked;
+
+  /** Commit file at a site → what it added: the sessions of a site read a published file once. */
+  private final Map<Path, List<Row>> published = new ConcurrentHashMap<>();
+
   private final AtomicInteger elements = new AtomicInteger();
   private final AtomicInteger committed = new AtomicInteger();
 
+  private final long end;
+
   private ListAppender(JsonNode asked) {
     this.asked = asked;
+    end = System.nanoTime() + (long) (1e9 * asked.get("seconds").asDouble());
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -78,6 +86,9 @@ public final class ListAppender {
     System.out.println(line);
   }
 
+  /** An element that a version added to a list. */
+  private record Row(String key, Integer element) {}
+
   /** What a session has read of a table. */
   private static final class Copy {
     long version;
@@ -106,7 +117,7 @@ public final class ListAppender {
       try {
         List<JsonNode> tables = new ArrayList<>();
         asked.get("tables").forEach(tables::add);
-        while (committed.get() < asked.get("commits").asInt()) {
+        while (committed.get() < asked.get("commits").asInt() && System.nanoTime() < end) {
           transact(tables.get(random.nextInt(tables.size())));
         }
         for (JsonNode table : tables) {
@@ -252,20 +263,30 @@ public final class ListAppender {
       Set<String> keys = new HashSet<>();
       for (; copy.version < version; copy.version++) {
         Path log = directory(table).resolve("_delta_log");
-        for (String line :
-            Files.readAllLines(log.resolve(String.format("%020d.json", copy.version + 1)))) {
-          JsonNode add = JSON.readTree(line).get("add");
-          if (add != null) {
-            String[] row =
-                Files.readString(directory(table).resolve(add.get("path").asText())).split(" ");
-            copy.lists
-                .computeIfAbsent(row[0], key -> new ArrayList<>())
-                .add(Integer.parseInt(row[1]));
-            keys.add(row[0]);
-          }
+        Path commit = log.resolve(String.format("%020d.json", copy.version + 1));
+        List<Row> rows = published.get(commit);
+        if (rows == null) {
+          published.put(commit, rows = rows(table, commit));
+        }
+        for (Row row : rows) {
+          copy.lists.computeIfAbsent(row.key(), key -> new ArrayList<>()).add(row.element());
+          keys.add(row.key());
         }
       }
       return keys;
+    }
+
+    private List<Row> rows(JsonNode table, Path commit) throws Exception {
+      List<Row> rows = new ArrayList<>();
+      for (String line : Files.readAllLines(commit)) {
+        JsonNode add = JSON.readTree(line).get("add");
+        if (add != null) {
+          String[] row =
+              Files.readString(directory(table).resolve(add.get("path").asText())).split(" ");
+          rows.add(new Row(row[0].intern(), Integer.valueOf(row[1])));
+        }
+      }
+      return rows;
     }
 
     private Path directory(JsonNode table) {

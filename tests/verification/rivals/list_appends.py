@@ -56,12 +56,21 @@ class Appended:
 
 
 def run(
-    directory: Path, *, commits: int, tables: int, sessions: int, seed: int, pause: float | None
+    directory: Path,
+    *,
+    commits: int,
+    tables: int,
+    sessions: int,
+    seed: int,
+    pause: float | None,
+    most_seconds: float = 86_400.0,
 ) -> Appended:
     """Let sessions append at three sites.
 
     Args:
+        sessions: At each site.
         pause: Seconds between two faults; None = none happen.
+        most_seconds: They end then, also if there are fewer commits.
     """
     classes = compile_java("sparktxlog/ListAppender.java", directory / "classes")
     cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
@@ -73,9 +82,8 @@ def run(
         asyncio.run(rivals.create())
         begin = time.monotonic()
         with lines.open("w") as told:
-            appending = _start(
-                classes, _asked(cluster.masters(), rivals, commits, sessions, seed), told
-            )
+            asked = _asked(cluster.masters(), rivals, commits, sessions, seed)
+            appending = _start(classes, asked | {"seconds": most_seconds}, told)
             while appending.poll() is None:
                 if pause is not None:
                     faults.next()
@@ -171,8 +179,9 @@ def main() -> int:
     """Run it; 0 = no anomaly."""
     parser = argparse.ArgumentParser(prog="make list-appends", description=__doc__.split("\n")[0])
     parser.add_argument("--commits", type=int, default=100_000)
-    parser.add_argument("--tables", type=int, default=4)
-    parser.add_argument("--sessions", type=int, default=3, help="at each site")
+    parser.add_argument("--tables", type=int, default=48)
+    parser.add_argument("--sessions", type=int, default=16, help="at each site")
+    parser.add_argument("--seconds", type=float, default=86_400, help="end then at the latest")
     parser.add_argument("--pause", type=float, help="seconds between two faults; default: none")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
@@ -184,6 +193,7 @@ def main() -> int:
             sessions=given.sessions,
             seed=given.seed,
             pause=given.pause,
+            most_seconds=given.seconds,
         )
     wrong = found.judged()
     for anomaly in wrong[:20]:
