@@ -130,6 +130,7 @@ def test_histories_that_once_went_wrong(seed: int, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_hours_with_faults_violate_nothing() -> None:
     outcomes = [run_seed(seed) for seed in range(SEEDS)]

@@ -37,6 +37,7 @@ def test_one_seed_is_one_history() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_whole_nodes_with_faults_violate_nothing() -> None:
     code, said, totals = simulate("--seeds", str(SEEDS))
