@@ -106,7 +106,8 @@ inside a nested type, with the reason and the way out:
 
 _TAIL = """
 Rows with such a column are refused by the type of the table's column, with the cast that fits.
-Texts with a collation are taken into a `string`: the value is the same.
+Texts with a collation are taken into a `string`: the value is the same. [Rows](rows.md) says
+what rows must be like.
 """
 
 

@@ -31,7 +31,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft, made_for_newest
 from sparktxlog.api.reading.at_least import come_after, least_position
 from sparktxlog.codec.alterations import put_change
-from sparktxlog.codec.arrow import columns_of
+from sparktxlog.codec.arrow import arrow_schema, columns_of
 from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
 from sparktxlog.codec.requests import (
     ColumnRequest,
@@ -57,7 +57,7 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import Column, VersionedTable
+from sparktxlog.model.table import Column, TableDefinition, VersionedTable
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
@@ -395,6 +395,25 @@ class Client(Commits[Rows, Columns]):
         """
         timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
         return decision(self._link, transaction_id, timeout_s)
+
+    def _columns_in(self, rows: Rows) -> Sequence[Column]:
+        if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+            raise InvalidRequestError(
+                "a list of rows does not say which types its columns have",
+                hint="Give an Arrow table, or use client.alter_table(…, add={'note': 'string'}).",
+                field="merge_schema",
+            )
+        return columns_of(arrow_table(rows).schema)
+
+    def _newest_definition(self, table: str) -> TableDefinition:
+        return self.table(table)
+
+    def _with_missing(self, rows: Rows, definition: TableDefinition) -> Rows:
+        found = arrow_table(rows)
+        for field in arrow_schema(definition):
+            if field.name not in found.column_names:
+                found = found.append_column(field.name, pa.nulls(found.num_rows, field.type))
+        return found
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         winner, table = lost.fields.get("winner"), lost.fields.get("table")

@@ -25,6 +25,7 @@ from sparktxlog.api.probe import check_store
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.views import view
+from sparktxlog.api.schema import columns_of, with_missing
 from sparktxlog.api.session import has_jvm
 from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
@@ -45,7 +46,7 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
     ADOPTION_TIMEOUT_S,
@@ -386,6 +387,15 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 transaction_ids=transaction_ids,
             )
         return b.receipt
+
+    def _columns_in(self, rows: DataFrame) -> Sequence[Column]:
+        return columns_of(rows)
+
+    def _newest_definition(self, table: str) -> TableDefinition:
+        return self.definition(table, newest=True)
+
+    def _with_missing(self, rows: DataFrame, definition: TableDefinition) -> DataFrame:
+        return with_missing(rows, definition)
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return the receipt of a transaction, None if the node never saw it."""

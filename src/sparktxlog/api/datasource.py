@@ -35,15 +35,25 @@ from pyspark.sql.types import StructType
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.views import VIEWS, view
-from sparktxlog.api.schema import check_fit
-from sparktxlog.api.staged_append import StagedAppend, check_level, folder_of, nodes_of
+from sparktxlog.api.schema import check_fit, columns_of
+from sparktxlog.api.schema_merge import change_table_to_fit
+from sparktxlog.api.staged_append import (
+    StagedAppend,
+    check_level,
+    folder_of,
+    nodes_of,
+    timeout_of,
+)
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import open_queue
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
+from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.problems import ERROR_CLASSES
+from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import check_table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -63,10 +73,10 @@ class TxLogDataSource(DataSource):
 
     Options: `url` and `token` of the node, or of several with commas between their URLs, and
     `caFile`, the authority of their certificates (known after `connect`); to write `table`,
-    `transaction_id`, `level`, `timeout`, and `after`, a position that the node must have reached;
-    to read, `load("queue" | "masters" | "synchronous" |
-    "workers" | "signatures" | "tables" | "transfers" | "epochs")`, or `table` for the changes of a
-    table.  docs/streams.md has the options of streams.
+    `transaction_id`, `level`, `timeout`, `after`, a position that the node must have reached, and
+    `mergeSchema`, which gives the table the columns of the rows first; to read,
+    `load("queue" | "masters" | "synchronous" | "workers" | "signatures" | "tables" | "transfers" |
+    "epochs")`, or `table` for the changes of a table.  docs/streams.md has the options of streams.
     """
 
     #: Set by `register`: url, token and authority of `connect`.
@@ -139,9 +149,28 @@ class TxLogDataSource(DataSource):
         check_level(self.options)
         link = self._link()
         home, info = link.choose()
-        definition = link.table(check_table_name(self.options["table"]))
+        definition: TableDefinition = link.table(check_table_name(self.options["table"]))
+        if self.options.get("mergeschema", "false").lower() == "true":
+            definition = self._merged(schema, definition.name, link)
         check_fit(schema, definition, OperationKind.APPEND)
         return definition, home.url, info["payload_root"]
+
+    def _merged(self, schema: StructType, table: str, link: Nodes) -> TableDefinition:
+        """Change the table so that it has the columns of the rows."""
+
+        def alter(change: TableChange) -> None:
+            operation = PreparedOperation(
+                table=table,
+                kind=OperationKind.ALTER_TABLE,
+                schema_version=link.table(table).schema_version,
+                change=change,
+            )
+            identity = uuid.uuid4().bytes
+            transaction = PreparedTransaction(transaction_id=identity, operations=(operation,))
+            timeout_s = timeout_of(self.options)
+            submit_prepared(link, "", transaction, level="ordered", timeout_s=timeout_s)
+
+        return change_table_to_fit(columns_of(schema), lambda: link.table(table), alter)
 
     def _is_table(self) -> bool:
         """Whether the changes of a table are read; `load` names a view."""

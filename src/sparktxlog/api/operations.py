@@ -19,6 +19,7 @@ from typing import (
 )
 
 from sparktxlog.api.retry import Parameters, Result, Retry
+from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import (
@@ -32,7 +33,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
@@ -168,6 +169,10 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 hint="Give add={'note': 'string'}, or another change.",
                 table=table,
             )
+        self._alter(table, change)
+
+    def change(self, table: str, change: TableChange) -> None:
+        """Change a table as `alter_table` does, said in one value."""
         self._alter(table, change)
 
     def drop_table(self, table: str) -> None:
@@ -514,12 +519,43 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
             t.drop_table(table)
         return t.receipt
 
-    def append(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:
-        """Add rows; keys are not enforced, and no rows change nothing."""
+    def append(
+        self,
+        table: str,
+        rows: RowsT,
+        *,
+        merge_schema: bool = False,
+        **options: Unpack[CommitOptions],
+    ) -> Receipt:
+        """Add rows; keys are not enforced, and no rows change nothing.
+
+        Args:
+            table: Its name.
+            rows: With exactly the columns of the table, in any order.
+            merge_schema: First change the table, as `alter_table` does, so that it has all columns
+                of the rows, and types that are as wide; the rows get NULL in columns that they do
+                not have.
+            **options: Of the transaction.
+        """
+        if merge_schema:
+            rows = self._merge_schema(OperationKind.APPEND, table, rows)
         return self._commit(OperationKind.APPEND, table, rows, options)
 
-    def upsert(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:
-        """Remove every row that has one of the keys, then add the rows."""
+    def upsert(
+        self,
+        table: str,
+        rows: RowsT,
+        *,
+        merge_schema: bool = False,
+        **options: Unpack[CommitOptions],
+    ) -> Receipt:
+        """Remove every row that has one of the keys, then add the rows.
+
+        With `merge_schema` the table is changed first, see `append`; a column that the rows do not
+        have is refused all the same, because its values would be lost.
+        """
+        if merge_schema:
+            rows = self._merge_schema(OperationKind.UPSERT, table, rows)
         return self._commit(OperationKind.UPSERT, table, rows, options)
 
     def delete_keys(self, table: str, rows: RowsT, **options: Unpack[CommitOptions]) -> Receipt:
@@ -535,6 +571,36 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         with self.transaction(**options) as t:
             t.delete_where(table, predicate)
         return t.receipt
+
+    def _merge_schema(self, kind: OperationKind, table: str, rows: RowsT) -> RowsT:
+        """Change a table so that rows fit; return appended rows with all of its columns."""
+        definition = change_table_to_fit(
+            self._columns_in(rows),
+            lambda: self._newest_definition(table),
+            lambda change: self._change(table, change),
+        )
+        return self._with_missing(rows, definition) if kind is OperationKind.APPEND else rows
+
+    def _change(self, table: str, change: TableChange) -> None:
+        with self.transaction(level=Level.ORDERED.value) as t:
+            t.change(table, change)
+
+    @abstractmethod
+    def _columns_in(self, rows: RowsT) -> Sequence[Column]:
+        """Return names and types of rows.
+
+        Raises:
+            SchemaMismatchError: No table can hold one of the types (definite).
+            InvalidRequestError: The rows do not say their types (definite).
+        """
+
+    @abstractmethod
+    def _newest_definition(self, table: str) -> TableDefinition:
+        """Ask the node for a table."""
+
+    @abstractmethod
+    def _with_missing(self, rows: RowsT, definition: TableDefinition) -> RowsT:
+        """Return rows with NULL in the columns of the table that they do not have."""
 
     def _commit(
         self, kind: OperationKind, table: str, rows: RowsT, options: CommitOptions

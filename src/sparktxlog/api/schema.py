@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.rows import rows_to_arrow, to_json
+from sparktxlog.codec.rows import nearest, rows_to_arrow, to_json
 from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError, first_lines
 from sparktxlog.model.operation import OperationKind
@@ -119,22 +119,14 @@ def check_fit(
     extra = [field.name for name, field in found.items() if name not in wanted]
     missing = [field.name for name, field in wanted.items() if name not in found]
     if extra or missing:
-        complaints = [f"has no column {name!r}" for name in extra]
-        complaints += [f"needs the column {name!r}, which is missing" for name in missing]
-        raise SchemaMismatchError(
-            f"{kind.value} of table {table!r} {' and '.join(complaints[:5])}",
-            hint=f"It takes exactly: {', '.join(field.name for field in expected.fields)}.",
-            table=table,
-            extra=extra,
-            missing=missing,
-        )
+        raise _other_columns(definition, kind, extra, missing, list(found.values()))
     result = []
     for name, field in wanted.items():
         source = found[name]
         if not widens(source.dataType, field.dataType):
             raise SchemaMismatchError(
-                f"table {table!r}: column {field.name!r} is {field.dataType.simpleString()}, "
-                f"the data has {source.dataType.simpleString()}",
+                f"the DataFrame has {source.dataType.simpleString()} in column {source.name!r}, "
+                f"table {table!r} takes {field.dataType.simpleString()}",
                 hint=f"Cast it: df.withColumn({field.name!r}, "
                 f"F.col({source.name!r}).cast({field.dataType.simpleString()!r})).",
                 table=table,
@@ -144,13 +136,53 @@ def check_fit(
     return result
 
 
+def _other_columns(
+    definition: TableDefinition,
+    kind: OperationKind,
+    extra: list[str],
+    missing: list[str],
+    given: list[T.StructField],
+) -> SchemaMismatchError:
+    """Say which columns only one side has, and the way out of the first."""
+    table = f"table {definition.name!r}"
+    keys_only = kind is OperationKind.DELETE_KEYS
+    known = {column.name.lower() for column in definition.columns}
+    complaints = []
+    for name in extra:
+        if keys_only and name.lower() in known:
+            complaints.append(f"the DataFrame has column {name!r}, which is no key of {table}")
+        else:
+            complaints.append(f"the DataFrame has column {name!r}, {table} has not")
+    complaints += [f"{table} has column {name!r}, the DataFrame has not" for name in missing]
+    if extra and missing:
+        hint = nearest(extra[0], missing)
+    elif extra:
+        hint = f"Leave it out: df.drop({extra[0]!r})"
+        if not keys_only:
+            hint += ", or add it to the table: log.append(…, merge_schema=True), log.alter_table(…)"
+        hint += "."
+    else:
+        hint = (
+            f"Give it; where there is no value: df.withColumn({missing[0]!r}, F.lit(None)). "
+            f"The DataFrame has {', '.join(field.name for field in given)}."
+        )
+    return SchemaMismatchError(
+        f"{'; '.join(complaints[:5])}",
+        hint=hint,
+        table=definition.name,
+        extra=extra,
+        missing=missing,
+    )
+
+
 def _by_name(given: T.StructType, definition: TableDefinition) -> dict[str, T.StructField]:
     found: dict[str, T.StructField] = {}
     for field in given.fields:
         if found.setdefault(field.name.lower(), field) is not field:
             raise SchemaMismatchError(
-                f"the data for table {definition.name!r} has the column {field.name!r} twice "
+                f"the DataFrame for table {definition.name!r} has column {field.name!r} twice "
                 "(case is ignored)",
+                hint="Rename or drop one of them.",
                 table=definition.name,
                 column=field.name,
             )
@@ -188,6 +220,16 @@ def conform(
     return frame.select(
         *columns, *(F.col(quoted_name(old)).alias(new) for new, old in kept.items())
     )
+
+
+def with_missing(frame: DataFrame, definition: TableDefinition) -> DataFrame:
+    """Return rows with NULL in the columns of the table that they do not have."""
+    given = {name.lower() for name in frame.columns}
+    fields = struct_of(definition, OperationKind.APPEND).fields
+    missing = [field for field in fields if field.name.lower() not in given]
+    if not missing:
+        return frame
+    return frame.select("*", *[F.lit(None).cast(f.dataType).alias(f.name) for f in missing])
 
 
 def _cast(

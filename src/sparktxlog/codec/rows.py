@@ -80,8 +80,7 @@ def check_columns(table: str, given: Sequence[str], expected: Sequence[str], whe
     for name in given:
         if name not in expected:
             raise SchemaMismatchError(
-                f"table {table!r}: {where} has the column {str(name)[:140]!r}, which the "
-                "operation does not take",
+                f"{where} has column {str(name)[:140]!r}, which table {table!r} does not take",
                 hint=nearest(str(name), [item for item in expected if item not in given])
                 if set(expected) - set(given)
                 else f"Leave it out; columns are {', '.join(expected)}.",
@@ -91,7 +90,7 @@ def check_columns(table: str, given: Sequence[str], expected: Sequence[str], whe
     for name in expected:
         if name not in given:
             raise SchemaMismatchError(
-                f"table {table!r}: {where} lacks the column {name!r}",
+                f"table {table!r} has column {name!r}, {where} has not",
                 hint="Give every column; write null if there is no value.",
                 table=table,
                 column=name,

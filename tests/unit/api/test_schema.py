@@ -6,8 +6,16 @@ import pytest
 from pyspark.sql import types as T
 
 from sparktxlog.api.schema import check_fit, columns_of, key_values, struct_of, widens
+from sparktxlog.api.schema_merge import change_table_to_fit, change_to_fit
 from sparktxlog.codec.validation import required_columns
-from sparktxlog.errors import InvalidRequestError, InvalidRowsError, SchemaMismatchError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    InvalidRowsError,
+    NameTakenError,
+    SchemaMismatchError,
+    StaleSchemaError,
+)
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -76,13 +84,27 @@ def test_columns_fit_in_any_order_and_case() -> None:
 
 def test_extra_and_missing_columns_are_named() -> None:
     given = _struct(id=T.LongType(), amount=T.DecimalType(10, 2), colour=T.StringType())
-    with pytest.raises(SchemaMismatchError, match=r"no column 'colour'.*'note', which is missing"):
+    with pytest.raises(SchemaMismatchError) as caught:
         check_fit(given, ORDERS, OperationKind.UPSERT)
+    assert caught.value.message == (
+        "the DataFrame has column 'colour', table 'orders' has not; "
+        "table 'orders' has column 'note', the DataFrame has not"
+    )
+    assert (caught.value.fields["extra"], caught.value.fields["missing"]) == (["colour"], ["note"])
+    given = _struct(id=T.LongType(), amount=T.DecimalType(10, 2), nite=T.StringType())
+    with pytest.raises(SchemaMismatchError) as caught:
+        check_fit(given, ORDERS, OperationKind.APPEND)
+    assert caught.value.hint == "Did you mean 'note'?"
+    with pytest.raises(SchemaMismatchError, match=r"'amount', which is no key of table 'orders'"):
+        check_fit(_struct(id=T.LongType(), amount=T.LongType()), ORDERS, OperationKind.DELETE_KEYS)
 
 
 def test_a_wrong_type_names_column_types_and_the_cast() -> None:
     given = _struct(id=T.LongType(), amount=T.DoubleType(), note=T.StringType())
-    with pytest.raises(SchemaMismatchError, match=r"'amount' is decimal\(10,2\).*double") as caught:
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"the DataFrame has double in column 'amount', table 'orders' takes decimal\(10,2\)",
+    ) as caught:
         check_fit(given, ORDERS, OperationKind.APPEND)
     assert "cast('decimal(10,2)')" in caught.value.hint
 
@@ -142,3 +164,48 @@ def test_a_key_is_one_value_for_each_key_column() -> None:
     ):
         with pytest.raises(error):
             key_values(definition, wrong)
+
+
+def test_merging_adds_columns_and_makes_types_wider() -> None:
+    table = TableDefinition(
+        name="t",
+        columns=(
+            Column(name="Id", type="int"),
+            Column(name="n", type="int"),
+            Column(name="s", type="string"),
+            Column(name="p", type="int"),
+        ),
+        partition_by=("p",),
+    )
+    given = columns_of(
+        _struct(
+            id=T.LongType(), n=T.ShortType(), s=T.IntegerType(), P=T.LongType(), new=T.DateType()
+        )
+    )
+    change = change_to_fit(given, table)
+    assert [(c.name, c.type) for c in change.add] == [("new", "date")]
+    # Narrower rows, other types and partition columns are left to the check of the rows.
+    assert change.widen == (("Id", "bigint"),)
+    assert change_to_fit(given, change.applied_to(table)).is_nothing
+
+
+def test_of_several_writers_that_merge_one_changes_the_table() -> None:
+    given = (Column(name="Id", type="bigint"), Column(name="colour", type="string"))
+    tables = [ORDERS]
+
+    def alter(change: TableChange) -> None:
+        tables.append(change.applied_to(tables[-1]))
+        if len(tables) == 2:  # somebody else was faster, with the same change
+            raise NameTakenError("there is a column 'colour' already")
+
+    found = change_table_to_fit(given, lambda: tables[-1], alter)
+    assert found is tables[-1] and len(tables) == 2 and found.column("colour") is not None
+
+    def lose(change: TableChange) -> None:
+        tries.append(change)
+        raise StaleSchemaError("the table changed")
+
+    tries: list[TableChange] = []
+    with pytest.raises(StaleSchemaError):
+        change_table_to_fit(given, lambda: ORDERS, lose)
+    assert len(tries) == 5

@@ -169,7 +169,7 @@ def test_bodies_of_another_form(body: bytes) -> None:
     [
         (op("append", "nope", rows=[ROW]), UnknownTableError, "no table 'nope'"),
         (op("append", "a/../b", rows=[ROW]), InvalidNameError, "cannot name a table"),
-        (op("append", rows=[{"id": 1}]), SchemaMismatchError, "lacks the column 'amount'"),
+        (op("append", rows=[{"id": 1}]), SchemaMismatchError, "has column 'amount', row 0 has not"),
         (op("append", rows=[{**ROW, "x": 1}]), SchemaMismatchError, "'x'"),
         (op("append", rows=[{**ROW, "id": "x"}]), SchemaMismatchError, "takes bigint"),
         (op("upsert", rows=[{**ROW, "id": None}]), InvalidRowsError, "NULL in 'id'"),

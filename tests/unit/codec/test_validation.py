@@ -177,7 +177,7 @@ def test_unknown_missing_and_repeated_columns() -> None:
     with pytest.raises(SchemaMismatchError, match="'nmae'") as caught:
         align_rows(ORDERS, APPEND, given.rename_columns(["nmae", "id", "day", "amount", "at"]))
     assert caught.value.hint == "Did you mean 'name'?"
-    with pytest.raises(SchemaMismatchError, match="lacks the column 'at'"):
+    with pytest.raises(SchemaMismatchError, match="has column 'at', the Arrow data has not"):
         align_rows(ORDERS, APPEND, given.drop_columns(["at"]))
     with pytest.raises(SchemaMismatchError, match="occurs twice"):
         align_rows(ORDERS, APPEND, given.append_column("id", given["id"]))
