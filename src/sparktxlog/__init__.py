@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sparktxlog.api.client import Client as Client
     from sparktxlog.api.connect import connect as connect
     from sparktxlog.api.datasource import errors_from_spark as errors_from_spark
+    from sparktxlog.api.sql_views import register as register
     from sparktxlog.api.streams.writer import stream_into as stream_into
     from sparktxlog.api.streams.writer import transaction_id_of_batch as transaction_id_of_batch
     from sparktxlog.api.streams.writer import write_stream as write_stream
@@ -38,6 +39,7 @@ _PUBLIC = {
     "connect": "sparktxlog.api.connect",
     "errors": "sparktxlog.errors",
     "errors_from_spark": "sparktxlog.api.datasource",
+    "register": "sparktxlog.api.sql_views",
     "stream_into": "sparktxlog.api.streams.writer",
     "transaction_id_of_batch": "sparktxlog.api.streams.writer",
     "write_stream": "sparktxlog.api.streams.writer",
@@ -68,6 +70,7 @@ __all__ = [
     "connect",
     "errors",
     "errors_from_spark",
+    "register",
     "stream_into",
     "transaction_id_of_batch",
     "write_stream",

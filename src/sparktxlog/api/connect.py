@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from sparktxlog import __version__
-from sparktxlog.api.datasource import register
+from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
 from sparktxlog.api.grouped import GroupedTransactions
@@ -122,7 +122,7 @@ def connect(
             spark.conf.set(name, value)
     root = Path(info["payload_root"])
     check_store(spark, root, home.get, home.url)
-    register(spark, url=",".join(link.urls), token=token, ca_file=home.ca_file)
+    register_format(spark, url=",".join(link.urls), token=token, ca_file=home.ca_file)
     log = TxLog(
         spark,
         link,

@@ -18,11 +18,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyarrow.dataset import dataset
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -34,6 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
 from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.api.schema import check_fit, columns_of
 from sparktxlog.api.schema_merge import change_table_to_fit
@@ -59,7 +59,10 @@ from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
+
+_QUEUE = "queue"
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
@@ -74,12 +77,13 @@ class TxLogDataSource(DataSource):
     Options: `url` and `token` of the node, or of several with commas between their URLs, and
     `caFile`, the authority of their certificates (known after `connect`); to write `table`,
     `transaction_id`, `level`, `timeout`, `after`, a position that the node must have reached, and
-    `mergeSchema`, which gives the table the columns of the rows first; to read,
-    `load("queue" | "masters" | "synchronous" | "workers" | "signatures" | "tables" | "transfers" |
-    "epochs")`, or `table` for the changes of a table.  docs/streams.md has the options of streams.
+    `mergeSchema`, which gives the table the columns of the rows first; to read, `load(name)` of a
+    row table, or of what the log says of itself: "queue", "masters", "synchronous", "workers",
+    "signatures", "tables", "transfers", "epochs"; or `table` for the changes of a table.
+    docs/streams.md has the options of streams.
     """
 
-    #: Set by `register`: url, token and authority of `connect`.
+    #: Set by `register_format`: url, token and authority of `connect`.
     defaults: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -91,7 +95,7 @@ class TxLogDataSource(DataSource):
         return "txlog"
 
     def schema(self) -> StructType:
-        """Return the columns of the view that `load` names, or of the changes of a table."""
+        """Return the columns of the table or view that `load` names, or of a table's changes."""
         if self._is_table():
             options = ReadOptions.of(self.options)
             assert options.table is not None
@@ -99,26 +103,32 @@ class TxLogDataSource(DataSource):
         name = self._view()
         if name in VIEWS:
             return from_arrow_schema(VIEWS[name][0])
-        return StructType.fromJson(_queue_schema(_open_queue(self._link())))
+        return schema_of(self._opened(name))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a view, or of the changes of a table; its content is fixed now."""
+        """Return the reader of what `schema` is of; its content is fixed now."""
         if self._is_table():
             return ChangesReader(TxLogStreamReader(self.options, schema))
-        link = self._link()
-        arrow = to_arrow_schema(schema, timezone="UTC")
         name = self._view()
         if name in VIEWS:
-            return _ViewReader(view(name, link.get).cast(arrow))
-        return _QueueReader(_open_queue(link), arrow)
+            arrow = to_arrow_schema(schema, timezone="UTC")
+            return _ViewReader(view(name, self._link().get).cast(arrow))
+        return TableFilesReader(name, self._opened(name), schema)
+
+    def _opened(self, name: str) -> DeltaTable:
+        """Return the queue, or a row table, as a Delta table at one version."""
+        link = self._link()
+        if name == _QUEUE:
+            return open_queue(str(link.get("/v1/info")["log_root"]))
+        return open_table(link, name, self.options)
 
     def streamReader(self, schema: StructType) -> TxLogStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of the queue, or of the changes of a table."""
-        if not self._is_table() and self._view() != "queue":
+        if not self._is_table() and self._view() != _QUEUE:
             raise InvalidRequestError(
-                f"the view {self._view()!r} cannot be read as a stream",
-                hint="Streams are read of .load('queue') or .option('table', name); read a view "
-                "with spark.read.",
+                f".load({self._view()!r}) cannot be read as a stream",
+                hint="Streams are read of .load('queue') or .option('table', name); read other "
+                "things with spark.read.",
             )
         return TxLogStreamReader(self.options, schema)
 
@@ -144,12 +154,15 @@ class TxLogDataSource(DataSource):
 
     def _target(self, schema: StructType) -> tuple[TableDefinition, str, str]:
         """Return the table to write, the URL of the node that takes rows, and its payload store."""
-        if not self.options.get("table"):
-            raise InvalidRequestError("no table is given", hint="Add .option('table', name).")
+        name = self.options.get("table") or self.options.get("path")
+        if not name:
+            raise InvalidRequestError("no table is given", hint="Write .save(name).")
+        if name == _QUEUE or name in VIEWS:
+            raise InvalidRequestError(f"{name!r} is what the log says of itself, and only read")
         check_level(self.options)
         link = self._link()
         home, info = link.choose()
-        definition: TableDefinition = link.table(check_table_name(self.options["table"]))
+        definition: TableDefinition = link.table(check_table_name(name))
         if self.options.get("mergeschema", "false").lower() == "true":
             definition = self._merged(schema, definition.name, link)
         check_fit(schema, definition, OperationKind.APPEND)
@@ -173,16 +186,16 @@ class TxLogDataSource(DataSource):
         return change_table_to_fit(columns_of(schema), lambda: link.table(table), alter)
 
     def _is_table(self) -> bool:
-        """Whether the changes of a table are read; `load` names a view."""
+        """Whether the changes of a table are read; `load` names a table or a view."""
         return bool(self.options.get("table")) and not self.options.get("path")
 
     def _view(self) -> str:
         name = self.options.get("path") or self.options.get("view") or ""
-        if name != "queue" and name not in VIEWS:
+        if not name:
             raise InvalidRequestError(
-                f"there is no view {name!r}",
-                hint=f".load(name) takes queue, {', '.join(VIEWS)}; tables are read with "
-                "log.table(name), their changes with .option('table', name).load().",
+                "nothing is named to read",
+                hint=f".load(name) takes a row table, queue, {', '.join(VIEWS)}; the changes of a "
+                "table are read with .option('table', name).load().",
             )
         return name
 
@@ -201,39 +214,6 @@ class _ViewReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from self._table.to_batches()
-
-
-class _QueueReader(DataSourceReader):
-    """The files of the published queue, pinned at one Delta version."""
-
-    def __init__(self, table: Any, schema: pa.Schema) -> None:
-        # The queue table has no deletion vectors and no column mapping, so its files are its rows.
-        self._files = sorted(table.file_uris())
-        self._schema = schema
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(file) for file in self._files] or [InputPartition("")]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not partition.value:
-            return
-        path = partition.value.removeprefix("file://")
-        # Columns that an older file lacks are NULL.
-        yield from dataset(path, schema=self._schema, format="parquet").to_batches()
-
-
-def _open_queue(link: Nodes) -> Any:
-    return open_queue(str(link.get("/v1/info")["log_root"]))
-
-
-def _queue_schema(table: Any) -> dict[str, Any]:
-    """Return the queue's schema as Spark's JSON; every column may be NULL in a data source."""
-    import json
-
-    schema: dict[str, Any] = json.loads(table.schema().to_json())
-    for field in schema["fields"]:
-        field["nullable"] = True
-    return schema
 
 
 class _Staged(WriterCommitMessage):
@@ -294,7 +274,7 @@ def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]
 _registered: WeakKeyDictionary[SparkSession, dict[str, str | None]] = WeakKeyDictionary()
 
 
-def register(
+def register_format(
     spark: SparkSession,
     *,
     url: str | None = None,
@@ -327,8 +307,29 @@ def register(
 _CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
 _RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)(?:\nfields: ({{.*}}))?")
 
+#: The way out for writes that go past the log.
+_BY_LOG = (
+    "Write with log.append(table, df) and the like, or df.write.format('txlog').mode('append')"
+    ".save(table); new tables are made by log.create_table."
+)
 #: What Spark refuses by itself, without a way out: its words, the message, the hint.
 _SPARK_REFUSES = (
+    (
+        r'"txlog" cannot be written in the "(ErrorIfExists|Ignore)" mode',
+        "the data source 'txlog' only appends",
+        "Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
+    ),
+    (
+        # CREATE TABLE AS SELECT with a data source of Python, below Delta's catalog.
+        r"AbstractDeltaCatalog\$BestEffortStagedTable",
+        "'txlog' makes no tables of Spark's catalog",
+        _BY_LOG,
+    ),
+    (
+        r"DELTA_UNSUPPORTED_SOURCE.*View \(|EXPECT_TABLE_NOT_VIEW|VIEW_WRITE_NOT|data into a view",
+        "a view of a table of the log is only read",
+        _BY_LOG,
+    ),
     (
         "txlog does not support Update mode",
         "a stream into 'txlog' only appends, and the output mode 'update' replaces rows",
@@ -357,7 +358,7 @@ def errors_from_spark(error: BaseException) -> BaseException:
     found = _RAISED.findall(text)
     if not found:
         for words, message, hint in _SPARK_REFUSES:
-            if words in text:
+            if re.search(words, text, re.DOTALL):
                 return InvalidRequestError(message, hint=hint)
         return error
     code, text, fields = found[-1]

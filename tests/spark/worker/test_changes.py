@@ -18,7 +18,7 @@ from tests.support.node_processes import Cluster, NodeProcess, running
 
 from sparktxlog import Client, connect
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.datasource import register
+from sparktxlog.api.datasource import register_format
 from sparktxlog.errors import SynchroTimeoutError
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.replica.applier import Applier
@@ -150,7 +150,7 @@ def _many(session: SparkSession) -> DataFrame:
 
 def _stream_of(session: SparkSession, node: NodeProcess) -> None:
     """The changes of the table are rows from before and after, under the names of now."""
-    register(session)
+    register_format(session)
     changes = session.read.format("txlog").option("url", node.url).option("table", "orders")
     streamed = changes.option("deleteMarkers", "true").load()
     assert set(streamed.columns) > {"number", "on", "what", "price"}

@@ -17,7 +17,7 @@ from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog import Client, connect
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.datasource import register
+from sparktxlog.api.datasource import register_format
 from sparktxlog.errors import ConflictError, LocalProtocolError, NameTakenError, UnknownTableError
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.storage.dropped_tables import dropped_path, dropped_tables
@@ -139,6 +139,6 @@ def test_a_table_that_stands_still_is_dropped_as_it_is(spark: SparkSession, tmp_
 
 def _stream_of(session: SparkSession, node: NodeProcess) -> None:
     """The changes of the table are its own, and none of the dropped one of that name."""
-    register(session)
+    register_format(session)
     changes = session.read.format("txlog").option("url", node.url).option("table", "orders").load()
     assert sorted((row["id"], row["n"]) for row in changes.collect()) == [(1, 1), (2, 2), (2, 20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from sparktxlog.api.datasource import register
+from sparktxlog.api.datasource import register_format
 from sparktxlog.api.staged_append import nodes_of
 
 
@@ -26,21 +26,21 @@ class _Session:
 def test_who_connects_again_registers_nothing_again() -> None:
     session: Any = _Session()
     for _ in range(3):
-        register(session, url="http://a:7070", token="secret")
+        register_format(session, url="http://a:7070", token="secret")
     assert len(session.registered) == 1
-    register(session, url="http://b:7070", token="secret")
+    register_format(session, url="http://b:7070", token="secret")
     assert [kind.defaults["url"] for kind in session.registered] == [
         "http://a:7070",
         "http://b:7070",
     ]
     other: Any = _Session()
-    register(other, url="http://b:7070", token="secret")
+    register_format(other, url="http://b:7070", token="secret")
     assert len(other.registered) == 1
 
 
 def test_the_authority_of_connect_reaches_every_reader_and_writer() -> None:
     session: Any = _Session()
-    register(session, url="https://a:7070,https://b:7070", ca_file="/etc/ca.crt")
+    register_format(session, url="https://a:7070,https://b:7070", ca_file="/etc/ca.crt")
     (kind,) = session.registered
     for options, ca_file in (({}, "/etc/ca.crt"), ({"cafile": "/other.crt"}, "/other.crt")):
         with closing(nodes_of(kind(options).options)) as nodes:

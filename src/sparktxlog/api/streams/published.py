@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,9 @@ from sparktxlog.http.link import Http
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.replica.source import LogTail
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
 T = TypeVar("T")
 
 _QUEUE = "synchronized_queue"
@@ -47,7 +50,7 @@ _ANSWER_S = 15.0
 _LONGEST_WAIT_S = 300.0
 
 
-def open_queue(log_root: str) -> Any:
+def open_queue(log_root: str) -> DeltaTable:
     """Return the queue as a Delta table.
 
     Raises:

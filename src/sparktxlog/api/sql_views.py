@@ -1,0 +1,109 @@
+"""SQL names for what a site has: `SELECT … FROM txlog.orders`, and `DESCRIBE`.
+
+A schema of the session's catalog gets a view for each row table, over the table's directory in the
+site's lake.  Spark resolves a view by each query, so it shows the newest Delta version and the
+table's present columns.  A view of one version would show old rows until somebody made it again,
+and a table of a Python data source cannot be read below Delta's catalog (decision 57).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.datasource import register_format
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.errors import InvalidRequestError, NotAppliedError
+from sparktxlog.model.ids import check_table_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Comment of a schema that `register` made; it drops views in no other one.
+_OURS = "Tables of the log; made by sparktxlog.register"
+#: View → Delta table below the node's `log/`.
+_STATES = {"queue": "synchronized_queue", "epochs": "epochs", "transfers": "transfers"}
+
+
+def register(
+    spark: SparkSession,
+    log: TxLog | str | Sequence[str],
+    token: str | None = None,
+    *,
+    schema: str = "txlog",
+    ca_file: str | None = None,
+) -> tuple[str, ...]:
+    """Let a session read by SQL what this site's replica has: `SELECT … FROM txlog.orders`.
+
+        sparktxlog.register(spark, log)
+        spark.sql("SELECT * FROM txlog.orders JOIN txlog.customers USING (customer)")
+
+    Each row table that is applied here has a view.  `txlog.queue`, `txlog.epochs` and
+    `txlog.transfers` are tables that the node keeps of the log; they hide row tables of these
+    names.  A view shows the newest rows and columns whenever it is read.  Of a batch that a worker
+    applies at that moment it may show a part; `log.snapshot()` does not.  Call it again when tables
+    were created or dropped.  Views are only read.  `format("txlog")` is registered, too.
+
+    Args:
+        spark: A session with Delta.
+        log: What `connect` returned, or URLs of nodes as for `connect`; the first that answers
+            tells where the tables are.
+        token: Client token, with a URL.
+        schema: Schema of the session's catalog to make, or to make again.
+        ca_file: Authority of certificates, with a URL.
+
+    Returns:
+        The names of the views, sorted: `txlog.orders`, ….
+
+    Raises:
+        InvalidRequestError: There is a schema of that name that is not of `register` (definite).
+        InvalidNameError: The schema's name is outside the allowed pattern (definite).
+        UnreachableError, UnauthorizedError: From the node (definite).
+    """
+    check_table_name(schema)
+    if isinstance(log, TxLog):
+        places = _places(log.home.get)
+    else:
+        with closing(Nodes(log, token=token, ca_file=ca_file)) as nodes:
+            places = _places(nodes.get)
+            register_format(spark, url=",".join(nodes.urls), token=token, ca_file=ca_file)
+    _own(spark, schema)
+    there = {row["viewName"] for row in spark.sql(f"SHOW VIEWS IN {schema}").collect()}
+    for name in there - {name.lower() for name in places}:
+        spark.sql(f"DROP VIEW IF EXISTS {schema}.`{name}`")
+    for name, uri in places.items():
+        # Without SCHEMA EVOLUTION `*` means the columns of now.
+        spark.sql(
+            f"CREATE OR REPLACE VIEW {schema}.`{name}` WITH SCHEMA EVOLUTION AS "
+            f"SELECT * FROM delta.`{uri}`"
+        )
+    return tuple(f"{schema}.{name}" for name in sorted(places))
+
+
+def _places(get: Callable[..., Any]) -> dict[str, str]:
+    """Return view → URI of a Delta table; a table of the log itself hides a row table."""
+    found: dict[str, str] = {}
+    with suppress(NotAppliedError):  # no batch was applied here yet
+        for name, table in get("/v1/snapshot")["tables"].items():
+            uri = str(table["uri"])
+            found[name.lower()] = Path(uri).as_uri() if uri.startswith("/") else uri
+    root = Path(get("/v1/info")["log_root"])
+    for name, folder in _STATES.items():
+        if (root / folder / "_delta_log").is_dir():
+            found[name] = (root / folder).as_uri()
+    return found
+
+
+def _own(spark: SparkSession, schema: str) -> None:
+    """Make the schema; refuse one that somebody else made."""
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema} COMMENT '{_OURS}'")
+    if spark.catalog.getDatabase(schema).description != _OURS:
+        raise InvalidRequestError(
+            f"schema {schema!r} of the session's catalog is not one that register made",
+            hint="Give another one: register(spark, log, schema='log_tables').",
+            field="schema",
+            value=schema,
+        )

@@ -1,0 +1,131 @@
+"""Tables of the log by SQL, and by `format("txlog")`, against a real node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.api.nodes import RunningNode
+
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.datasource import errors_from_spark
+from sparktxlog.api.sql_views import register
+from sparktxlog.errors import InvalidRequestError, UnknownTableError
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+def _rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, frame.collect()), key=repr)
+
+
+def _loaded(spark: SparkSession, table: str) -> DataFrame:
+    return spark.read.format("txlog").load(table)
+
+
+def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> None:
+    assert set(register(spark, log)) <= {"txlog.epochs", "txlog.queue"}  # nothing was applied yet
+    with pytest.raises(PySparkException) as caught:
+        _loaded(spark, "orders")
+    assert isinstance(errors_from_spark(caught.value), UnknownTableError)
+
+    odd = F.expr("element_at(array('a b', 'x/y=%20', null, 'é'), cast(id % 4 + 1 as int))")
+    rows = spark.range(20).select("id", F.expr("cast(id as int)").alias("n"), odd.alias("kind"))
+    log.create_table("orders", rows, keys=["id"], partition_by=["kind"], deletion_vectors=True)
+    log.append("orders", rows.repartition(1))
+    log.apply()
+    names = register(spark, log)
+    assert {"txlog.orders", "txlog.queue", "txlog.epochs"} <= set(names)
+    assert spark.sql("SELECT count(*) AS n FROM txlog.orders WHERE kind = 'a b'").first()["n"] == 5  # type: ignore[index]
+    assert spark.sql("SELECT * FROM txlog.queue").count() == log.position()
+    columns = [tuple(row)[:2] for row in spark.sql("DESCRIBE txlog.orders").collect()]
+    assert columns == [("id", "bigint"), ("n", "int"), ("kind", "string")]
+
+    log.delete_keys("orders", spark.range(3).select("id"))  # a deletion vector
+    log.alter_table("orders", add={"note": "string"}, rename={"n": "number"})
+    last = spark.range(1).select(
+        F.lit(99).cast("bigint").alias("id"),
+        F.lit(1).alias("number"),
+        F.lit("k").alias("kind"),
+        F.lit("new").alias("note"),
+    )
+    log.append("orders", last)
+    log.apply()
+    wanted = _rows(log.table("orders"))
+    assert len(wanted) == 18
+    assert _rows(spark.sql("SELECT * FROM txlog.orders")) == wanted
+    loaded = _loaded(spark, "orders")
+    assert loaded.dtypes == log.table("orders").dtypes
+    assert _rows(loaded) == wanted
+    assert loaded.where("id = 99").first()["note"] == "new"  # type: ignore[index]
+
+
+def test_a_session_may_know_only_the_url(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    log.create_table("plain", "id bigint")
+    log.append("plain", spark.range(3))
+    log.apply()
+    other = spark.newSession()
+    assert "txlog.plain" in register(other, node.url)
+    assert other.sql("SELECT id FROM txlog.plain").count() == 3
+    frame = _loaded(other, "plain")
+    assert frame.count() == 3
+    log.append("plain", spark.range(3))
+    log.apply()
+    assert frame.count() == 3  # pinned when it was read first
+    assert _loaded(other, "plain").count() == other.table("txlog.plain").count() == 6
+
+    log.drop_table("plain")
+    log.apply()
+    with pytest.raises(PySparkException):
+        other.table("txlog.plain").count()
+    assert "txlog.plain" not in register(other, node.url)
+    other.sql("CREATE SCHEMA mine")
+    with pytest.raises(InvalidRequestError, match="schema 'mine'"):
+        register(other, node.url, schema="mine")
+
+
+def test_what_is_not_supported_names_the_way_out(spark: SparkSession, log: TxLog) -> None:
+    log.create_table("only", "id bigint")
+    log.append("only", spark.range(2))
+    log.apply()
+    register(spark, log)
+    frame = spark.range(2)
+    source = frame.write.format("txlog")
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("log.append", lambda: source.saveAsTable("elsewhere")),
+        ("log.append", lambda: frame.writeTo("elsewhere").using("txlog").create()),
+        ("log.append", lambda: spark.sql("INSERT INTO txlog.only VALUES (7)")),
+        ("log.append", lambda: spark.sql("DELETE FROM txlog.only")),
+        ("log.append", lambda: spark.sql("UPDATE txlog.only SET id = 1")),
+        (
+            "log.append",
+            lambda: spark.sql(
+                "MERGE INTO txlog.only t USING (SELECT 1 id) s ON t.id = s.id "
+                "WHEN MATCHED THEN DELETE"
+            ),
+        ),
+        ("log.append", lambda: frame.write.mode("append").saveAsTable("txlog.only")),
+        ("log.append", lambda: frame.writeTo("txlog.only").append()),
+        ("log.overwrite", lambda: frame.write.format("txlog").save("only")),
+        ("log.overwrite", lambda: source.mode("ignore").save("only")),
+        ("log.overwrite", lambda: source.mode("overwrite").save("only")),
+        ("only read", lambda: source.mode("append").save("masters")),
+        (".save(name)", lambda: source.mode("append").save()),
+        (".load(name)", lambda: spark.read.format("txlog").load()),
+    ]
+    for way_out, call in refused:
+        with pytest.raises((PySparkException, Py4JError)) as caught:
+            call()
+        typed = errors_from_spark(caught.value)
+        assert isinstance(typed, InvalidRequestError), str(caught.value)
+        assert way_out in str(typed)
+    assert not spark.catalog.tableExists("elsewhere")
+    source.mode("append").save("only")  # what it does support
+    log.apply()
+    assert spark.table("txlog.only").count() == 4
