@@ -52,8 +52,9 @@ def _compiled(source: str, target: Path) -> bool:
         return False
     path = SOURCES / source
     files = [path] if path.is_file() else sorted(path.glob("*.java"))
-    command = [found, "-nowarn", "-proc:none", "-d", str(target), "-cp", class_path()]
-    made = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
+    command = [found, *(f"-J{option}" for option in _QUICK), "-nowarn", "-proc:none"]
+    command += ["-d", str(target), "-cp", class_path(), *map(str, files)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return True
 
