@@ -59,26 +59,31 @@ def test_small_cluster_completely(configuration: Configuration, states: int, dep
     ("name", "states", "rejected", "decided"),
     [
         ("condition-2", 998, "conflict", ""),
-        ("condition-2-crash", 3_825, "conflict expired-transaction", ""),
-        ("prepared-2-lost", 3_129, "conflict not-prepared prepared", "conflict"),
         (
             "prepared-2-no",
             3_129,
             "expired-transaction not-prepared prepared",
             "expired-transaction rolled-back",
         ),
-        (
-            "prepared-2-crash",
-            3_825,
-            "expired-transaction not-prepared prepared",
-            "committed expired-transaction",
-        ),
         ("commits-2", 3_127, "unknown-table version-conflict", ""),
-        ("commits-2-drop", 3_127, "unknown-table", ""),
-        ("commits-2-crash", 3_825, "unknown-table", ""),
-        ("commits-2-both", 3_127, "unknown-table version-conflict", ""),
-        ("commits-2-both-crash", 3_825, "unknown-table", ""),
-        ("commits-2-both-rows", 3_127, "conflict", ""),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                ("condition-2-crash", 3_825, "conflict expired-transaction", ""),
+                ("prepared-2-lost", 3_129, "conflict not-prepared prepared", "conflict"),
+                (
+                    "prepared-2-crash",
+                    3_825,
+                    "expired-transaction not-prepared prepared",
+                    "committed expired-transaction",
+                ),
+                ("commits-2-drop", 3_127, "unknown-table", ""),
+                ("commits-2-crash", 3_825, "unknown-table", ""),
+                ("commits-2-both", 3_127, "unknown-table version-conflict", ""),
+                ("commits-2-both-crash", 3_825, "unknown-table", ""),
+                ("commits-2-both-rows", 3_127, "conflict", ""),
+            )
+        ),
     ],
 )
 def test_conditions_marks_expiry_and_commits_completely(
