@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.service.test_catalog_api import STAGING, Caller, catalog, told
-from tests.support.delta_writer import API, DELTA, path_of
+from tests.support.delta_writer import API, DELTA, StagedTable, path_of
 
 from sparktxlog import Client
+from sparktxlog.errors import NameTakenError
+from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.node import Node
 
 TABLES = f"{API}/tables?catalog_name=tx&schema_name=default"
@@ -118,7 +120,7 @@ def test_a_row_table_is_not_changed_through_the_catalog(tmp_path: Path, applied:
                 found = await caller.ask("POST", path, body)
                 assert told(found) == TAKEN, path
                 assert "'default.orders' is row table 'orders'" in message(found)
-            # Only that name is taken, and only in this schema.
+            # Only in this schema.
             await caller.ask("POST", f"{API}/schemas", {"name": "s", "catalog_name": "tx"})
             other = STAGING.replace("/default/", "/s/")
             assert (await caller.ask("POST", other, {"name": "orders"}))[0] == 200
@@ -145,12 +147,16 @@ def test_what_a_reader_asks_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_commit_table_keeps_its_name(tmp_path: Path) -> None:
+def test_a_commit_table_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that a session knows stays the same table when the log gets a row table of it."""
 
     async def main() -> None:
         async with catalog(tmp_path) as caller:
             table = await caller.create("orders")
+            with pytest.raises(NameTakenError, match=r"'default\.orders' is a commit table"):
+                await make(caller.node)
+            # A node of another site takes it as long as it does not know of the commit table.
+            monkeypatch.setattr(Submits, "_check_may_create", lambda *_: None)
             await make(caller.node)
             apply(caller.node)
             status, loaded = await caller.ask("GET", path_of("orders"))
@@ -162,6 +168,62 @@ def test_a_commit_table_keeps_its_name(tmp_path: Path) -> None:
             assert (await caller.ask("POST", path_of(), table.creation("orders")))[0] == 200
             assert (await caller.ask("DELETE", path_of("orders")))[0] == 204
             assert await names(caller) == [("orders", "EXTERNAL")]
+
+    asyncio.run(main())
+
+
+def test_row_tables_of_other_schemas(tmp_path: Path) -> None:
+    """`bronze.orders` is that name everywhere; the schema comes and goes with its tables."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            node, schemas = caller.node, f"{API}/schemas?catalog_name=tx"
+            await make(node)
+            await make(node, "default.Orders")  # the same one
+            await make(node, "bronze.orders")
+            await make(node, "bronze.bronze")
+            assert sorted(node.tables()) == ["bronze.bronze", "bronze.orders", "orders"]
+            assert node.row_tables.named("default", "bronze.orders") is None
+            apply(node)
+            path = apply(node, "bronze.orders")
+            status, found = await caller.ask("GET", schemas)
+            assert [one["name"] for one in found["schemas"]] == ["bronze", "default"], status
+            status, loaded = await caller.ask("GET", path_of("ORDERS", "Bronze"))
+            assert (status, loaded["metadata"]["location"]) == (200, f"file:{path}")
+            status, listed = await caller.ask("GET", TABLES.replace("=default", "=bronze"))
+            assert [(one["schema_name"], one["name"]) for one in listed["tables"]] == [
+                ("bronze", "orders")  # the other one is not applied yet
+            ]
+            assert await names(caller) == [("orders", "EXTERNAL")]
+            found = await caller.ask("DELETE", path_of("orders", "bronze"))
+            assert told(found) == REFUSED and "bronze.orders is a row table" in message(found)
+            # Names are taken across kinds, both ways.
+            staging = STAGING.replace("/default/", "/bronze/")
+            assert told(await caller.ask("POST", staging, {"name": "Orders"})) == TAKEN
+            await caller.ask("POST", f"{API}/schemas", {"name": "silver", "catalog_name": "tx"})
+            staging = STAGING.replace("/default/", "/silver/")
+            status, answer = await caller.ask("POST", staging, {"name": "events"})
+            table = StagedTable.of(answer)
+            table.write_first(table.add())
+            body = table.creation("events")
+            assert (await caller.ask("POST", path_of("", "silver"), body))[0] == 200
+            with pytest.raises(NameTakenError, match=r"'silver\.events' is a commit table"):
+                await make(node, "silver.events")
+            assert (await caller.ask("DELETE", f"{API}/schemas/tx.bronze"))[0] == 409
+
+            def drop() -> None:
+                with Client(node.config.master_url) as client:
+                    assert client.table("BRONZE.Orders").name == "bronze.orders"
+                    client.append("Bronze.ORDERS", [{"id": 1, "v": "a"}])
+                    client.submit_many("Bronze.Orders", pa.table({"id": [2], "v": ["b"]}))
+                    assert client.table("bronze.orders").version == 2
+                    for name in ("bronze.orders", "bronze.bronze"):
+                        client.drop_table(name)
+
+            await asyncio.to_thread(drop)
+            assert sorted(node.tables()) == ["orders"]
+            status, found = await caller.ask("GET", schemas)
+            assert [one["name"] for one in found["schemas"]] == ["default", "silver"]
 
     asyncio.run(main())
 

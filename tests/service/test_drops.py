@@ -18,7 +18,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.protocol.words.versions import DROPS
+from sparktxlog.protocol.words.versions import DROPS, SCHEMAS
 
 
 def test_a_drop_and_a_creation_are_everywhere_at_their_positions(tmp_path: Path) -> None:
@@ -93,8 +93,10 @@ def _work(at_a: str, at_b: str) -> None:
             t.create_table("T", {"id": "int"})
             t.append("T", [{"id": 5}])
         a.after(t.receipt)
-        with pytest.raises(SchemaMismatchError):
-            a.create_table("t", {"id": "int"})
+        a.create_table("t", {"id": "int"})
+        assert a.table("t").name == "T"
+        with pytest.raises(SchemaMismatchError, match="'T' exists with another definition"):
+            a.create_table("t", {"id": "bigint"})
 
 
 def _opened(url: str, row: dict[str, int]) -> str:
@@ -144,5 +146,7 @@ def _too_early(url: str) -> None:
     with Client(url) as client:
         client.create_table("t", {"id": "bigint"})
         client.alter_table("t", add={"n": "int"})
+        with pytest.raises(InvalidRequestError, match=f"schemas need wire version {SCHEMAS}"):
+            client.create_table("bronze.t", {"id": "bigint"})
         with pytest.raises(InvalidRequestError, match=f"drops .* need wire version {DROPS}"):
             client.drop_table("t")

@@ -51,7 +51,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
-    check_table_name,
+    table_name,
     transaction_id_from_text,
     transaction_id_to_text,
 )
@@ -183,10 +183,9 @@ class Transaction(TransactionDraft[Rows, Columns]):
                 field="position" if tables else "tables",
                 value=position,
             )
-        for table in tables:
-            check_table_name(table)
+        names = [table_name(table) for table in tables]
         self._takes_more()
-        self._record(position, tables)
+        self._record(position, names)
 
     def expect_schema(self, table: str, schema_version: int) -> None:
         """Say for which schema version of a table the operations of the transaction are made.
@@ -202,7 +201,8 @@ class Transaction(TransactionDraft[Rows, Columns]):
             InvalidRequestError: It is no version, or not the one expected before (definite).
             LocalProtocolError: The transaction is submitted already (definite).
         """
-        expected = self._schemas.get(check_table_name(table), schema_version)
+        table = table_name(table).lower()
+        expected = self._schemas.get(table, schema_version)
         if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {schema_version!r} is no schema version that it can have"
@@ -220,6 +220,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
 
     def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
         self._takes_more()
+        operation.table = table_name(operation.table)
         self._operations.append(operation)
         self._is_nothing = self._is_nothing and is_nothing
 
@@ -245,7 +246,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
             return Receipt.of_nothing(parse_level(self._level)[0])
         for operation in self._operations:
             if operation.kind is not OperationKind.CREATE_TABLE:
-                operation.schema_version = self._schemas.get(operation.table)
+                operation.schema_version = self._schemas.get(operation.table.lower())
         condition = self._condition()
         # Without an id from the user nothing is recorded.
         is_recorded = self._given or not self._is_nothing or condition is not None
@@ -460,7 +461,7 @@ class Client(Commits[Rows, Columns]):
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
         if self._info is None:
             self._info = self.info()
-        given = arrow_table(rows)
+        given, key = arrow_table(rows), table_name(table).lower()
         made = made_for_newest(
             self.table(table, fresh=False),
             lambda: self.table(table),
@@ -479,11 +480,11 @@ class Client(Commits[Rows, Columns]):
         try:
             receipts = send_runs(send, runs, 1 if one else connections)
         except TxLogError:
-            self._definitions.pop(table, None)
+            self._definitions.pop(key, None)
             raise
         found = BatchReceipt(receipts=receipts, ids=made.ids)
         if any(map(is_conflict, found.rejections)):
-            self._definitions.pop(table, None)
+            self._definitions.pop(key, None)
         return found
 
     def after(self, position: Seen) -> None:
@@ -552,10 +553,11 @@ class Client(Commits[Rows, Columns]):
             name: The table's.
             fresh: Ask a node; else what was answered before will do, with its version of then.
         """
-        found = self._definitions.get(name)
+        key = table_name(name).lower()
+        found = self._definitions.get(key)
         if fresh or found is None:
             found = self._link.table(name)
-            self._definitions[name] = found
+            self._definitions[key] = found
         return found
 
     def snapshot(

@@ -43,7 +43,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
-from sparktxlog.model.ids import check_table_name, transaction_id_from_text
+from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
@@ -412,10 +412,11 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         Raises:
             UnknownTableError: It is not in the catalog (definite).
         """
-        found = None if newest else self._definitions.get(table)
+        name = table_name(table)
+        found = None if newest else self._definitions.get(name.lower())
         if found is None:
-            found = self._link.table(check_table_name(table))
-            self._definitions[table] = found
+            found = self._link.table(name)
+            self._definitions[name.lower()] = found
         return found
 
     def fitting(self, table: str, use: Callable[[TableDefinition], _Made]) -> _Made:
@@ -429,10 +430,14 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             self.definition(table), lambda: self.definition(table, newest=True), use
         )
 
-    def existing(self, name: str) -> TableDefinition | None:
-        """Return the table that has a name now, None if there is none."""
+    def existing(self, name: str, *, newest: bool = True) -> TableDefinition | None:
+        """Return the table that has a name, None if there is none.
+
+        Args:
+            newest: As of now; else the definition that was kept will do.
+        """
         try:
-            return self.definition(name, newest=True)
+            return self.definition(name, newest=newest)
         except UnknownTableError:
             return None
 
@@ -444,7 +449,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
     def forget_definitions(self, tables: Iterable[str]) -> None:
         """Ask the node again for the definitions of tables: they may have changed."""
         for table in tables:
-            self._definitions.pop(table, None)
+            self._definitions.pop(table.lower(), None)
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""

@@ -54,7 +54,7 @@ from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.ids import check_table_name, transaction_id_from_text
+from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
@@ -162,7 +162,7 @@ class TxLogDataSource(DataSource):
         check_level(self.options)
         link = self._link()
         home, info = link.choose()
-        definition: TableDefinition = link.table(check_table_name(name))
+        definition: TableDefinition = link.table(table_name(name))
         if self.options.get("mergeschema", "false").lower() == "true":
             definition = self._merged(schema, definition.name, link)
         check_fit(schema, definition, OperationKind.APPEND)

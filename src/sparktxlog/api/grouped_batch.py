@@ -36,7 +36,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     TxLogError,
 )
-from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.ids import table_name, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import TableDefinition
@@ -229,7 +229,8 @@ class GroupedBatch(Draft[GroupedReceipt]):
             )
 
         # All rows of a batch for one table are made for one schema.
-        before = (o.definition for o in self._operations if o.definition.name == table)
+        name = table_name(table).lower()
+        before = (o.definition for o in self._operations if o.definition.name.lower() == name)
         known = next(before, None)
         self._operations.append(fetched(known) if known else self._log.fitting(table, fetched))
 

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition
@@ -100,7 +100,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         """Create a table; creating an equal one again does nothing.
 
         Args:
-            table: A letter, then letters, digits and underscores, 128 at most.
+            table: A letter, then letters, digits and underscores; with a schema before it,
+                `bronze.orders`, else it is in schema `default`.  128 characters at most.
             columns: From Python: name → Spark's DDL type (`bigint`, with ` not null` if need be),
                 an Arrow schema, or `Column`s.  From Spark: a StructType, a DDL string, or a
                 DataFrame whose names and types are taken.
@@ -362,7 +363,8 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
             LocalProtocolError: The transaction is submitted already (definite).
         """
         self._check_is_told()
-        expected = self._versions.get(check_table_name(table), version)
+        table = table_name(table)
+        expected = self._versions.get(table, version)
         if type(version) is not int or version < 0 or version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {version!r} is no version that it can have"

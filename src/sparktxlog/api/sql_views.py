@@ -17,7 +17,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.ids import check_name_part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,11 +41,12 @@ def register(
         sparktxlog.register(spark, log)
         spark.sql("SELECT * FROM txlog.orders JOIN txlog.customers USING (customer)")
 
-    Each row table that is applied here has a view.  `txlog.queue`, `txlog.epochs` and
-    `txlog.transfers` are tables that the node keeps of the log; they hide row tables of these
-    names.  A view shows the newest rows and columns whenever it is read.  Of a batch that a worker
-    applies at that moment it may show a part; `log.snapshot()` does not.  Call it again when tables
-    were created or dropped.  Views are only read.  `format("txlog")` is registered, too.
+    Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.
+    `txlog.queue`, `txlog.epochs` and `txlog.transfers` are tables that the node keeps of the log;
+    they hide row tables of these names.  A view shows the newest rows and columns whenever it is
+    read.  Of a batch that a worker applies at that moment it may show a part; `log.snapshot()` does
+    not.  Call it again when tables were created or dropped.  Views are only read.
+    `format("txlog")` is registered, too.
 
     Args:
         spark: A session with Delta.
@@ -63,24 +64,30 @@ def register(
         InvalidNameError: The schema's name is outside the allowed pattern (definite).
         UnreachableError, UnauthorizedError: From the node (definite).
     """
-    check_table_name(schema)
+    check_name_part(schema)
     if isinstance(log, TxLog):
         places = _places(log.home.get)
     else:
         with closing(Nodes(log, token=token, ca_file=ca_file)) as nodes:
             places = _places(nodes.get)
             register_format(spark, url=",".join(nodes.urls), token=token, ca_file=ca_file)
-    _own(spark, schema)
-    there = {row["viewName"] for row in spark.sql(f"SHOW VIEWS IN {schema}").collect()}
-    for name in there - {name.lower() for name in places}:
-        spark.sql(f"DROP VIEW IF EXISTS {schema}.`{name}`")
+    views: dict[str, dict[str, str]] = {schema: {}}
     for name, uri in places.items():
-        # Without SCHEMA EVOLUTION `*` means the columns of now.
-        spark.sql(
-            f"CREATE OR REPLACE VIEW {schema}.`{name}` WITH SCHEMA EVOLUTION AS "
-            f"SELECT * FROM delta.`{uri}`"
-        )
-    return tuple(f"{schema}.{name}" for name in sorted(places))
+        # The session's catalog takes no dot in a name: `bronze.events` is `txlog_bronze.events`.
+        inner, _, view = name.rpartition(".")
+        views.setdefault(f"{schema}_{inner}" if inner else schema, {})[view] = uri
+    for owned, named in views.items():
+        _own(spark, owned)
+        there = {row["viewName"] for row in spark.sql(f"SHOW VIEWS IN {owned}").collect()}
+        for name in there - named.keys():
+            spark.sql(f"DROP VIEW IF EXISTS {owned}.`{name}`")
+        for name, uri in named.items():
+            # Without SCHEMA EVOLUTION `*` means the columns of now.
+            spark.sql(
+                f"CREATE OR REPLACE VIEW {owned}.`{name}` WITH SCHEMA EVOLUTION AS "
+                f"SELECT * FROM delta.`{uri}`"
+            )
+    return tuple(sorted(f"{owned}.{name}" for owned, named in views.items() for name in named))
 
 
 def _places(get: Callable[..., Any]) -> dict[str, str]:

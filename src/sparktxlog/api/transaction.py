@@ -32,11 +32,11 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.ids import check_table_name, transaction_id_to_text
+from sparktxlog.model.ids import table_name, transaction_id_to_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition, VersionedTable
-from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts, is_commit_table
+from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -98,7 +98,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         #: Tables that were read, as they were shown.
         self._shown: dict[str, DataFrame] = {}
         self._merges: list[Merge] = []
-        #: Commit tables that it reads or writes; their names have a dot.
+        #: Commit tables that it reads or writes.
         self._drafts = TwinDrafts(log.spark, log.home)
         #: What it did to them, once it is staged.
         self._commits: tuple[StagedCommitRequest, ...] = ()
@@ -232,7 +232,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             NotAppliedError: It is not applied here yet, or what this log committed was not applied
                 in time (definite).
         """
-        if is_commit_table(table):
+        if self._is_commit_table(table):
             return self._drafts.frame(table)
         self._check_records_reads()
         return self._read(table)[1]
@@ -254,6 +254,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         self._takes_more_commits()
         return self._drafts.in_sql(table)
 
+    def _is_commit_table(self, table: str) -> bool:
+        """Whether a name is that of a commit table; one without a schema never is."""
+        if "." not in table or table_name(table).lower() in self._created:
+            return False
+        is_used = table.lower() in self._drafts.names
+        return is_used or self._log.existing(table, newest=False) is None
+
     def _takes_more_commits(self) -> bool:
         self._check_is_told()
         return self._takes_more()
@@ -263,10 +270,10 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         is_open = self._takes_more()
         if self._snapshot is None:
             self._snapshot = self._log.latest_snapshot(self._timeout_s)
-        found = self._snapshot.table(table)
+        found, name = self._snapshot.table(table), self._snapshot.name_of(table)
         if is_open:
-            self._record(self._snapshot.position, [table])
-            self._shown[table] = found
+            self._record(self._snapshot.position, [name])
+            self._shown[name] = found
         return self._snapshot.position, found
 
     def merge(
@@ -314,7 +321,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 field="source_name",
                 value=source_name,
             )
-        if is_commit_table(table):
+        if self._is_commit_table(table):
             self._takes_more_commits()
             return self._drafts.merge(table, source, condition, target_name, source_name)
         definition, target = self._unwritten(table, "merge")
@@ -336,7 +343,8 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         Args:
             act: What is done with them, for messages.
         """
-        if any(operation.table == table for operation in self._operations):
+        known = table_name(table).lower()
+        if any(operation.table.lower() == known for operation in self._operations):
             name, fields = self._named()
             raise LocalProtocolError(
                 f"{name} wrote to {table!r} already, and a {act} would not see that",
@@ -372,13 +380,13 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             UnknownTableError, NotAppliedError, StaleSchemaError: As `merge`.
         """
         self._check_is_told()
-        check_table_name(name)
+        name = table_name(name)
         # What is read does not show changes of keys or of is_sync: the kept definition is renewed.
         self._log.definition(table, newest=True)
         definition, rows = self._unwritten(table, "renaming")
         if not self._takes_more():
             return
-        if name in self._created or self._log.existing(name) is not None:
+        if name.lower() in self._created or self._log.existing(name) is not None:
             raise NameTakenError(
                 f"table {table!r} cannot be named {name!r}: there is a table of that name",
                 hint="Choose another name; names of tables ignore case.",
@@ -444,7 +452,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             if isinstance(given, str):
                 raise InvalidRequestError(f"{role}={given!r} is a string", hint=f"Write {[given]}.")
         definition = TableDefinition(
-            name=table,
+            name=table_name(table),
             columns=columns_of(columns),
             keys=tuple(keys),
             partition_by=tuple(partition_by),
@@ -455,7 +463,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
 
     def _add_table(self, definition: TableDefinition) -> None:
         name = definition.name
-        self._created[name] = definition
+        self._created[name.lower()] = definition
         self._operations.append(
             PreparedOperation(table=name, kind=OperationKind.CREATE_TABLE, definition=definition)
         )
@@ -467,7 +475,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
             self._operations.append(
                 PreparedOperation(
-                    table=table,
+                    table=definition.name,
                     kind=kind,
                     schema_version=definition.schema_version,
                     change=change,
@@ -475,7 +483,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             )
 
     def _delete_where(self, table: str, predicate: str) -> None:
-        if is_commit_table(table):
+        if self._is_commit_table(table):
             if self._takes_more_commits():
                 self._drafts.delete(table, predicate)
             return
@@ -484,7 +492,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         definition = self._definition(table)
         self._operations.append(
             PreparedOperation(
-                table=table,
+                table=definition.name,
                 kind=OperationKind.DELETE_WHERE,
                 schema_version=definition.schema_version,
                 predicate=predicate,
@@ -500,7 +508,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             StaleSchemaError: The rows do not fit, because the table changed after the position at
                 which this transaction read it (definite).
         """
-        if is_commit_table(table):
+        if self._is_commit_table(table):
             if self._takes_more_commits():
                 self._drafts.write(kind, table, rows)
             return
@@ -546,7 +554,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
 
     def _creates(self, table: str) -> TableDefinition | None:
         """Return what the transaction creates; an equal table that is there is used as it is."""
-        created = self._created.get(table)
+        created = self._created.get(table_name(table).lower())
         return None if created is None else self._log.present(created) or created
 
 

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 
-from sparktxlog.codec.validation import known_table
+from sparktxlog.codec.validation import exact_table, known_table
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -57,7 +58,11 @@ def condition_of(
         versions=tuple((request.versions or {}).items()),
     )
     check_condition(condition, tables)
-    return condition
+    versions = [(known_table(tables, name).name, n) for name, n in condition.versions]
+    if len(dict(versions)) < len(versions):
+        raise _refused("versions", list(condition.versions)[:20], "each table once")
+    reads = dict.fromkeys(known_table(tables, name).name for name in condition.reads)
+    return replace(condition, reads=tuple(reads), versions=tuple(versions))
 
 
 def request_of_condition(condition: Condition | None) -> ConditionsRequest | None:
@@ -82,6 +87,8 @@ def check_run_conditions(manifest: RunManifest, tables: Mapping[str, TableDefini
         if len(set(condition.tables)) > 2 * _MOST_TABLES:
             raise _refused("reads", len(condition.tables), f"{_MOST_TABLES} tables at most")
         check_condition(condition, tables)
+        for name in condition.tables:
+            exact_table(tables, name)
 
 
 def check_condition(condition: Condition, tables: Mapping[str, TableDefinition]) -> None:

@@ -66,7 +66,12 @@ from sparktxlog.errors import (
     OversizeError,
     SchemaMismatchError,
 )
-from sparktxlog.model.ids import check_new_name, check_relative_path, transaction_id_to_text
+from sparktxlog.model.ids import (
+    check_new_name,
+    check_relative_path,
+    table_name,
+    transaction_id_to_text,
+)
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.signature import TableSignature
@@ -416,8 +421,10 @@ def _check_changed(operations: Iterable[PreparedOperation], changed: set[str]) -
 
 
 def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
+    name = table_name(operation.table)
+    present = tables.alike(name)
     definition = TableDefinition(
-        name=operation.table,
+        name=name if present is None else present.name,
         columns=tuple(
             Column(name=c.name, type=normal_type(c.type), nullable=c.nullable)
             for c in operation.columns or ()
@@ -428,14 +435,12 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
         is_sync=bool(operation.is_sync),
     )
     check_definition(definition)
-    present = tables.alike(definition.name)
     if present is None:
         return definition.created_after(tables.former(definition.name))
     if not present.is_like(definition):
         raise SchemaMismatchError(
             f"table {present.name!r} exists with another definition",
-            hint="Names of tables ignore case.  Creating an equal table again does nothing; "
-            "choose another name.",
+            hint="Creating an equal table again does nothing; choose another name.",
             table=present.name,
         )
     return present

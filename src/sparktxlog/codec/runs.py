@@ -22,7 +22,7 @@ from sparktxlog.codec.validation import (
     cast_bytes,
     check_made_for,
     check_rows,
-    known_table,
+    exact_table,
     run_schema,
 )
 from sparktxlog.errors import (
@@ -161,7 +161,7 @@ def _check_block(
     limits: RunLimits,
 ) -> _Places:
     """Check one inline block; return its operations as `tx << 32 | op`, distinct, ascending."""
-    definition = known_table(tables, block.table)
+    definition = exact_table(tables, block.table)
     inline = block.inline
     plain = block.kind in ROW_KINDS and not block.files
     plain = plain and block.definition is None and block.change is None

@@ -18,6 +18,7 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.rows import check_columns, nearest, type_name
 from sparktxlog.codec.sections import check_size, read_section
 from sparktxlog.errors import (
+    InvalidNameError,
     InvalidRequestError,
     InvalidRowsError,
     SchemaMismatchError,
@@ -25,9 +26,13 @@ from sparktxlog.errors import (
     UnknownTableError,
     first_lines,
 )
-from sparktxlog.model.ids import RESERVED_PREFIX, check_new_name, check_table_name
+from sparktxlog.model.ids import (
+    RESERVED_PREFIX,
+    check_new_name,
+    table_name,
+)
 from sparktxlog.model.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, OperationKind
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import TableDefinition, Tables
 
 #: Transactions or operations of rows, int32.
 IndexArray = npt.NDArray[np.int32]
@@ -41,20 +46,39 @@ _NAMED_TABLES = 1_000
 
 
 def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefinition:
-    """Return the definition of a table.
+    """Return the definition of a table that a user names: `default.Orders` may be `orders`.
 
     Raises:
         InvalidNameError: No table can have this name (definite).
         UnknownTableError: It is not in the catalog; the hint has the nearest one, unless there are
             very many (definite).
     """
-    definition = tables.get(check_table_name(name))
+    wanted = table_name(name)
+    definition = Tables.of(tables).alike(wanted)
     if definition is None:
         names = sorted(tables) if len(tables) <= _NAMED_TABLES else ()
         raise UnknownTableError(
             f"there is no table {name!r}",
-            hint=nearest(name, names) or "Create it first with create_table.",
+            hint=nearest(wanted, names) or "Create it first with create_table.",
             table=name,
+        )
+    return definition
+
+
+def exact_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefinition:
+    """Return the definition of a table in bytes that are passed on: its name is that of the log.
+
+    Raises:
+        InvalidNameError: No table can have this name, or the log has another spelling (definite).
+        UnknownTableError: As `known_table` (definite).
+    """
+    definition = known_table(tables, name)
+    if definition.name != name:
+        raise InvalidNameError(
+            f"a run names table {name!r}, which the log calls {definition.name!r}",
+            hint=f"Write {definition.name}.",
+            table=definition.name,
+            value=name,
         )
     return definition
 

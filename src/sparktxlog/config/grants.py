@@ -4,7 +4,7 @@
     token-file = "/etc/sparktxlog/reports"      # its own token; no other user may read the file
     write = ["sales.*", "orders", "hr.people"]  # tables, or all tables of a schema
 
-A row table `orders` is `default.orders`, as the catalog shows it.  Case does not count.
+`orders` is `default.orders`, for row tables and commit tables alike.  Case does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparktxlog.config.node_config import (
     LEAST_CHARACTERS,
     OTHERS,
     ClientGrant,
-    full_name,
+    granted_name,
 )
 from sparktxlog.errors import ConfigError
 
@@ -60,7 +60,7 @@ def read_grants(path: Path, taken: Collection[str | None]) -> tuple[ClientGrant,
         for pattern in patterns:
             if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern) or pattern == "*":
                 raise _wrong(path, name, f"write has {pattern!r:.80}, which names no table")
-        written = frozenset(full_name(pattern) for pattern in patterns)
+        written = frozenset(granted_name(pattern) for pattern in patterns)
         found.append(ClientGrant(name=name, token=token, write=written))
     return tuple(found)
 

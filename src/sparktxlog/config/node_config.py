@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.model.ids import NodeId
+from sparktxlog.model.ids import NodeId, full_table_name
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.values import (
     MAX_WEIGHT,
@@ -97,14 +97,13 @@ class ClientGrant:
 
     def may_write(self, table: str) -> bool:
         """Return whether it may write a table, or with `schema.*` all tables of a schema."""
-        full = full_name(table)
+        full = granted_name(table)
         return full in self.write or f"{full.partition('.')[0]}.*" in self.write
 
 
-def full_name(table: str) -> str:
-    """Return the name of a table as grants have it; a row table is in schema `default`."""
-    name = table.lower()
-    return name if "." in name else f"default.{name}"
+def granted_name(table: str) -> str:
+    """Return the name of a table, or a pattern, as grants have it: with a schema, in lower case."""
+    return full_table_name(table).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

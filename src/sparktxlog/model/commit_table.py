@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
-from sparktxlog.model.ids import LARGEST, check_table_name, transaction_id_to_text
+from sparktxlog.model.ids import LARGEST, check_name_part, transaction_id_to_text
 
 #: Where a table has its commit files, below its directory.
 COMMIT_LOG = "_delta_log/"
@@ -157,7 +157,7 @@ def commit_file_prefix(transaction_id: bytes, uuid: str) -> str:
 def check_commit_table_name(name: str) -> str:
     """Return `name` if it may name a commit table, else raise InvalidNameError.
 
-    A name has two parts, each like that of a table: `schema.table`.
+    A name has two parts: `schema.table`.
     """
     schema, dot, table = name.partition(".")
     if not dot:
@@ -166,6 +166,6 @@ def check_commit_table_name(name: str) -> str:
             hint="Use 'schema.table'.",
             value=name[:140],
         )
-    check_table_name(schema)
-    check_table_name(table)
+    check_name_part(schema)
+    check_name_part(table)
     return name

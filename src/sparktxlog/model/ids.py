@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Annotated, NewType
 
 import msgspec
@@ -29,7 +30,11 @@ Timestamp = NewType("Timestamp", int)
 #: 1-based number of a transaction at its origin, without gaps.
 Sequence = NewType("Sequence", int)
 
-_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_PART = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+#: Schema of names without one; it always exists.
+DEFAULT_SCHEMA = "default"
+#: Characters of a table's name, with schema and dot: it names directories and files.
+LONGEST_NAME = 128
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _COLUMN_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\x00]")
 #: Names of devices on Windows, in any case and directory.
@@ -62,15 +67,73 @@ def transaction_id_to_text(transaction_id: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
+def table_name(text: str) -> str:
+    """Return the name of a table as the log has it, of what a user wrote: the only place for that.
+
+    `orders` and `default.orders` are one table, `orders`; a table of another schema has both parts,
+    `bronze.orders`.  The case stays as it is written, and is ignored where a table is looked for.
+
+    Raises:
+        InvalidNameError: No table can have this name; the hint says what can be done (definite).
+    """
+    shown = str(text)[:280]
+    parts = text.split(".") if isinstance(text, str) else []
+    if len(parts) > 2:
+        raise _no_table(shown, f"it has {len(parts)} parts", "Write schema.table, no catalog.")
+    if len(parts) == 2 and not all(parts):
+        raise _no_table(shown, "a part of it is empty", "Write schema.table, or table alone.")
+    if not parts or not all(map(_PART.fullmatch, parts)):
+        raise _no_table(
+            shown,
+            "it has other characters, or too many",
+            "Use a letter, then letters, digits and underscores, 128 at most; write schema.table "
+            "for one that is not in schema default.",
+        )
+    name = log_name(*parts) if len(parts) == 2 else parts[0]
+    if len(name) > LONGEST_NAME:
+        raise _no_table(
+            shown, f"it has {len(name)} characters", f"Schema and table together: {LONGEST_NAME}."
+        )
+    return name
+
+
 def check_table_name(name: str) -> str:
-    """Return `name` if it may name a table and its directory, else raise InvalidNameError."""
-    if not isinstance(name, str) or not _TABLE.fullmatch(name):
+    """Return `name` if it is that of a table as the log has it, else raise InvalidNameError."""
+    found = table_name(name)
+    if found != name:
+        raise _no_table(name, f"the log calls it {found!r}", f"Write {found}.")
+    return name
+
+
+def check_name_part(name: str) -> str:
+    """Return `name` if it may name a schema, or a table in one, else raise InvalidNameError."""
+    if not isinstance(name, str) or not _PART.fullmatch(name):
         raise InvalidNameError(
-            f"{str(name)[:140]!r} cannot name a table",
+            f"{str(name)[:140]!r} cannot name a table or a schema",
             hint="Use a letter, then letters, digits and underscores, 128 at most.",
             value=str(name)[:140],
         )
     return name
+
+
+def find_table(text: str, names: Iterable[str]) -> str | None:
+    """Return which of the log's tables a user names, None = none of them; case is ignored."""
+    wanted = text.lower().removeprefix(f"{DEFAULT_SCHEMA}.")
+    return next((name for name in names if name.lower() == wanted), None)
+
+
+def log_name(schema: str, table: str) -> str:
+    """Return the name that the log has for a table of a schema."""
+    return table if schema.lower() == DEFAULT_SCHEMA else f"{schema}.{table}"
+
+
+def full_table_name(name: str) -> str:
+    """Return `schema.table` of a name as the log has it, or of a pattern for such names."""
+    return name if "." in name else f"{DEFAULT_SCHEMA}.{name}"
+
+
+def _no_table(shown: str, why: str, hint: str) -> InvalidNameError:
+    return InvalidNameError(f"{shown!r} cannot name a table: {why}", hint=hint, value=shown)
 
 
 def check_node_id(name: str) -> NodeId:

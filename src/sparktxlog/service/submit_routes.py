@@ -298,6 +298,7 @@ class SubmitRoutes(RouteHandlers):
         identity: bytes,
     ) -> PreparedTransaction | tuple[RunManifest, bytes]:
         definition = known_table(self._node.tables(), table)
+        table = definition.name
         check_made_for(definition, made_for)
         row_schema(definition, kind)
         rows = read_rows(body, definition, kind, 2 * self._limits.size_bytes, marks=(TX_COLUMN,))

@@ -61,7 +61,9 @@ def dropped_tables(lake: Path) -> Iterator[DroppedTable]:
     """Yield the directories of dropped tables, by name; others there are left out."""
     root = lake / _DROPPED
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        table, _, position = path.name.partition(".")[0].rpartition("-")
+        # A name may have a dot, as `bronze.orders`; the rest may begin with one, as `.earlier`.
+        table, _, rest = path.name.partition("-")
+        position = rest.partition(".")[0]
         if table and position.isdecimal():
             yield DroppedTable(
                 path=path,

@@ -63,6 +63,13 @@ def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> No
     assert _rows(loaded) == wanted
     assert loaded.where("id = 99").first()["note"] == "new"  # type: ignore[index]
 
+    log.create_table("Bronze.orders", "id bigint")
+    log.append("bronze.orders", spark.range(3))
+    log.apply()
+    assert {"txlog.orders", "txlog_bronze.orders"} <= set(register(spark, log))
+    assert spark.sql("SELECT * FROM txlog_bronze.orders").count() == 3
+    assert _loaded(spark, "bronze.orders").count() == 3
+
 
 def test_a_session_may_know_only_the_url(
     spark: SparkSession, log: TxLog, node: RunningNode

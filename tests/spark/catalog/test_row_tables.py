@@ -13,7 +13,12 @@ from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN, catalogs
 
 from sparktxlog.api.connect import TxLog, connect
-from sparktxlog.errors import CommittedNotAppliedError
+from sparktxlog.errors import (
+    CommittedNotAppliedError,
+    InvalidNameError,
+    NameTakenError,
+    UnknownTableError,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -112,6 +117,59 @@ def test_writes_of_a_row_table_end_before_their_commit(
     log.append("orders", tx.createDataFrame([(4, "d")], COLUMNS))
     assert (4, "d") in rows(tx, "SELECT * FROM tx.default.orders")
     assert not [row for row in rows(tx, "SELECT * FROM tx.default.orders") if row[1] == "z"]
+
+
+def test_row_tables_in_schemas(
+    tx: SparkSession, log: TxLog, node: RunningNode, lake: Path, tmp_path: Path
+) -> None:
+    """`bronze.events` means the same everywhere, beside a commit table with a schema."""
+    begin = tx.createDataFrame(BEGIN, COLUMNS)
+    tx.sql("CREATE SCHEMA tx.silver")
+    tx.sql("CREATE TABLE tx.silver.sums (n BIGINT) USING delta")
+    with log.transaction() as t:
+        t.create_table("bronze.events", COLUMNS, keys=["id"])
+        t.append("Bronze.Events", begin)
+        t.append("silver.sums", tx.createDataFrame([(2,)], "n bigint"))
+        t.upsert("default.orders", tx.createDataFrame([(9, "z")], COLUMNS))
+    assert (lake / "bronze.events" / "_delta_log").is_dir()
+    assert rows(tx, "SELECT * FROM tx.bronze.events") == BEGIN
+    assert rows(tx, "SHOW TABLES IN tx.bronze") == [("bronze", "events", False)]
+    assert ("bronze",) in rows(tx, "SHOW SCHEMAS IN tx")
+    assert rows(tx, "SELECT * FROM tx.silver.sums") == [(2,)]
+    with log.transaction(isolation="serializable") as t:
+        assert t.read("bronze.EVENTS").count() == 2 and t.read("silver.sums").count() == 1
+        t.expect_version("BRONZE.events", 1)
+        t.merge("bronze.events", begin, "target.id = source.id").whenMatchedUpdate(
+            set={"v": "'later'"}
+        ).whenNotMatchedInsertAll().execute()
+    assert rows_of(log.table("BRONZE.events")) == [(1, "later"), (2, "later")]
+    assert log.snapshot(t.receipt.position - 1).table("bronze.events").count() == 2
+    receipt = log.commit_many(
+        begin.selectExpr("id + 10 id", "v"), table="bronze.Events", transaction="id"
+    )
+    assert receipt.transactions == 2 and not receipt.rejections
+    begin.selectExpr("id + 20 id", "v").write.format("txlog").option("table", "Bronze.events").mode(
+        "append"
+    ).save()
+    changes = tx.read.format("txlog").option("table", "BRONZE.events")
+    changes = changes.option("startingPosition", "earliest").option("skipChangeCommits", "true")
+    assert {row["id"] for row in changes.load().collect()} >= {1, 2, 11, 12, 21, 22}
+    log.rename_table("bronze.events", "silver.events")
+    assert sorted(path.name for path in lake.iterdir() if path.name[0] != "_") == [
+        "orders",
+        "silver.events",
+    ]
+    assert log.table("silver.events").count() == 6
+    with pytest.raises(NameTakenError, match="commit table"):
+        log.create_table("silver.sums", "n bigint")
+    with pytest.raises(UnknownTableError, match=r"'bronze\.events'"):
+        log.append("bronze.events", begin)
+    with pytest.raises(InvalidNameError, match="it has 3 parts"):
+        log.append("tx.silver.events", begin)
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
 
 
 def test_a_write_by_path_is_found_by_the_worker(tx: SparkSession, log: TxLog, lake: Path) -> None:

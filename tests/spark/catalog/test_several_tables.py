@@ -174,7 +174,8 @@ def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNo
         t.append("shop.orders", order)
         t.append("shop.nothing", order)
     with pytest.raises(RowTableError), log.transaction() as t:
-        t.append("default.audit", order)
+        t.append("shop.orders", order)
+        t.in_sql("default.audit")
     with pytest.raises(InvalidRequestError, match="at level 'accepted'"):
         log.append("shop.orders", order, level="accepted")
     assert rows(tx, "shop.orders") == before

@@ -43,6 +43,14 @@ def test_a_request_comes_back_as_it_was() -> None:
     assert b"conditions" not in request_of(_prepared(None))
 
 
+def test_tables_have_the_names_of_the_log() -> None:
+    said = {"read_position": 41, "reads": ["ORDERS", "default.orders"], "versions": {"Bulk": 7}}
+    assert _prepared(said).condition == _CONDITION
+    twice = {"versions": {"orders": 1, "default.orders": 2}}
+    with pytest.raises(InvalidRequestError, match="each table once"):
+        _prepared(twice)
+
+
 @pytest.mark.parametrize(
     ("conditions", "field", "text"),
     [

@@ -358,7 +358,7 @@ def test_a_creation_looks_at_no_other_table() -> None:
     body = msgspec.json.encode({"operations": [*create, rows]})
     made = prepare(decode_request(body), ID.bytes, tables, RunLimits())
     assert [operation.table for operation in made.operations] == ["more", "Most", "Most"]
-    create.append(op("create_table", "most", columns=columns))
+    create.append(op("create_table", "most", columns=[{"name": "id", "type": "int"}]))
     body = msgspec.json.encode({"operations": create})
     with pytest.raises(SchemaMismatchError, match="table 'Most' exists"):
         prepare(decode_request(body), ID.bytes, tables, RunLimits())

@@ -61,7 +61,7 @@ def test_an_unknown_table_is_named_with_its_nearest() -> None:
     assert known_table({"orders": ORDERS}, "orders") is ORDERS
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "a\x00", "", "1a", "a" * 129, "a.b"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "a\x00", "", "1a", "a" * 129, "a.b.c", "a.", ".b"])
 def test_a_name_that_can_name_no_table(name: str) -> None:
     with pytest.raises(InvalidNameError):
         known_table({}, name)

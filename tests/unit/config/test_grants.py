@@ -39,7 +39,7 @@ def load(tmp_path: Path) -> Load:
 def test_tables_and_schemas(load: Load) -> None:
     (grant,) = load('[reports]\ntoken-file = "@own"\nwrite = ["sales.*", "Orders"]').grants
     assert (grant.name, grant.token) == ("reports", TOKEN) and TOKEN not in repr(grant)
-    for table in ("sales.a", "SALES.b", "sales.*", "orders", "default.orders"):
+    for table in ("sales.a", "SALES.b", "sales.*", "orders", "default.orders", "Default.ORDERS"):
         assert grant.may_write(table)
     for table in ("salesmen.a", "hr.orders", "order", "default.*", "*"):
         assert not grant.may_write(table)

@@ -12,6 +12,13 @@ from sparktxlog.cli.example import example_config
 from sparktxlog.codec.requests import decode_request, prepare
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.errors import InvalidNameError
+from sparktxlog.model.ids import (
+    check_table_name,
+    find_table,
+    full_table_name,
+    log_name,
+    table_name,
+)
 from sparktxlog.model.table import Column, TableDefinition
 
 TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
@@ -27,7 +34,53 @@ def create(table: str = "orders", column: str = "id") -> dict[str, Any]:
     return {"kind": "create_table", "table": table, "columns": columns}
 
 
-@pytest.mark.parametrize("name", ["CON", "con", "Nul", "LPT1", "com9", "AUX", "prn"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("orders", "orders"),
+        ("default.orders", "orders"),
+        ("DEFAULT.Orders", "Orders"),
+        ("bronze.orders", "bronze.orders"),
+        ("Bronze.Orders", "Bronze.Orders"),
+        ("defaults.orders", "defaults.orders"),
+        (f"{'a' * 63}.{'b' * 64}", f"{'a' * 63}.{'b' * 64}"),
+    ],
+)
+def test_a_table_has_one_name(text: str, name: str) -> None:
+    assert table_name(text) == table_name(name) == check_table_name(name) == name
+    assert full_table_name(name).count(".") == 1
+    assert log_name(*full_table_name(name).split(".")) == name
+    assert find_table(text.upper(), ["other", name]) == name
+    if text != name:
+        with pytest.raises(InvalidNameError, match="the log calls it"):
+            TableDefinition(name=text, columns=TABLE.columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        ("tx.bronze.orders", "it has 3 parts", "no catalog"),
+        ("bronze.", "a part of it is empty", "or table alone"),
+        (".orders", "a part of it is empty", "or table alone"),
+        ("", "other characters, or too many", "Use a letter"),
+        ("bronze.or-ders", "other characters", "Use a letter"),
+        ("bronze/orders", "other characters", "Use a letter"),
+        ("..", "it has 3 parts", "no catalog"),
+        ("bronze.orders\n", "other characters", "Use a letter"),
+        ("_sparktxlog.state", "other characters", "Use a letter"),
+        ("größe.x", "other characters", "Use a letter"),
+        (f"{'a' * 64}.{'b' * 64}", "it has 129 characters", "Schema and table together: 128"),
+        ("a" * 129, "too many", "128 at most"),
+        (7, "other characters", "Use a letter"),
+    ],
+)
+def test_what_names_no_table(text: Any, why: str, hint: str) -> None:
+    with pytest.raises(InvalidNameError, match=why) as caught:
+        table_name(text)
+    assert hint in caught.value.hint and caught.value.fields["value"] == str(text)
+
+
+@pytest.mark.parametrize("name", ["CON", "con", "Nul", "LPT1", "com9", "AUX", "prn", "aux.orders"])
 def test_tables(name: str) -> None:
     with pytest.raises(InvalidNameError, match="do not accept"):
         submit(create(table=name))

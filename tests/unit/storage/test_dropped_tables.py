@@ -31,6 +31,16 @@ def test_a_directory_is_moved_as_a_whole_and_found_again(tmp_path: Path) -> None
     assert list(dropped_tables(tmp_path / "elsewhere")) == []
 
 
+def test_tables_of_several_schemas(tmp_path: Path) -> None:
+    names = ["orders", "bronze.orders", "bronze.earlier"]
+    for name in names:
+        for _ in range(2):
+            table(tmp_path, name, name)
+            put_aside(tmp_path, name, 7)
+    found = sorted((one.table, one.position) for one in dropped_tables(tmp_path))
+    assert found == sorted((name, 7) for name in names * 2)
+
+
 def test_a_replica_that_went_back_drops_the_table_once_more(tmp_path: Path) -> None:
     """The path says where the latest one is; what the first drop left stays, under another name."""
     for content in "abc":

@@ -230,7 +230,7 @@ _MAINTAIN = (
     LAKE,
     MASTER,
     JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
-              help="Only this table, schema.table for a commit table; may be repeated."),
+              help="Only this table, of either kind; may be repeated."),
     JobOption(flag="--no-optimize", help="Compact no tables."),
     JobOption(flag="--no-vacuum", help="Do not vacuum tables."),
     JobOption(flag="--dry-run", help="Say what would be done; change nothing."),
@@ -295,7 +295,7 @@ JOBS: dict[str, JobCommand] = {
         does="Undo another writer's changes to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in quarantine. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may run beside one.\n\n"
-        "Of a commit table (schema.table), fetch damaged and foreign files again from other sites; "
+        "Of a commit table, fetch damaged and foreign files again from other sites; "
         "that needs no Spark.",
         example="orders --dry-run",
         work="replica_jobs:repair",
@@ -312,7 +312,7 @@ JOBS: dict[str, JobCommand] = {
     ),
     "verify": JobCommand(
         does="Recount the replica's signatures by full scan, with Spark, and compare the sites.\n\n"
-        "Of commit tables (schema.table) the node recounts the files, without Spark.\n\n"
+        "Of commit tables the node recounts the files, without Spark.\n\n"
         "With --compare, say from which position and in which table sites differ, by what they "
         "reported.",
         example="--url http://127.0.0.1:7070",

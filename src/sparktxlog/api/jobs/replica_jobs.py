@@ -24,10 +24,9 @@ from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, execut
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state, rows_and_commits
 from sparktxlog.worker.verify.table_verification import (
     commit_table_lines,
-    of_commit_tables,
     verify_commit_tables,
 )
 
@@ -84,8 +83,12 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     The result is a `RepairOutcome`, with the fields of an `ApplyOutcome` after a repair.
     """
     arguments = context.arguments
-    if of_commit_tables([arguments.table]):
+    with closing(context.open_source()) as source:
+        lake = arguments.lake or source.info().lake_root
+    rows, commits = rows_and_commits(lake, [arguments.table])
+    if commits:
         return _repair_commit_table(context)
+    (arguments.table,) = rows
     if arguments.dry_run:
         outcome, applied = _diagnosed(context), None
     else:

@@ -17,7 +17,7 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
-from sparktxlog.worker.replica.state import read_state
+from sparktxlog.worker.replica.state import read_state, rows_and_commits
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
     compare_sites,
@@ -29,7 +29,6 @@ from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
 from sparktxlog.worker.verify.table_verification import (
     CommitTableResult,
     commit_table_lines,
-    of_commit_tables,
     verify_commit_tables,
 )
 
@@ -89,9 +88,7 @@ def _maintain_tables(
     from sparktxlog.worker.replica.state import applied_state
 
     a = context.arguments
-    # Only commit tables have names of two parts.
-    of_commits = [name for name in a.tables if "." in name]
-    of_rows = [name for name in a.tables if "." not in name]
+    of_rows, of_commits = rows_and_commits(lake, a.tables)
     wanted = Upkeep(
         tables=of_rows,
         optimize=not a.no_optimize,
@@ -201,15 +198,16 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
     """
     a, counted, compared = context.arguments, None, None
     commit_tables: tuple[CommitTableResult, ...] = ()
-    named = of_commit_tables(a.table) if recount else []
     with closing(context.open_source()) as source:
+        lake, rows, named = "", list[str](), list[str]()
+        if recount:
+            lake = a.lake or source.info().lake_root
+            rows, named = rows_and_commits(lake, a.table)
         if a.compare:
             compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
         if recount and (named or not a.table):
             commit_tables = verify_commit_tables(source, named)
-        rows = [name for name in a.table if name not in named] if recount else []
         if recount and (rows or not named):
-            lake = a.lake or source.info().lake_root
             with single_flight(lake, VERIFICATION):
                 counted = _counted(context, source, lake, rows, optional=bool(commit_tables))
     said = [] if compared is None else conclusions(compared, counted)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from sparktxlog.api.staged_append import timeout_of
 from sparktxlog.errors import NotAppliedError, StaleSchemaError
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.ids import table_name
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -57,7 +57,7 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
     """
     from deltalake import DeltaTable
 
-    definition = link.table(check_table_name(name))
+    definition = link.table(table_name(name))
     answer = link.get(
         "/v1/snapshot", at_least=link.position, timeout_s=timeout_of(options), waits=True
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparktxlog.errors import NotAppliedError
+from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Snapshot:
             UnknownTableError: It is not in the catalog (definite).
             NotAppliedError: No worker had applied it at the position (definite).
         """
+        name = self.name_of(name)
         if name not in self._uris:
             self._log.definition(name, newest=True)  # it may be dropped
             raise not_applied(self._log, name, self.position, 0)
@@ -75,6 +77,14 @@ class Snapshot:
         location = Path(uri).as_uri() if uri.startswith("/") else uri
         reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])
         return reader.load(location)
+
+    def name_of(self, text: str) -> str:
+        """Return the name that the log has for a table, in the case of the snapshot's if it has it.
+
+        Raises:
+            InvalidNameError: No table can have this name (definite).
+        """
+        return find_table(text, self._uris) or table_name(text)
 
 
 def not_applied(log: KnowsTables, table: str, applied: int, wanted: int) -> NotAppliedError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparktxlog.api.staged_append import timeout_of, whole_option
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.ids import table_name
 
 EARLIEST, LATEST = "earliest", "latest"
 #: Of all readers, and of streams.
@@ -124,7 +124,7 @@ class ReadOptions:
                 hint="Add .option('table', name).",
             )
         return cls(
-            table=None if table is None else check_table_name(table),
+            table=None if table is None else table_name(table),
             starting=_starting(options),
             ending=_least_one(options, "endingPosition", "a position from 1"),
             max_rows=_least_one(options, "maxRowsPerTrigger", "a whole number from 1"),

@@ -206,7 +206,8 @@ class TableChanges:
     # -- the planner's part ------------------------------------------------------------------------
 
     def _concerns(self, effect: TableEffect, after: int, upto: int) -> bool:
-        if effect.table != self._options.table or effect.last <= after or effect.first > upto:
+        is_other = effect.table.lower() != (self._options.table or "").lower()
+        if is_other or effect.last <= after or effect.first > upto:
             return False
         if effect.kind == _CREATES or effect.schema_version < self._first_version:
             return False

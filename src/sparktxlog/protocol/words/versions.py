@@ -38,6 +38,8 @@ PREPARED = 6
 DROPS = 6
 #: In force: there may be commit tables (P36).
 COMMIT_TABLES = 6
+#: In force: row tables may be in a schema, `bronze.orders`.
+SCHEMAS = 6
 
 
 def deciders(view: View) -> set[NodeId]:

@@ -16,6 +16,7 @@ from sparktxlog.errors import (
     ExpiredTransactionError,
     InvalidRequestError,
     LocalProtocolError,
+    NameTakenError,
     NotMemberError,
     NotParticipantError,
     NotPreparedError,
@@ -24,11 +25,11 @@ from sparktxlog.errors import (
     TooManyPreparedError,
 )
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.ids import full_table_name, transaction_id_to_text
 from sparktxlog.model.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
 from sparktxlog.model.operation import Acceptance, Mark, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
-from sparktxlog.model.table import Tables
+from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.protocol.words.messages import Verdict
 from sparktxlog.protocol.words.versions import (
     ACCEPTANCE,
@@ -36,6 +37,7 @@ from sparktxlog.protocol.words.versions import (
     COMMIT_TABLES,
     CONDITIONS,
     DROPS,
+    SCHEMAS,
     SYNCHRONOUS,
 )
 from sparktxlog.protocol.words.versions import PREPARED as PREPARED_VERSION
@@ -120,6 +122,9 @@ class Submits:
         if tx.condition is not None:
             self._check_condition(tx.condition)
         changes = [one.change for one in tx.operations if one.change is not None]
+        for one in tx.operations:
+            if one.definition is not None:
+                self._check_may_create(one.definition)
         if changes:
             self._check_may_change(drops=any(change.is_dropped for change in changes))
         if any(change.is_sync is False for change in changes):
@@ -279,6 +284,33 @@ class Submits:
                 winner=None,
                 origin=None,
                 field="conditions.read_position",
+            )
+
+    def _check_may_create(self, table: TableDefinition) -> None:
+        """Refuse a row table with the name of a commit table, or a schema too early (P31).
+
+        The log itself allows both names, so that holds for what this node takes, at this time.
+
+        Raises:
+            NameTakenError, InvalidRequestError: Nothing happened (definite).
+        """
+        name, in_force = full_table_name(table.name), self._master.view.version
+        if table.name in self._master.catalog:
+            return  # nothing is created
+        if self._master.commit_tables.named(name) is not None:
+            raise NameTakenError(
+                f"row table {table.name!r} cannot be created: {name!r} is a commit table",
+                hint="Take another name or schema, or drop that one: DROP TABLE.",
+                table=table.name,
+                value=name,
+            )
+        if "." in table.name and in_force < SCHEMAS:
+            raise InvalidRequestError(
+                f"row tables in schemas need wire version {SCHEMAS}, the log uses {in_force}",
+                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.  "
+                "Until then take a name without a dot.",
+                field="table",
+                value=table.name,
             )
 
     def _check_may_change(self, *, drops: bool) -> None:

@@ -13,6 +13,7 @@ import uuid as uuids
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -54,7 +55,7 @@ from sparktxlog.model.commit_table import (
     commit_file_name,
     commit_file_prefix,
 )
-from sparktxlog.model.ids import check_new_name, transaction_id_to_text
+from sparktxlog.model.ids import check_new_name, full_table_name, transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -140,7 +141,10 @@ class CommitCatalog:
         self.schemas = SchemaNames(
             base.state.values,
             core.executor,
-            lambda: (table.name for table in base.master.commit_tables.values()),
+            lambda: chain(
+                (table.name for table in base.master.commit_tables.values()),
+                map(full_table_name, base.master.catalog),
+            ),
         )
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -1,7 +1,8 @@
 """Row tables of the log as the catalog shows them: Delta tables in this site's lake, to be read.
 
-The table `orders` is `default.orders`.  A commit table of that name hides it: what a session reads
-by a name stays the same table when somebody creates a row table later.
+The table `orders` is `default.orders`, and `bronze.orders` has that name here, too.  A commit table
+of the same name hides it: what a session reads by a name stays the same table when somebody at
+another site creates a row table later.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import structlog
 
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.errors import CorruptLogError, NameTakenError, RowTableError, UnknownTableError
+from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.table import TableDefinition, Tables
-from sparktxlog.runtime.commit_tables.schema_names import DEFAULT_SCHEMA
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.lake_tables import LakeTables
 
@@ -48,7 +49,7 @@ class ShownRowTable:
     @property
     def name(self) -> str:
         """Schema and table."""
-        return f"{DEFAULT_SCHEMA}.{self.definition.name}"
+        return full_table_name(self.definition.name)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -66,12 +67,10 @@ class RowTables:
 
     def named(self, schema: str, name: str) -> TableDefinition | None:
         """Return the row table that the catalog shows by a name, whose case is ignored."""
-        if schema.lower() != DEFAULT_SCHEMA:
-            return None
         master = self._base.master
-        if master.commit_tables.named(f"{DEFAULT_SCHEMA}.{name}") is not None:
+        if "." in name or master.commit_tables.named(f"{schema}.{name}") is not None:
             return None
-        return Tables.of(master.catalog).alike(name)
+        return Tables.of(master.catalog).alike(log_name(schema, name))
 
     async def load(self, definition: TableDefinition) -> ShownRowTable:
         """Return a row table as it is applied here.
@@ -92,8 +91,13 @@ class RowTables:
         return found
 
     def names(self, schema: str) -> list[str]:
-        """Return the names of a schema's row tables; not all may be applied here."""
-        return [name for name in self._base.master.catalog if self.named(schema, name)]
+        """Return the row tables of a schema, without its name; not all may be applied here."""
+        parts = (full_table_name(name).split(".") for name in self._base.master.catalog)
+        return [
+            name
+            for found, name in parts
+            if found.lower() == schema.lower() and self.named(schema, name)
+        ]
 
     async def listed(self, definition: TableDefinition) -> ShownRowTable | None:
         """Return a row table for a list, None if it is not applied here, or cannot be read."""
@@ -113,7 +117,7 @@ class RowTables:
         """
         known = self.named(schema, name)
         if known is not None:
-            full = f"{DEFAULT_SCHEMA}.{known.name}"
+            full = full_table_name(known.name)
             raise NameTakenError(
                 f"{full!r} is row table {known.name!r} of the log",
                 hint="Take another name or schema, or drop that one: log.drop_table.",
@@ -129,7 +133,7 @@ class RowTables:
         known = self.named(schema, name)
         if known is not None:
             raise RowTableError(
-                f"{DEFAULT_SCHEMA}.{known.name} is a row table of the log, and is only read "
+                f"{full_table_name(known.name)} is a row table of the log, and is only read "
                 "through the catalog",
                 table=known.name,
             )

@@ -1,4 +1,4 @@
-"""Schemas of commit tables, as this node knows them.
+"""Schemas of tables, as this node knows them.
 
 The log has no schemas, only tables with two-part names: a schema exists where a table is in it, or
 where somebody created it.  One that was created and is empty is known at this node only.
@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from sparktxlog.errors import SchemaInUseError, SchemaTakenError, UnknownSchemaError
-from sparktxlog.model.ids import check_new_name, check_table_name
+from sparktxlog.model.ids import DEFAULT_SCHEMA, check_name_part, check_new_name
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.storage.interfaces import PutValue
 
 _VALUE = "commit-schemas"
-#: It always exists: Spark begins in it.
-DEFAULT_SCHEMA = "default"
 
 
 class SchemaNames:
@@ -26,7 +24,7 @@ class SchemaNames:
     Args:
         values: What the journal held at the start.
         executor: Makes changes durable.
-        names: Returns the names of all commit tables, `schema.table`.
+        names: Returns the names of all tables, `schema.table`.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class SchemaNames:
             InvalidNameError: It cannot have this name (definite).
             SchemaTakenError: There is one (definite).
         """
-        check_table_name(check_new_name(schema))
+        check_name_part(check_new_name(schema))
         if schema.lower() in (name.lower() for name in self.all()):
             raise SchemaTakenError(f"schema {schema!r} exists", value=schema)
         await self._keep([*self._created, schema])
@@ -91,7 +89,7 @@ class SchemaNames:
         held = [one for one in self._names() if one.lower().startswith(f"{name.lower()}.")]
         if held or name.lower() == DEFAULT_SCHEMA:
             raise SchemaInUseError(
-                f"schema {name!r} holds {len(held)} commit tables" if held else "it always exists",
+                f"schema {name!r} holds {len(held)} tables" if held else "it always exists",
                 hint="Drop its tables first.",
                 value=name,
             )

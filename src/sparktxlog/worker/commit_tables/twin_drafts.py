@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from sparktxlog.codec.transactions import StagedCommitRequest
-from sparktxlog.errors import InvalidRequestError, RowTableError, StorageError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    RowTableError,
+    StorageError,
+    UnknownSchemaError,
+    UnknownTableError,
+)
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
 from sparktxlog.model.operation import OperationKind
@@ -167,8 +173,16 @@ class TwinDrafts:
     def _draft(self, name: str) -> _Draft:
         found = self._drafts.get(name.lower())
         if found is None:
-            with closing(CatalogLink.beside(self._home)) as link:
-                shown = link.load(name)
+            try:
+                with closing(CatalogLink.beside(self._home)) as link:
+                    shown = link.load(name)
+            except (UnknownSchemaError, UnknownTableError) as error:
+                raise UnknownTableError(
+                    f"there is no table {name!r}, of either kind",
+                    hint="Create it first: log.create_table for a row table, CREATE TABLE for a "
+                    "commit table.",
+                    table=name,
+                ) from error
             table = Path(path_of_location(shown.metadata.location))
             if shown.metadata.table_type != "MANAGED":
                 raise RowTableError(
@@ -183,8 +197,3 @@ class TwinDrafts:
             self._drafts[name.lower()] = found
             make_plain_twin(table, found.version, found.twin, history=False)
         return found
-
-
-def is_commit_table(name: str) -> bool:
-    """Return whether a name is that of a commit table: `schema.table`."""
-    return "." in name

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
+from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -306,6 +307,21 @@ def read_state(lake: str | Path) -> ReplicaState | None:
             hint="Restore the file, or remove the lake and let the worker replay the log.",
             path=str(path),
         ) from error
+
+
+def rows_and_commits(lake: str | Path, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Tell the names of row tables, as the log has them, from those of commit tables.
+
+    A name with a schema is that of a commit table unless this replica has such a row table.
+    """
+    state, rows, commits = read_state(lake), list[str](), list[str]()
+    for name in names:
+        found = find_table(name, () if state is None else state.tables)
+        if found is None and "." in name:
+            commits.append(name)
+        else:
+            rows.append(found or table_name(name))
+    return rows, commits
 
 
 def applied_state(lake: str | Path) -> ReplicaState:

@@ -39,11 +39,6 @@ class CommitTableResult:
         return all(finding.repaired for finding in self.findings)
 
 
-def of_commit_tables(tables: Iterable[str]) -> list[str]:
-    """Return the names of commit tables among names of tables: they have a schema."""
-    return [name for name in tables if "." in name]
-
-
 def verify_commit_tables(
     source: HttpLogSource, tables: Sequence[str] = (), *, repair: bool = False, right: str = ""
 ) -> tuple[CommitTableResult, ...]:

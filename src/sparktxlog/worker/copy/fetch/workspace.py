@@ -3,7 +3,7 @@
     lake/_sparktxlog/copies/<copy_id>/<table>/<path>       a staged file, whole and verified
                                       <table>/<path>.part  one that is not whole yet
                                       chunks-<stream>.jsonl  chunks whose bytes were written
-                                      files.jsonl          tree digests of the staged files
+                                      file-digests.jsonl   tree digests of the staged files
 
 A chunk's bytes are written before its line; a file and its line are synced before the file gets its
 name.  Lines of chunks are no proof: after a crash the bytes that they name are hashed again, and
@@ -30,12 +30,13 @@ from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, FileKey, FileTask
 #: Below the lake; Delta ignores the leading underscore.
 COPIES = Path("_sparktxlog", "copies")
 _PART = ".part"
-_FILES = "files.jsonl"
+#: No table can have its name, nor those of the chunks: they have a dash.
+_FILES = "file-digests.jsonl"
 _R = TypeVar("_R", "ChunkRecord", "FileRecord")
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A staged file that was proved: a line of `files.jsonl`."""
+    """A staged file that was proved: a line of `file-digests.jsonl`."""
 
     table: str
     path: str

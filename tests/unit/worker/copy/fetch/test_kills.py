@@ -78,7 +78,7 @@ def test_lines_and_files_torn_by_a_power_cut(donor: StandInDonor, workspace: Cop
         file.truncate(size - 70_000)
     for journal in workspace.root.glob("chunks-*.jsonl"):
         journal.write_bytes(journal.read_bytes()[:-20])
-    (workspace.root / "files.jsonl").write_bytes(b'{"table":"t","pa')
+    (workspace.root / "file-digests.jsonl").write_bytes(b'{"table":"t","pa')
     donor.fault = lambda path, offset: ""
     assert _start(donor, workspace).wait(60) == 0
     assert_staged(workspace, donor.lake)
