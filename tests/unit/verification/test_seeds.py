@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.verification.mutation.mutant import patched_sources
 from tests.verification.nodes import command as of_nodes
+from tests.verification.nodes.placing_mutants import PLACING
 from tests.verification.seeds import Outcome
 from tests.verification.simulation import __main__ as of_cores
 
@@ -199,3 +201,8 @@ def test_the_same_history_is_shown_again(
     again = f"{command.program} --seed 7 {' '.join(different)}"
     assert f"  again: {again}" in told.lines
     assert command.run(*shlex.split(again.removeprefix(command.program))).code == 1
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_what_a_mutant_of_whole_nodes_patches_is_there(name: str) -> None:
+    assert patched_sources((PLACING[name],))

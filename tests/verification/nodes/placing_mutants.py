@@ -45,10 +45,8 @@ PLACING: Mapping[str, Patch] = {
     ),
     "tells-losers-before-the-winner-is-here": Patch(
         path=_CATALOG,
-        old="            if table is not None:\n"
-        "                await self.ordered(uuid, table.version)\n"
-        "            raise\n",
-        new="            raise\n",
+        old="        if table is not None:\n            await self.ordered(uuid, table.version)\n",
+        new="",
     ),
     "tells-200-before-it-places": Patch(
         path=_CATALOG,
@@ -58,8 +56,9 @@ PLACING: Mapping[str, Patch] = {
     ),
     "takes-late-for-lost": Patch(
         path=_CATALOG,
-        old='    if receipt.outcome != "committed":\n        raise CommitStateUnknownError(\n',
-        new='    if receipt.outcome != "committed":\n        raise VersionConflictError(\n',
+        old='    if receipt.outcome != "committed":\n        raise _unknown(receipt)\n',
+        new='    if receipt.outcome != "committed":\n'
+        '        raise VersionConflictError("lost", transaction_id=receipt.transaction_id)\n',
     ),
     "takes-in-without-a-sync": Patch(
         path=_STORE,

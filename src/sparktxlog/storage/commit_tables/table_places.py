@@ -25,12 +25,12 @@ import structlog
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.storage.durability import (
+    begin_to_write,
     free_name,
     link_or_copy,
     parents_up_to,
     storing,
     sync_directory,
-    sync_file,
     sync_or_rewrite,
     sync_parents,
 )
@@ -273,9 +273,11 @@ class TablePlaces:
         Raises:
             StorageError: The disk fails.
         """
-        for path in sorted(paths, reverse=True):
-            with storing(path), suppress(FileNotFoundError):
-                sync_file(path) if path.is_dir() else sync_or_rewrite(path)
+        names = sorted(map(str, paths), reverse=True)
+        begin_to_write(names)
+        for name in names:
+            with storing(name), suppress(FileNotFoundError):
+                sync_or_rewrite(name)
 
     # -- published versions ------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,29 @@ def test_bytes_get_their_places_once(tmp_path: Path) -> None:
         assert {path, path.parent, _published(tmp_path), _published(tmp_path).parent} <= unsynced
         places.sync(unsynced)
     assert len([one for one in (tmp_path / T).rglob("*") if one.is_file()]) == 2
+
+
+def test_each_file_and_directory_is_synced_after_its_bytes_began_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, synced, begun = TablePlaces(tmp_path), list[int](), list[int]()
+    unsynced = places.place(T, {"p=1/x": ROWS}) | places.publish(T, 1, COMMIT)
+    gone = tmp_path / T / "gone"
+
+    def sync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+
+    def advise(descriptor: int, *_: int) -> None:
+        assert not synced
+        begun.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    places.sync({*unsynced, gone})
+    assert sorted(synced) == sorted(begun) == sorted(path.stat().st_ino for path in unsynced)
+    # Names are durable after what they name.
+    published = _published(tmp_path)
+    assert synced.index(published.stat().st_ino) < synced.index(published.parent.stat().st_ino)
 
 
 @pytest.mark.parametrize("torn", [b"", COMMIT[:5], COMMIT[:5] + bytes(3), bytes(len(COMMIT))])
