@@ -122,6 +122,40 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
 
 
+def keep_name(source: Path, target: Path) -> None:
+    """As `link_or_copy`, but what has the name stays.
+
+    Raises:
+        OSError: The file can neither be linked nor copied.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        raise
+    except OSError:
+        link_or_copy(source, target)
+
+
+def read_whole(path: str | Path, most: int | None = None) -> bytes:
+    """Return the bytes of a file, with fewer calls of the system than `Path.read_bytes`.
+
+    Args:
+        most: Of a longer file this and at least one more byte is enough; None = all of it.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        pieces, left = list[bytes](), size + 1 if most is None else min(size, most) + 1
+        while left > 0 and (piece := os.read(descriptor, left)):
+            pieces.append(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Add a line to a journal and bring it to the disk; a torn line at its end is cut off.
 

@@ -75,6 +75,7 @@ from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.durability import read_whole
 
 _log = structlog.get_logger("sparktxlog.catalog")
 _T = TypeVar("_T")
@@ -315,7 +316,7 @@ class CommitCatalog:
                 # writer made that of version 0 there; the node makes the later ones.
                 self._places.sync([self._places.path(uuid, commit_file_name(version))])
             return SecuredFiles(files=self._base.payloads.take_in({**paths, commit_file: raw}))
-        contents = {name: path.read_bytes() for name, path in paths.items()} | {commit_file: raw}
+        contents = {name: read_whole(path) for name, path in paths.items()} | {commit_file: raw}
         return SecuredFiles(
             files=tuple(
                 StagedFile(

@@ -27,8 +27,10 @@ from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitErro
 from sparktxlog.storage.durability import (
     begin_to_write,
     free_name,
+    keep_name,
     link_or_copy,
     parents_up_to,
+    read_whole,
     storing,
     sync_directory,
     sync_or_rewrite,
@@ -150,11 +152,7 @@ class TablePlaces:
 
     def _read(self, path: Path, field: str) -> bytes:
         try:
-            if path.stat().st_size > MAX_COMMIT_BYTES:
-                raise StagedCommitError(
-                    f"{path} has more than {MAX_COMMIT_BYTES:,} bytes", field=field, value=path.name
-                )
-            content = path.read_bytes()
+            content = read_whole(path, MAX_COMMIT_BYTES)
         except FileNotFoundError:
             raise StagedCommitError(
                 f"there is no file {path} at this site",
@@ -167,6 +165,10 @@ class TablePlaces:
             raise StagedCommitError(
                 f"{path} cannot be read: {error.strerror}", field=field, value=path.name
             ) from error
+        if len(content) > MAX_COMMIT_BYTES:
+            raise StagedCommitError(
+                f"{path} has more than {MAX_COMMIT_BYTES:,} bytes", field=field, value=path.name
+            )
         return content
 
     def check(self, uuid: str, files: Iterable[NeededFile]) -> None:
@@ -203,7 +205,7 @@ class TablePlaces:
             StorageError: It cannot be read.
         """
         with storing(path):
-            return Path(path).read_bytes()
+            return read_whole(path)
 
     def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[Path]:
         """Give files their places in a table's directory; what is there already stays.
@@ -224,7 +226,8 @@ class TablePlaces:
         directory = self._root / uuid
         with storing(directory):
             # A writer stages there; it makes no directory in a table that it did not create.
-            (directory / _LOG / _STAGED).mkdir(parents=True, exist_ok=True)
+            if not (staged := directory / _LOG / _STAGED).is_dir():
+                staged.mkdir(parents=True, exist_ok=True)
         unsynced = {directory / _LOG, directory, self._root}
         for relative, source in sources.items():
             path = directory / relative
@@ -284,7 +287,7 @@ class TablePlaces:
     def published(self, uuid: str, version: int) -> bytes | None:
         """Return the commit file of a published version, None = it is not published."""
         try:
-            return self._version(uuid, version).read_bytes()
+            return read_whole(self._version(uuid, version))
         except FileNotFoundError:
             return None
 
@@ -317,8 +320,7 @@ class TablePlaces:
             for version in versions:
                 path = self.kept_commit(uuid, version)
                 with suppress(FileNotFoundError):  # Delta was faster
-                    if not path.exists():
-                        link_or_copy(self._version(uuid, version), path)
+                    keep_name(self._version(uuid, version), path)
 
     def publish(self, uuid: str, version: int, source: str | bytes) -> set[Path]:
         """Publish a version, unless it is; return what has to be synced, as `place`.
@@ -386,7 +388,7 @@ def _put_new(source: str | bytes, target: Path) -> Linked:
         pass
     finally:
         beside.unlink(missing_ok=True)  # that of a killed process, too
-    found = target.read_bytes()
+    found = read_whole(target)
     if found != source:
         if not _is_torn(found, source):
             return Linked.OTHER
