@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.jvm import environment
-
-if TYPE_CHECKING:
-    from tests.support.sharing import FewSessions
+from tests.support.sharing import LONGEST, FewSessions
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
-    ranks: dict[Path, int] = {}
+    ranks = {config.rootpath / file: rank - len(LONGEST) for rank, file in enumerate(LONGEST)}
     for item in items:
         marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]
         ranks[item.path] = min([ranks.get(item.path, len(_HEAVY)), *marked])
@@ -66,8 +62,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FewSessio
     """Share the files of a run by our rule; another one named on the command line stays."""
     if config.getoption("dist") != "loadfile":
         return None
-    from tests.support.sharing import FewSessions
-
     return FewSessions(config, log)
 
 

@@ -13,9 +13,29 @@ from xdist.workermanage import WorkerController
 SPARK = "tests/spark/"
 _SESSIONS = 2
 
+#: Files that take minutes, the longest first: what is begun last should not be waited for.
+LONGEST = (
+    "tests/spark/worker/test_changed_tables.py",
+    "tests/property/test_directed_traces.py",
+    "tests/e2e/test_demo.py",
+    "tests/e2e/test_rivals.py",
+    "tests/e2e/test_demo_witness.py",
+    "tests/property/test_whole_nodes.py",
+    "tests/spark/copying/test_hard_times.py",
+    "tests/spark/worker/test_changes.py",
+    "tests/spark/api/test_notebooks.py",
+    "tests/spark/worker/test_kills.py",
+    "tests/spark/copying/test_copies.py",
+    "tests/spark/test_node_kills.py",
+    "tests/spark/api/test_moved_streams.py",
+    "tests/e2e/test_readme.py",
+    "tests/spark/worker/test_masters_gone.py",
+    "tests/spark/worker/test_apply.py",
+)
+
 
 class FewSessions(LoadFileScheduling):
-    """Gives the first files to the first processes, and others to the rest while there are any."""
+    """Gives the first processes files with Spark, and the rest others, while there are any."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = file_for(int(node.gateway.id.removeprefix("gw")), list(self.workqueue))
@@ -25,5 +45,5 @@ class FewSessions(LoadFileScheduling):
 
 def file_for(process: int, files: list[str]) -> str:
     """Return the file that a process does next."""
-    others = (file for file in files if not file.startswith(SPARK))
-    return files[0] if process < _SESSIONS else next(others, files[0])
+    has_session = process < _SESSIONS
+    return next((file for file in files if file.startswith(SPARK) == has_session), files[0])
