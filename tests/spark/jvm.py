@@ -43,6 +43,10 @@ _OPTIONS = (
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Dspark.sql.adaptive.enabled=false",
+    # Else each call of a Column asks the JVM ten times to note its line for messages of errors.
+    "-Dspark.python.sql.dataFrameDebugging.enabled=false",
+    # Nobody looks at the page of queries.
+    "-Dspark.sql.ui.explainMode=simple",
     # An archive that does not fit is left alone without a word on stdout.
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
