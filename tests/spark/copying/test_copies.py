@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, grant_of
+from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, Row, expected, table
 
 from sparktxlog.errors import ApplyError
@@ -64,11 +65,7 @@ class Site:
         return self.fetcher
 
     def rows(self, name: str, version: int | None = None) -> list[Row]:
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        found = reader.load(str(self.lake / name)).collect()
-        return sorted((tuple(row) for row in found), key=repr)
+        return rows_of(self.spark, self.lake / name, version)
 
     def check(self) -> None:
         """All tables hold what the log says, under the versions that the state records."""

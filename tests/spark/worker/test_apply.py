@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
+from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
 from sparktxlog.errors import (
@@ -56,8 +57,7 @@ def apply(spark: SparkSession, log: LogBuilder, lake: Path) -> ApplyOutcome:
 
 
 def rows_in(spark: SparkSession, lake: Path, name: str) -> list[Row]:
-    rows = spark.read.format("delta").load(str(lake / name)).collect()
-    return sorted((tuple(row) for row in rows), key=repr)
+    return rows_of(spark, lake / name)
 
 
 def check(spark: SparkSession, log: LogBuilder, lake: Path) -> None:
