@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -459,7 +459,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         receipt = submit_prepared(
             self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s
         )
-        return self._after([receipt], level, deadline)[0]
+        tables = {operation.table for operation in transaction.operations}
+        return self._after([receipt], level, deadline, tables)[0]
 
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
         """Return the receipt of a transaction that the node knows, once at its level."""
@@ -494,7 +495,9 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             return GroupedReceipt.of(grouped, [run for run, _ in done], receipts)
 
         try:
-            return whole(self._after([receipt for _, receipt in done], level, deadline))
+            return whole(
+                self._after([receipt for _, receipt in done], level, deadline, grouped.tables)
+            )
         except CommittedNotAppliedError as error:
             error.receipt = whole([receipt for _, receipt in done])
             raise
@@ -504,8 +507,17 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         inline = self.worker is not None and level in ("applied", "applied(1)")
         return Level.ORDERED.value if inline else level
 
-    def _after(self, receipts: Sequence[Receipt], level: str, deadline: float) -> Sequence[Receipt]:
+    def _after(
+        self,
+        receipts: Sequence[Receipt],
+        level: str,
+        deadline: float,
+        tables: Collection[str] | None = None,
+    ) -> Sequence[Receipt]:
         """Let the inline worker apply ordered transactions; those not applied in time are `late`.
+
+        Args:
+            tables: What they write to; None = it is not known.
 
         Raises:
             CommittedNotAppliedError: It is ordered and cannot be applied here (not definite).
@@ -516,7 +528,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         if not ends or self.worker is None or not wanted:
             return receipts
         try:
-            self.worker.apply(self.last_position, max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            self.worker.apply(self.last_position, left, tables)
         except NotAppliedError:
             return [replace(receipt, late=True) for receipt in receipts]
         except Exception as error:
@@ -642,7 +655,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
         """
         wanted, deadline = self._least("own"), time.monotonic() + timeout_s
         if self.worker is not None:
-            self.worker.apply(wanted.position, timeout_s)
+            self.worker.apply(wanted.position, timeout_s, ())
         return self._snapshot(None, wanted, max(0.0, deadline - time.monotonic()))
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
@@ -672,7 +685,7 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 return ask(timeout_s)
             with suppress(NotAppliedError):
                 return ask(0.0)
-            self.worker.apply(wanted.position, timeout_s)  # nobody else does
+            self.worker.apply(wanted.position, timeout_s, ())  # nobody else does
             return ask(timeout_s)
         except NotAppliedError as error:
             if not wanted.position and position is None:

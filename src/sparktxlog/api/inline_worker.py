@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from sparktxlog.errors import ApplyError, NotAppliedError
@@ -37,17 +38,25 @@ class InlineWorker:
             self.close()
             raise
 
-    def apply(self, at_least: int, timeout_s: float) -> ApplyOutcome:
+    def apply(
+        self, at_least: int, timeout_s: float, tables: Collection[str] | None = None
+    ) -> ApplyOutcome:
         """Apply what is published, at least up to a position.
+
+        Args:
+            tables: The ones that must not stand still; None = all.
 
         Raises:
             NotAppliedError: Not reached in time; the commit stays valid (definite).
             ApplyError: A batch cannot be applied; its tables keep their last complete state.
         """
         outcome = self._applier.run_once(at_least=at_least, timeout_s=timeout_s)
-        if outcome.diverged:
-            shown = "; ".join(f"{name}: {why}" for name, why in outcome.diverged.items())
-            raise ApplyError(f"tables stand still: {shown}", tables=list(outcome.diverged))
+        still = {
+            name: why for name, why in outcome.diverged.items() if tables is None or name in tables
+        }
+        if still:
+            shown = "; ".join(f"{name}: {why}" for name, why in still.items())
+            raise ApplyError(f"tables stand still: {shown}", tables=list(still))
         if outcome.position < at_least:
             raise NotAppliedError(
                 f"position {at_least} is ordered but not applied after {timeout_s:.0f} s, "

@@ -64,6 +64,10 @@ class LogView:
     recounted: Collection[str] = ()
 
 
+#: Some tables differ, and the replica says which: the others are what the log says.
+OF_TABLES = frozenset({Cause.ADMITTED, Cause.RECOUNT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Verdict on a report, with the reason in words."""

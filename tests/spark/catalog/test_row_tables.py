@@ -15,6 +15,7 @@ from tests.spark.catalog.conftest import TOKEN, catalogs
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
     CommittedNotAppliedError,
+    DivergedError,
     InvalidNameError,
     NameTakenError,
     UnknownTableError,
@@ -181,3 +182,9 @@ def test_a_write_by_path_is_found_by_the_worker(tx: SparkSession, log: TxLog, la
     tx.createDataFrame([(9, "z")], COLUMNS).write.format("delta").mode("append").save(str(path))
     with pytest.raises(CommittedNotAppliedError, match=r"'bypassed': version \d+ was written by"):
         log.append("bypassed", tx.createDataFrame([(3, "c")], COLUMNS))
+    # Only this table stands still.
+    log.upsert("orders", tx.createDataFrame([(50, "on")], COLUMNS))
+    assert log.table("orders").where("id = 50").count() == 1
+    with pytest.raises(DivergedError, match=r"'bypassed' of this site.*\(WRITE\)") as caught:
+        log.table("bypassed")
+    assert "sparktxlog repair bypassed" in caught.value.hint

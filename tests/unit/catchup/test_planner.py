@@ -206,6 +206,14 @@ def test_a_known_state_is_replayed_exactly_from_where_it_is() -> None:
     assert (decision.plan, decision.behind) == ("replay", 50)
 
 
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.NONE])
+def test_without_a_donor_only_a_table_that_stands_still_lets_the_others_go_on(cause: Cause) -> None:
+    decision = decide(known("DIVERGED", cause.value, donors=()))
+    goes_on = cause is Cause.ADMITTED
+    assert decision.plan == ("replay" if goes_on else "stop")
+    assert ("the other tables go on" in decision.reason) is goes_on
+
+
 @pytest.mark.parametrize(("verdict", "cause"), [("AHEAD", "beyond"), ("FOREIGN", "lineage")])
 def test_ahead_and_foreign_are_never_overwritten_by_themselves(verdict: str, cause: str) -> None:
     stopped = decide(known(verdict, cause, report=report(irreparable="x")))

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.staged_append import timeout_of
-from sparktxlog.errors import NotAppliedError, StaleSchemaError
+from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
             hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
             table=name,
             applied=answer["position"],
+        )
+    if found["diverged"]:
+        raise DivergedError(
+            f"table {definition.name!r} of this site stands still: {found['diverged']}",
+            hint=f"Repair it: sparktxlog repair {definition.name}.",
+            table=definition.name,
         )
     return DeltaTable(str(found["uri"]), version=int(found["version"]))
 

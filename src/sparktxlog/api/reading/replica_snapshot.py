@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sparktxlog.errors import NotAppliedError
+from sparktxlog.errors import DivergedError, NotAppliedError
 from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.table import TableDefinition
 
@@ -44,6 +44,8 @@ class Snapshot:
     versions: Mapping[str, int] = field(default_factory=dict)
     #: Table → signature as text.
     signatures: Mapping[str, str] = field(default_factory=dict)
+    #: Table → why it stands still; it is not what the log says at the position.
+    diverged: Mapping[str, str] = field(default_factory=dict)
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
     _spark: SparkSession = field(repr=False)
     _log: KnowsTables = field(repr=False)
@@ -57,6 +59,7 @@ class Snapshot:
             chain_hash=str(answer["chain_hash"]),
             versions={name: int(table["version"]) for name, table in tables.items()},
             signatures={name: str(table["signature"]) for name, table in tables.items()},
+            diverged={n: t["diverged"] for n, t in tables.items() if t["diverged"]},
             _uris={name: str(table["uri"]) for name, table in tables.items()},
             _spark=spark,
             _log=log,
@@ -68,11 +71,20 @@ class Snapshot:
         Raises:
             UnknownTableError: It is not in the catalog (definite).
             NotAppliedError: No worker had applied it at the position (definite).
+            DivergedError: It stands still, as somebody wrote to it past the log (definite).
         """
         name = self.name_of(name)
         if name not in self._uris:
             self._log.definition(name, newest=True)  # it may be dropped
             raise not_applied(self._log, name, self.position, 0)
+        if name in self.diverged:
+            raise DivergedError(
+                f"table {name!r} of this site stands still: {self.diverged[name]}",
+                hint=f"Repair it: sparktxlog repair {name}.  Other tables go on, and "
+                "log.snapshot(position=…) shows this one as it was before.",
+                table=name,
+                position=self.position,
+            )
         uri = self._uris[name]
         location = Path(uri).as_uri() if uri.startswith("/") else uri
         reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])

@@ -257,9 +257,9 @@ class Fleet:
         kept = position is not None and replicas.snapshot(position) is not None
         if not kept:
             replicas.refuse_diverged()
-            await self._core.receipts.wait_applied(wanted, 1, min(timeout, _MAX_WAIT_S))
+            await self._core.receipts.wait_applied(wanted, 0, min(timeout, _MAX_WAIT_S))
             replicas.refuse_diverged()
-        applied = replicas.applied(1)
+        applied = replicas.applied(0)
         if not kept and (applied < wanted or applied == 0):
             raise NotAppliedError(
                 f"the local replica has applied position {applied}, requested was {wanted}",

@@ -21,7 +21,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from sparktxlog.catchup.comparison import Comparison, LogView, compare, judge, recordable
+from sparktxlog.catchup.comparison import (
+    OF_TABLES,
+    Comparison,
+    LogView,
+    compare,
+    judge,
+    recordable,
+)
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
 from sparktxlog.errors import DivergedError, ExpiredError
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
@@ -341,8 +348,12 @@ class Replicas:
     def applied(self, copies: int) -> int:
         """Return the position that the own replica (1) or any `copies` equal sites applied.
 
-        Replicas that differ count together up to the last position where they were equal.
+        Replicas that differ count together up to the last position where they were equal.  0 asks
+        for the own replica, also one in which some tables stand still: its others can be read.
         """
+        own = self.own() if copies == 0 else None
+        if own is not None and own.comparison.cause in OF_TABLES:
+            return own.report.position
         best: dict[str, int] = {}
         for state in self._states.values():
             if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
@@ -387,18 +398,30 @@ class Replicas:
 
     def snapshot(self, position: int | None) -> WorkerReport | None:
         """Return the own replica's report at a position, or its newest one."""
+        kept = None if position is None else self._batches.get(position)
+        if kept is not None:
+            return kept
+        own = self.own()
+        # A report with tables that stand still is not kept with those that are what the log says.
+        still = own is not None and own.comparison.cause in OF_TABLES
+        if own is not None and still and position in (None, own.report.position):
+            return own.report
         if position is not None:
-            return self._batches.get(position)
+            return None
         return next(reversed(self._batches.values()), None)
 
     def refuse_diverged(self) -> None:
         """Refuse to show an own replica that differs from the log.
+
+        One that says which tables differ is shown: who reads one of these is told.
 
         Raises:
             DivergedError: With the reason, such as the version of another writer (definite).
         """
         own = self.own()
         if own is None or own.comparison.verdict is not ReplicaVerdict.DIVERGED:
+            return
+        if own.comparison.cause in OF_TABLES:
             return
         wrong = sorted(name for name, table in own.report.tables.items() if table.diverged)
         repair = f"Repair it with `sparktxlog repair {wrong[0]}`." if wrong else ""
