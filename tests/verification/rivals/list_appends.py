@@ -195,13 +195,20 @@ def main() -> int:
             pause=given.pause,
             most_seconds=given.seconds,
         )
+        # A directory of a long run takes minutes to remove.
+        wrong = _told(found, given.seed)
+    return 1 if wrong else 0
+
+
+def _told(found: Appended, seed: int) -> int:
+    """Print what is wrong with a run, and what it did; return how much is wrong."""
     wrong = found.judged()
     for anomaly in wrong[:20]:
         print(f"{anomaly.kind}: {anomaly.text}")
     told = ", ".join(f"{name} {n:,}" for name, n in sorted(found.told.items()))
-    print(f"{found.seconds:.0f} s, seed {given.seed}, faults {found.faults.total()}; {told}")
-    print(f"commits {found.told['ordered']}, anomalies {len(wrong)}")
-    return 1 if wrong else 0
+    print(f"{found.seconds:.0f} s, seed {seed}, faults {found.faults.total()}; {told}")
+    print(f"commits {found.told['ordered']}, anomalies {len(wrong)}", flush=True)
+    return len(wrong)
 
 
 if __name__ == "__main__":
