@@ -25,6 +25,7 @@ NAMES = (
     "apply",
     "replay",
     "visibility",
+    "adopting",
     "spark_commits",
 )
 

@@ -92,7 +92,9 @@ def test_outcomes_have_exit_codes() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_command_takes_the_options_of_its_job(name: str) -> None:
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app)
+    for word in (*filter(None, [JOBS[name].group]), name):
+        command = command.commands[word]  # type: ignore[attr-defined]
     named = [item for item in command.params if item.param_type_name == "option"]
     taken = {flag: item for item in named for flag in item.opts}
     options = [option for option in JOBS[name].options if option.flag.startswith("--")]

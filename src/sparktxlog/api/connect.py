@@ -10,9 +10,12 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from sparktxlog import __version__
+from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
+from sparktxlog.api.adopting.row_release import RowRelease, release_rows
+from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
@@ -270,37 +273,78 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             participants=participants,
         )
 
+    @overload
+    def adopt_table(
+        self,
+        name: str,
+        path: str,
+        *,
+        kind: Literal["row-table"] = ...,
+        keys: Sequence[str] = ...,
+        dry_run: bool = ...,
+        timeout: float = ...,
+    ) -> RowAdoption: ...
+
+    @overload
     def adopt_table(
         self,
         name: str,
         path: str,
         *,
         kind: Literal["commit-table"],
+        files: FileWay = ...,
+        dry_run: bool = ...,
+        timeout: float = ...,
+    ) -> Adoption: ...
+
+    def adopt_table(
+        self,
+        name: str,
+        path: str,
+        *,
+        kind: Literal["row-table", "commit-table"] = "row-table",
+        keys: Sequence[str] = (),
         files: FileWay = "link",
         dry_run: bool = False,
         timeout: float = ADOPTION_TIMEOUT_S,
-    ) -> Adoption:
-        """Make a commit table of an existing Delta table: its newest version becomes version 0.
+    ) -> Adoption | RowAdoption:
+        """Put an existing Delta table under the log, as a new table of it.
+
+        The old one stays as it is, and is no part of the log.  A row table begins with the rows of
+        its newest version.  Files get a second name where they are in the payload store's file
+        system; the rows of some are written again (deletion vectors, columns of an older schema).
+        Repeated after a failure it is done once, if the old table is at the same version.
 
         Args:
-            name: `schema.table`, a new one.
+            name: Of the new table; `schema.table` of a commit table.
             path: Directory of the Delta table; nothing of it changes before the log has the new
                 one.
             kind: What it becomes.
-            files: "link": the files get a second name, on the same file system; "copy"; "move":
-                they are taken from the old table, which then is none any more.
-            dry_run: Only check, and say what would be done.
+            keys: Key columns of a row table.  Spark checks that they are distinct and not NULL.
+                Without keys the table takes appends, overwrites and deletes by predicate.
+            files: Of a commit table.  "link": the files get a second name, on the same file
+                system; "copy"; "move": they are taken from the old table, which then is none.
+            dry_run: Only check, and say what would be done; of a row table this counts its rows.
             timeout: Seconds until the sites of the quorum have the files.
 
         Raises:
             InvalidRequestError: It cannot become one; the message names all that is in the way
                 (definite).
+            InvalidRowsError: A key is there twice, or is NULL (definite).
             NameTakenError, CopyConflictError: There is one of that name, or somebody writes to
                 the old one (definite).
-            CommitStateUnknownError, TransportError: Nobody knows; see whether the table is there.
+            CommitStateUnknownError, TransportError: Nobody knows.  Repeat it for a row table; see
+                whether a commit table is there.
         """
+        if kind == "row-table":
+            source = SourceTable.read(self.spark, path)
+            return adopt_rows(self, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout)
         if kind != "commit-table":
-            raise InvalidRequestError(f"kind={kind!r} is not 'commit-table'", field="kind")
+            raise InvalidRequestError(
+                f"kind={kind!r} is neither 'row-table' nor 'commit-table'", field="kind"
+            )
+        if keys:
+            raise InvalidRequestError("commit tables have no keys", field="keys")
         plain = read_plain_table(self.spark, path)
         with closing(CatalogLink.beside(self.home)) as link:
             return adopt(
@@ -313,18 +357,32 @@ class TxLog(Commits["DataFrame", SparkColumns]):
                 timeout_s=timeout,
             )
 
-    def release_table(self, name: str, path: str, *, drop: bool = False) -> TableRelease:
-        """Give a commit table back as a plain Delta table: same files, same versions.
+    def release_table(
+        self, name: str, path: str | None = None, *, drop: bool = False
+    ) -> TableRelease | RowRelease:
+        """Give a table back as a plain Delta table.
+
+        A row table leaves the log, at all sites.  Each site's worker moves its directory to
+        `lake/_sparktxlog/dropped/<name>-<position>`; with a path, this site's files get a second
+        name there.  A commit table stays in the log, unless `drop` is given.
 
         Args:
-            name: `schema.table`.
-            path: A directory that does not exist; it appears when it is whole.
-            drop: Drop the table from the log then.
+            name: Of the table.
+            path: A directory that does not exist; it appears when it is whole.  A commit table
+                needs it.
+            drop: Drop a commit table from the log then.
 
         Raises:
-            UnknownTableError, RowTableError, InvalidRequestError: (definite).
+            UnknownTableError, InvalidRequestError: (definite).
+            NotAppliedError: With a path: this site's worker is behind.
             StorageError: The directory is not there.
         """
+        if self.existing(name) is not None:
+            return release_rows(self, name, path, self._timeout_s)
+        if path is None:
+            raise InvalidRequestError(
+                f"no directory is given for commit table {name!r}", field="path"
+            )
         with closing(CatalogLink.beside(self.home)) as link:
             return release(link, name, path, drop=drop)
 

@@ -14,8 +14,9 @@ import hashlib
 import os
 import shutil
 import uuid
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.durability import link_or_copy, storing
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     row_hash,
@@ -122,6 +124,37 @@ class FrameStager:
         if inline is not None:
             return inline
         return self._write(rows, definition, kind, place)
+
+    def link(
+        self, files: Sequence[tuple[Path, Mapping[str, str | None]]], definition: TableDefinition
+    ) -> tuple[StagedFile, ...]:
+        """Give Parquet files of a Delta table a second name in the store; return what they are.
+
+        Files on another file system are copied.  Those without rows are left out.
+
+        Args:
+            files: Each with its partition values, as Delta writes them.
+            definition: The table that gets them.
+
+        Raises:
+            DiskFullError, StorageError: The disk failed, or a file is gone.
+        """
+        target = self._base / f"linked-{definition.name}-{uuid.uuid4().hex[:8]}"
+        self._written.append(target)
+        with storing(target):
+            target.mkdir(parents=True)
+
+        def placed(numbered: tuple[int, tuple[Path, Mapping[str, str | None]]]) -> StagedFile:
+            number, (source, partition) = numbered
+            path = target / f"part-{number:06d}.parquet"
+            with storing(path):
+                link_or_copy(source, path)
+            found = describe_file(self._store.root, target, path)
+            return replace(found, partition=dict(partition) or None)
+
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            found = list(pool.map(placed, enumerate(files)))
+        return tuple(file for file in found if file.rows)
 
     def discard(self) -> None:
         """Remove the files of this transaction; nothing else of its directory."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import functions as F
@@ -33,8 +34,9 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import table_name, transaction_id_to_text
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, VersionedTable
 from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
@@ -526,6 +528,47 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                 self._check_read(self._log.definition(table))
             raise
         self._operations.append(prepared)
+
+    def discard(self) -> None:
+        """Drop it, and remove what it staged, unless it was submitted."""
+        self._drop()
+
+    def definition(self, table: str) -> TableDefinition:
+        """Return the table that an operation of this transaction writes to; errors as `add`."""
+        return self._definition(table)
+
+    def link(
+        self, table: str, files: Sequence[tuple[Path, Mapping[str, str | None]]]
+    ) -> tuple[StagedFile, ...]:
+        """Stage files of a Delta table without writing them again; see `FrameStager.link`."""
+        if not self._takes_more():
+            return ()
+        return self._staging.link(files, self._definition(table))
+
+    def add_files(
+        self,
+        kind: OperationKind,
+        table: str,
+        files: tuple[StagedFile, ...],
+        claim: TableSignature | None,
+    ) -> None:
+        """Add an operation whose rows are those of linked files.
+
+        Args:
+            kind: APPEND or OVERWRITE.
+            files: What `link` returned.
+            claim: Signature of their rows; None = workers count it.
+        """
+        if self._takes_more():
+            self._operations.append(
+                PreparedOperation(
+                    table=table,
+                    kind=kind,
+                    schema_version=self._definition(table).schema_version,
+                    files=files,
+                    claim=claim,
+                )
+            )
 
     def _check_read(self, newest: TableDefinition) -> None:
         """Refuse to go on with a table that changed since this transaction read it.

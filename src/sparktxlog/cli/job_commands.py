@@ -25,6 +25,7 @@ from sparktxlog.cli.root import (
     print_rows,
     print_table,
 )
+from sparktxlog.cli.table_commands import table_app
 
 if TYPE_CHECKING:
     from sparktxlog.api.jobs.job import JobContext
@@ -208,4 +209,7 @@ _RUNS: dict[str, Callable[[JobCommand, Namespace, bool], None]] = {
 }
 
 for _name, _job in JOBS.items():
-    app.command(_name, epilog=f"Example: sparktxlog {_name} {_job.example}")(_command(_job))
+    _words = f"{_job.group} {_name}".strip()
+    (table_app if _job.group else app).command(
+        _name, epilog=f"Example: sparktxlog {_words} {_job.example}"
+    )(_command(_job))

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.refused_types import REFUSED_TYPES, check_not_refused
@@ -123,6 +124,22 @@ def file_schema(definition: TableDefinition, names: Iterable[str]) -> pa.Schema:
     schema = arrow_schema(definition, names)
     stored = definition.in_files(schema.names)
     return pa.schema([field.with_name(name) for field, name in zip(schema, stored, strict=True)])
+
+
+def schema_of_file(file: pq.ParquetFile) -> pa.Schema:
+    """Return the schema of a Parquet file as Spark reads it: INT96, its old default, is an instant.
+
+    Args:
+        file: Opened with `coerce_int96_timestamp_unit="us"`, as its rows should be read.
+    """
+    schema = file.schema_arrow
+    for index in range(len(file.schema)):
+        column = file.schema.column(index)
+        if column.physical_type == "INT96" and column.path in schema.names:
+            at = schema.get_field_index(column.path)
+            instant = schema.field(at).with_type(pa.timestamp("us", "UTC"))
+            schema = schema.set(at, instant)
+    return schema
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

@@ -559,26 +559,37 @@ def _files(
                 f"staged file {path[:140]!r} is named twice", path=path[:140], table=definition.name
             )
         seen.add(path)
-        _check_partition(request, definition, kind)
+        check_partition(path, request.partition or {}, definition, kind)
         files.append(StagedFile(**asdict(request) | {"partition": request.partition or None}))
     if len(seen) > MAX_FILES:
         raise OversizeError(f"a transaction may have {MAX_FILES:,} staged files", limit=MAX_FILES)
     return tuple(files)
 
 
-def _check_partition(
-    request: FileRequest, definition: TableDefinition, kind: OperationKind
+def check_partition(
+    path: str,
+    given: Mapping[str, str | None],
+    definition: TableDefinition,
+    kind: OperationKind,
 ) -> None:
-    given = request.partition or {}
+    """Check the partition values of a staged file.
+
+    Args:
+        path: For the text.
+        given: Partition column, as in files → value as Delta writes it.
+
+    Raises:
+        SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
+    """
     # Files of keys to delete are never placed in the table: they hold all keys as columns.
     wanted = () if kind is OperationKind.DELETE_KEYS else definition.partition_by
     named = dict(zip(definition.in_files(wanted), wanted, strict=True))
     if set(given) != set(named):
         raise SchemaMismatchError(
-            f"staged file {request.path[:140]!r} gives values for the partition columns "
+            f"staged file {path[:140]!r} gives values for the partition columns "
             f"{sorted(given)}, {kind.value} of table {definition.name!r} takes {sorted(named)}",
             table=definition.name,
-            path=request.path[:140],
+            path=path[:140],
         )
     for stored, value in given.items():
         name = named[stored]
@@ -587,13 +598,13 @@ def _check_partition(
         if value is None:
             if not column.nullable or name in definition.keys:
                 raise InvalidRowsError(
-                    f"staged file {request.path[:140]!r}: partition column {name!r} takes no NULL",
+                    f"staged file {path[:140]!r}: partition column {name!r} takes no NULL",
                     table=definition.name,
                     column=name,
                 )
         elif not _is_partition_value(value, arrow_type(column.type)):
             raise SchemaMismatchError(
-                f"staged file {request.path[:140]!r}: {value[:80]!r} is no {column.type} for the "
+                f"staged file {path[:140]!r}: {value[:80]!r} is no {column.type} for the "
                 f"partition column {name!r}",
                 table=definition.name,
                 column=name,
@@ -651,9 +662,15 @@ def request_of(
     transaction: PreparedTransaction, *, level: str | None = None, timeout_s: float | None = None
 ) -> bytes:
     """Return the JSON body of a transaction; rows travel as Arrow."""
+    # A table that it creates begins with the version that a dropped one of the name left (P33).
+    created = {item.table for item in transaction.operations if item.definition is not None}
+    requests = [_operation_request(item) for item in transaction.operations]
+    for request in requests:
+        if request.table in created:
+            request.schema_version = None
     return encode_request(
         TransactionRequest(
-            operations=[_operation_request(item) for item in transaction.operations],
+            operations=requests,
             transaction_id=transaction_id_to_text(transaction.transaction_id),
             session=transaction.session,
             level=level,

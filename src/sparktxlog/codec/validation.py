@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
 from sparktxlog.codec.rows import check_columns, nearest, type_name
 from sparktxlog.codec.sections import check_size, read_section
 from sparktxlog.errors import (
@@ -414,6 +414,56 @@ def check_rows(
             )
     if kind is OperationKind.UPSERT and rows.num_rows > 1:
         _check_distinct_keys(definition, rows, txs, ops)
+
+
+def file_columns(definition: TableDefinition, kind: OperationKind) -> pa.Schema:
+    """Return the columns a staged file holds: the operation's without the partition columns.
+
+    Files of keys to delete are never placed in the table: they hold all keys as columns.
+    """
+    names = row_schema(definition, kind).names
+    if kind is not OperationKind.DELETE_KEYS:
+        names = [name for name in names if name not in definition.partition_by]
+    return file_schema(definition, names)
+
+
+def check_file_schema(
+    path: str, definition: TableDefinition, kind: OperationKind, found: pa.Schema
+) -> None:
+    """Compare the schema of a Parquet file with what an operation's files hold.
+
+    It may hold partition columns too, as Delta writes them: the manifest says their values, and
+    nobody reads those of the file.
+
+    Args:
+        path: For the text.
+        found: As `codec.arrow.schema_of_file` returns it.
+
+    Raises:
+        SchemaMismatchError: A column is missing, unknown or of another type (definite).
+    """
+    wanted = file_columns(definition, kind)
+    where = f"the staged file {path!r}"
+    partitions = definition.in_files(definition.partition_by)
+    extra = () if kind is OperationKind.DELETE_KEYS else partitions
+    names = [name for name in found.names if name not in extra]
+    check_columns(definition.name, names, wanted.names, where)
+    for field in wanted:
+        given = found.field(field.name).type
+        try:
+            same = ddl_type(given) == ddl_type(field.type)
+        except SchemaMismatchError:
+            same = False
+        if not same:
+            raise SchemaMismatchError(
+                f"table {definition.name!r}: column {field.name!r} of {where} is {given}, "
+                f"expected {ddl_type(field.type)}",
+                hint="Cast before writing; timestamps as TIMESTAMP_MICROS.",
+                table=definition.name,
+                column=field.name,
+                path=path,
+                expected=ddl_type(field.type),
+            )
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.errors import ManifestMismatchError, TxLogError
 from sparktxlog.storage.durability import storage_error
 
@@ -75,11 +76,15 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
         StorageError: The disk failed.
     """
     with _reading(path):
-        metadata = pq.read_metadata(path)
-        schema = metadata.schema.to_arrow_schema()
-        check(schema)
-        found = RowStatistics(schema)
-        with pq.ParquetFile(path, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            path,
+            buffer_size=_READ_BYTES,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",
+        ) as file:
+            metadata, schema = file.metadata, schema_of_file(file)
+            check(schema)
+            found = RowStatistics(schema)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
                 batch.validate(full=True)
                 found.take(batch)

@@ -94,6 +94,8 @@ class JobCommand:
     work: str
     #: Besides `--url` and `--json`.
     options: tuple[JobOption, ...]
+    #: Group of commands that its command is in, empty = none.
+    group: str = ""
     #: Says which of the given options exclude each other, empty if none do.
     conflict: Callable[[argparse.Namespace], str] = lambda _: ""
 
@@ -263,12 +265,36 @@ _VERIFY = (
               help="With --compare: URL of a site's node."),
 )  # fmt: skip
 
+_FOLLOW = (
+    JobOption(flag="name", kind=str, required=True,
+              help="Table of the log; if it is missing, the Delta table is adopted first."),
+    JobOption(flag="path", kind=str, required=True, metavar="PATH",
+              help="Directory of the Delta table that this site's jobs write."),
+    MASTER,
+    JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
+              help="Key columns of a table that is adopted, comma separated."),
+    JobOption(flag="--once", help="Bring the versions that there are, then end."),
+    JobOption(flag="--overwrite",
+              help="Begin by replacing the rows of the log's table by the newest version."),
+    JobOption(flag="--state", kind=Path, metavar="FILE",
+              help="Where to note how far it came; default: PATH/_sparktxlog/NAME.json."),
+)  # fmt: skip
+
 JOBS: dict[str, JobCommand] = {
     "commit": JobCommand(
         does="Commit a Parquet, CSV, JSON or Delta input to a table of the log.",
         example="--table orders --input orders.csv --format csv --op upsert",
         work="ingest:commit",
         options=_COMMIT,
+    ),
+    "follow": JobCommand(
+        does="Bring each new version of a Delta table that this site's jobs write into the log.\n\n"
+        "It goes on until SIGTERM or Ctrl-C, or with --once until the newest version.  Only one "
+        "site writes the table: a write through the log stops it, and is named.",
+        example="orders /data/orders --keys id",
+        work="followed_tables:follow",
+        options=_FOLLOW,
+        group="table",
     ),
     "apply": JobCommand(
         does="Apply the published log to the site's replica: once, for ever, or up to a position.",

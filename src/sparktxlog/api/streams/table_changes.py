@@ -323,7 +323,7 @@ def _packed(pieces: Sequence[ChangePiece]) -> list[list[ChangePiece]]:
 
 def _opened(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
         raise PayloadStoreError(
             f"there is no file {path}",
@@ -376,7 +376,9 @@ def _shaped(
     for field in schema:
         if field.name in own:
             found = own[field.name]
-        elif (name := stored.get(field.name, field.name)) in rows.column_names:
+        elif (name := stored.get(field.name, field.name)) in rows.column_names and (
+            name not in given
+        ):
             found = rows[name]
         else:
             value = partition_value(given.get(name), field.type)

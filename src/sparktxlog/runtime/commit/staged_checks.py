@@ -11,14 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
-from sparktxlog.codec.arrow import ddl_type, file_schema
 from sparktxlog.codec.requests import without_rows
-from sparktxlog.codec.rows import check_columns
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import check_made_for, required_columns, row_schema
-from sparktxlog.errors import InvalidRowsError, ManifestMismatchError, SchemaMismatchError
+from sparktxlog.codec.validation import check_file_schema, check_made_for, required_columns
+from sparktxlog.errors import InvalidRowsError, ManifestMismatchError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.parquet_files import ParquetFacts, inspect_parquet
@@ -76,7 +72,7 @@ def _verified(
 ) -> StagedFile:
     payloads.verify(file)
     facts = inspect_parquet(
-        payloads.path(file.path), partial(_check_schema, file, definition, kind)
+        payloads.path(file.path), partial(check_file_schema, file.path, definition, kind)
     )
     if facts.rows != file.rows:
         raise ManifestMismatchError(
@@ -86,41 +82,6 @@ def _verified(
         )
     _check_nulls(file, facts, definition, kind)
     return replace(file, stats=facts.stats)
-
-
-def _file_columns(definition: TableDefinition, kind: OperationKind) -> pa.Schema:
-    """Return the columns a staged file holds: the operation's without the partition columns.
-
-    Files of keys to delete are never placed in the table: they hold all keys as columns.
-    """
-    names = row_schema(definition, kind).names
-    if kind is not OperationKind.DELETE_KEYS:
-        names = [name for name in names if name not in definition.partition_by]
-    return file_schema(definition, names)
-
-
-def _check_schema(
-    file: StagedFile, definition: TableDefinition, kind: OperationKind, found: pa.Schema
-) -> None:
-    wanted = _file_columns(definition, kind)
-    where = f"the staged file {file.path!r}"
-    check_columns(definition.name, found.names, wanted.names, where)
-    for field in wanted:
-        given = found.field(field.name).type
-        try:
-            same = ddl_type(given) == ddl_type(field.type)
-        except SchemaMismatchError:
-            same = False
-        if not same:
-            raise SchemaMismatchError(
-                f"table {definition.name!r}: column {field.name!r} of {where} is {given}, "
-                f"expected {ddl_type(field.type)}",
-                hint="Cast before writing; timestamps as TIMESTAMP_MICROS.",
-                table=definition.name,
-                column=field.name,
-                path=file.path,
-                expected=ddl_type(field.type),
-            )
 
 
 def _check_nulls(

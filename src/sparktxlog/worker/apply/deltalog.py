@@ -85,6 +85,24 @@ def read_log(
     return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
 
 
+def rows_of_files(
+    session: SparkSession, table: Path, version: int, adds: Iterable[Action]
+) -> DataFrame:
+    """Return the rows of files as a version of a table shows them: with its columns, and without
+    what their deletion vectors delete.
+
+    Args:
+        adds: `add` actions; the files need not be live in the version.
+
+    Raises:
+        PySparkException, Py4JError: The log cannot be read, or has no such version.
+    """
+    log, nothing = _open(session, table), _nothing(session)
+    snapshot = log.getSnapshotAt(version, nothing, nothing, False)
+    files = _actions(session, ({"add": add} for add in adds))
+    return DataFrame(log.createDataFrame(snapshot, files, False, nothing), session)
+
+
 def forget_log(session: SparkSession, table: Path) -> None:
     """Make Delta read a log from its files again, because they were written without it."""
     path = _java(session, "org.apache.hadoop.fs.Path")(str(table))
@@ -123,11 +141,7 @@ class LogTransaction:
             CopyConflictError: Another writer committed meanwhile; nothing was committed (definite).
         """
         session = self._session
-        listed = _java(session, "java.util.ArrayList")()
-        read = _java(session, f"{_DELTA}.actions.Action").fromJson
-        for action in actions:
-            listed.add(read(json.dumps(action)))
-        sequence = _java(session, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
+        sequence = _actions(session, actions)
         operation = getattr(_java(session, f"{_DELTA}.DeltaOperations$ManualUpdate$"), "MODULE$")
         try:
             with marked(session, own):
@@ -158,6 +172,15 @@ def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogV
         adds=tuple(json.loads(line) for line in lines),
         domains={one["domain"]: one["configuration"] for one in domains if not one["removed"]},
     )
+
+
+def _actions(session: SparkSession, actions: Iterable[Action]) -> Any:
+    """Return actions as a sequence of Scala."""
+    listed = _java(session, "java.util.ArrayList")()
+    read = _java(session, f"{_DELTA}.actions.Action").fromJson
+    for action in actions:
+        listed.add(read(json.dumps(action)))
+    return _java(session, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
 
 
 def _open(session: SparkSession, table: Path) -> Any:

@@ -109,8 +109,11 @@ def _placed(
     op = F.when(F.col(_INLINE_COLUMN), F.col(OP_COLUMN)).otherwise(F.col("place"))
     in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
     values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
+    # Where a file has a partition column too, the log's value counts, as for readers of the table.
     selected = [
-        F.coalesce(F.col(quoted_name(stored)), values[stored].cast(kind)).alias(stored)
+        F.when(F.map_contains_key(values, F.lit(stored)), values[stored].cast(kind))
+        .otherwise(F.col(quoted_name(stored)))
+        .alias(stored)
         if stored in in_path
         else F.col(quoted_name(stored))
         for stored, kind in ((column.in_files, column.type) for column in columns)

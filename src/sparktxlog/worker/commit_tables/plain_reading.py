@@ -27,7 +27,7 @@ def read_plain_table(spark: SparkSession, path: str) -> PlainTable:
         InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
     """
     source = Path(local_path(path))
-    log = _read(spark, source, files=True)
+    log = read_delta(spark, source, files=True)
     return PlainTable(
         path=str(source),
         version=log.version,
@@ -40,14 +40,22 @@ def read_plain_table(spark: SparkSession, path: str) -> PlainTable:
 
 def newest_version(spark: SparkSession, plain: PlainTable) -> int:
     """Return the newest version of a table now."""
-    return _read(spark, Path(plain.path), files=False).version
+    return read_delta(spark, Path(plain.path), files=False).version
 
 
-def _read(spark: SparkSession, source: Path, *, files: bool) -> LogVersion:
+def read_delta(
+    spark: SparkSession, source: Path, version: int | None = None, *, files: bool
+) -> LogVersion:
+    """Return the log of a Delta table that somebody else writes; errors as `read_plain_table`.
+
+    Args:
+        version: None = the newest.
+        files: Live files too.
+    """
     problem = "it has no _delta_log"
     try:
         if (source / "_delta_log").is_dir():
-            return read_log(spark, source, files=files)
+            return read_log(spark, source, version, files=files)
     except (PySparkException, Py4JError) as error:
         problem = first_lines(error)
     raise InvalidRequestError(

@@ -1,0 +1,1 @@
+"""Existing Delta tables as row tables of the log: adopted, followed, released."""

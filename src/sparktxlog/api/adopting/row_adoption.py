@@ -1,0 +1,329 @@
+"""Puts an existing Delta table under the log, as a row table whose rows the workers apply.
+
+One transaction creates the table and appends its rows.  Its data files get a second name in the
+payload store, and the site's worker gives them a third one in its replica, so nothing is copied
+here; other sites fetch them as all staged files.  A VACUUM of the old table takes names only.
+
+The transaction's id follows from the Delta table, its version and the name, so an adoption that
+was killed and is repeated is done once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from sparktxlog.api.adopting.source_table import SourceTable, SplitFiles
+from sparktxlog.api.schema import conform
+from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.validation import check_definition, required_columns
+from sparktxlog.errors import (
+    CommitRejectedError,
+    CommitStateUnknownError,
+    CopyConflictError,
+    InvalidRowsError,
+    NameTakenError,
+)
+from sparktxlog.model.ids import table_name
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.worker.apply.signatures import signature_columns, signature_from
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sparktxlog.api.connect import TxLog
+    from sparktxlog.api.transaction import SparkTransaction
+    from sparktxlog.model.table import TableDefinition
+
+#: Longest wait of one request.
+_LONGEST_WAIT_S = 300.0
+#: Name space of the ids of transactions that bring a version of a Delta table into the log.
+_IDS = uuid.UUID("6f0d3f9e-6a39-4a0e-9a53-4d2f0b6b7c11")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAdoption:
+    """What was done with a table, or would be."""
+
+    #: Name in the log.
+    table: str
+    source: str
+    source_version: int
+    keys: list[str]
+    partition_by: list[str]
+    rows: int
+    #: Of all rows, `rows:lane0:lane1`.
+    signature: str
+    #: Files that are taken as they are, and their bytes.
+    linked_files: int
+    linked_bytes: int
+    #: Whether they only get a second name; else they are copied once, to the payload store's disk.
+    is_link: bool
+    #: Files whose rows are written again, their bytes, and why.
+    rewritten_files: int
+    rewritten_bytes: int
+    rewritten_because: dict[str, int]
+    #: Features of the old table, and what of it a row table does not keep.
+    features: list[str]
+    left_behind: list[str]
+    #: Of the transaction; empty and None = nothing was done.
+    transaction_id: str = ""
+    position: int | None = None
+    #: An earlier call has done it.
+    repeated: bool = False
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def transaction_id_of(table_id: str, version: int, name: str, part: str) -> str:
+    """Return the id of a transaction that brings a version of a Delta table into a table.
+
+    Args:
+        part: `adopt-<n>`, or which of a version's transactions it is.
+    """
+    return str(uuid.uuid5(_IDS, f"{table_id}/{version}/{name}/{part}"))
+
+
+def adopt_rows(
+    log: TxLog,
+    name: str,
+    source: SourceTable,
+    *,
+    keys: Sequence[str] = (),
+    dry_run: bool = False,
+    may_move: bool = False,
+    timeout_s: float,
+    tell: Callable[[str], None] = lambda _: None,
+) -> RowAdoption:
+    """Make a row table of a Delta table at the version that was read.
+
+    Args:
+        name: Of the new table.
+        source: With its files.
+        keys: Its key columns: no two rows have the same values in them, and none is NULL.
+        dry_run: Only check, and say what would be done.
+        may_move: The old table may have newer versions; else that is refused.
+        timeout_s: Seconds until it is ordered.
+        tell: Takes a line for people at each step.
+
+    Raises:
+        InvalidRequestError: The message names all that is in the way (definite).
+        InvalidRowsError: A key is there twice, or is NULL (definite).
+        NameTakenError: There is a table of that name (definite).
+        CopyConflictError: Somebody wrote to the table meanwhile (definite).
+        CommitStateUnknownError, TransportError: Repeat it: it is done once.
+    """
+    name = table_name(name)
+    source.check_possible()
+    draft = log.transaction()
+    draft.create_table(name, source.struct, keys, source.partition_by)
+    files = source.files()
+    definition = draft.definition(name)
+    check_definition(definition)
+    split = source.split(files, definition)
+    planned = _planned(log, source, definition, split)
+    rows = source.rows(log.spark, files) if files else None
+    transaction_id, receipt = _former(log, name, source, timeout_s)
+    if receipt is not None:
+        return _done(_counted(planned, _count(rows, definition)), receipt, repeated=True)
+    if log.existing(name) is not None:
+        raise NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
+    tell(
+        f"version {source.version}: {planned.linked_files:,} files of {planned.linked_bytes:,} "
+        f"bytes as they are, {planned.rewritten_files:,} to be written again"
+    )
+    if dry_run:
+        return _counted(planned, _count(rows, definition))
+    t = log.transaction(transaction_id=transaction_id, timeout=min(timeout_s, _LONGEST_WAIT_S))
+    try:
+        t.create_table(name, source.struct, keys, source.partition_by)
+        total = append_files(t, name, source, split, lambda: _count(rows, definition), log)
+        tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
+        newest = SourceTable.read(log.spark, str(source.path), files=False).version
+        if newest != source.version and not may_move:
+            raise CopyConflictError(
+                f"{source.path} was written meanwhile: it has version {newest}, after "
+                f"{source.version}",
+                hint="Nothing was done.  Stop its writers, and try again; or let the log follow "
+                "them: sparktxlog table follow.",
+                path=str(source.path),
+                version=newest,
+            )
+    except BaseException:
+        t.discard()
+        raise
+    commit_in(t, timeout_s)
+    return _done(_counted(planned, total), t.receipt)
+
+
+def commit_in(t: SparkTransaction, timeout_s: float) -> Receipt:
+    """Commit a transaction; ask again while nobody knows its outcome and there is time.
+
+    Raises:
+        CommitRejectedError: Nothing happened (definite).
+        CommitStateUnknownError: Not known in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return t.commit()
+        except CommitStateUnknownError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def append_files(
+    t: SparkTransaction,
+    name: str,
+    source: SourceTable,
+    split: SplitFiles,
+    count: Callable[[], TableSignature],
+    log: TxLog,
+    kind: OperationKind = OperationKind.APPEND,
+) -> TableSignature:
+    """Add the rows of files to a transaction; return their signature.
+
+    Args:
+        count: Returns it; files are linked meanwhile.
+        kind: APPEND, or OVERWRITE: then they are all that the table has.
+    """
+    with ThreadPoolExecutor(1, "linking") as thread:
+        files = [(file.path, file.partition) for file in split.linked]
+        linking = thread.submit(t.link, name, files)
+        total = count()
+        linked = linking.result()
+    if not split.rewritten:
+        if linked:
+            t.add_files(kind, name, linked, total)
+        elif kind is OperationKind.OVERWRITE:
+            t.delete_where(name, "true")
+        return total
+    again = source.rows(log.spark, split.rewritten)
+    if not linked:
+        t.add(kind, name, again)
+        return total
+    claim = total - signature_of_rows(again, t.definition(name))
+    t.add_files(kind, name, linked, claim)
+    t.append(name, again)
+    return total
+
+
+def signature_of_rows(rows: DataFrame, definition: TableDefinition) -> TableSignature:
+    """Count the signature of rows that fit a table, by one scan."""
+    conformed = conform(rows, definition, OperationKind.APPEND)
+    return signature_from(conformed.agg(*signature_columns(definition)).first())
+
+
+def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignature:
+    """Count rows and signature in one scan; check that keys are distinct and not NULL.
+
+    Raises:
+        InvalidRowsError: They are not, or a NOT NULL column has NULL (definite).
+    """
+    if rows is None:
+        return EMPTY_SIGNATURE
+    required = required_columns(definition, OperationKind.APPEND)
+    counted = [
+        *signature_columns(definition),
+        *(
+            F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
+            for index, name in enumerate(required)
+        ),
+    ]
+    rows = conform(rows, definition, OperationKind.APPEND)
+    keys = [quoted_name(name) for name in definition.keys]
+    most, found = 1, Observation()
+    if keys:
+        grouped = rows.observe(found, *counted).groupBy(*keys).count()
+        most = grouped.agg(F.max("count")).collect()[0][0] or 1
+        values: Mapping[str, Any] = found.get
+    else:
+        values = rows.agg(*counted).collect()[0].asDict()
+    for index, name in enumerate(required):
+        if nulls := values[f"__txlog_null{index}"]:
+            raise InvalidRowsError(
+                f"table {definition.name!r}: {nulls:,} rows have NULL in {name!r}, which takes "
+                "none",
+                hint="Name other keys, or mend these rows.",
+                table=definition.name,
+                column=name,
+                rows=nulls,
+            )
+    if most > 1:
+        twice = rows.groupBy(*keys).count().where("count > 1").drop("count").limit(1).collect()
+        shown = ", ".join(f"{key}={value!r}" for key, value in twice[0].asDict().items())
+        raise InvalidRowsError(
+            f"table {definition.name!r}: up to {most:,} rows have one key, such as {shown[:300]}",
+            hint="Name other keys, remove the duplicates, or leave keys out: then the table takes "
+            "appends, overwrites and deletes by predicate.",
+            table=definition.name,
+            keys=list(definition.keys),
+        )
+    return signature_from(values)
+
+
+def _former(
+    log: TxLog, name: str, source: SourceTable, timeout_s: float
+) -> tuple[str, Receipt | None]:
+    """Return the id of this adoption, and the receipt of the call that has done it, if any.
+
+    A table that was adopted, dropped and is adopted again is adopted under another id.
+    """
+    for number in itertools.count():
+        found = transaction_id_of(source.table_id, source.version, name, f"adopt-{number}")
+        try:
+            receipt = log.known(uuid.UUID(found).bytes, Level.ORDERED.value, timeout_s)
+        except CommitRejectedError:
+            continue  # it lost to another table of the name, which may be gone by now
+        if receipt is None:
+            return found, None
+        if log.existing(name) is not None:
+            return found, receipt
+    raise AssertionError("numbers do not end")
+
+
+def _planned(
+    log: TxLog, source: SourceTable, definition: TableDefinition, split: SplitFiles
+) -> RowAdoption:
+    return RowAdoption(
+        table=definition.name,
+        source=str(source.path),
+        source_version=source.version,
+        keys=list(definition.keys),
+        partition_by=list(definition.partition_by),
+        rows=0,
+        signature="",
+        linked_files=len(split.linked),
+        linked_bytes=sum(file.size_bytes for file in split.linked),
+        is_link=source.path.stat().st_dev == log.store.root.stat().st_dev,
+        rewritten_files=len(split.rewritten),
+        rewritten_bytes=sum(file.size_bytes for file in split.rewritten),
+        rewritten_because=split.reasons,
+        features=sorted(source.log.features),
+        left_behind=source.left_behind,
+    )
+
+
+def _counted(planned: RowAdoption, total: TableSignature) -> RowAdoption:
+    return replace(planned, rows=total.rows, signature=total.to_text())
+
+
+def _done(planned: RowAdoption, receipt: Receipt, *, repeated: bool = False) -> RowAdoption:
+    return replace(
+        planned,
+        transaction_id=receipt.transaction_id or "",
+        position=receipt.position,
+        repeated=repeated,
+    )

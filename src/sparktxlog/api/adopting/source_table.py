@@ -1,0 +1,275 @@
+"""A Delta table that others write: what it is, and which of its files the log can take as they are.
+
+Files are taken as they are if they hold exactly the table's columns under their names.  Rows of
+other files (with deletion vectors, names or types of an older schema) are written again by Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from sparktxlog.codec.arrow import schema_of_file
+from sparktxlog.codec.requests import check_partition
+from sparktxlog.codec.validation import check_file_schema
+from sparktxlog.errors import CommitRejectedError, InvalidRequestError
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
+from sparktxlog.worker.commit_tables.plain_reading import read_delta
+from sparktxlog.worker.commit_tables.table_adoption import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Action = dict[str, Any]
+
+#: Features that a table may have → what of them a row table does not keep, empty = nothing.
+_ALLOWED = {
+    "allowColumnDefaults": "defaults of columns",
+    "appendOnly": "",
+    "changeDataFeed": "",
+    "checkConstraints": "",
+    "checkpointProtection": "",
+    "clustering": "its clustering",
+    "columnMapping": "",
+    "deletionVectors": "",
+    "domainMetadata": "",
+    "generatedColumns": "",
+    "identityColumns": "",
+    "inCommitTimestamp": "",
+    "invariants": "",
+    "rowTracking": "its row ids",
+    "timestampNtz": "",
+    "typeWidening": "",
+    "typeWidening-preview": "",
+    "v2Checkpoint": "",
+    "vacuumProtocolCheck": "",
+}
+#: Property of a column → what it makes of it.  The log would not do that for its writers.
+_COMPUTED = {
+    "delta.generationExpression": "is generated",
+    "delta.identity.start": "is an identity column",
+    "delta.invariants": "has an invariant",
+}
+#: Property of a table → what a row table does not keep.
+_LEFT = {
+    "delta.appendOnly": "that it is append-only",
+    "delta.enableChangeDataFeed": "its change data feed",
+}
+_CONSTRAINT = "delta.constraints."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A live data file of a Delta table."""
+
+    path: Path
+    #: As Delta writes the values.
+    partition: dict[str, str | None]
+    add: Action
+
+    @property
+    def size_bytes(self) -> int:
+        """Size as the log says it."""
+        return int(self.add["size"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFiles:
+    """Files by what the log does with them."""
+
+    #: Taken as they are.
+    linked: tuple[SourceFile, ...]
+    #: Their rows are written again.
+    rewritten: tuple[SourceFile, ...]
+    #: Why → how many.
+    reasons: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTable:
+    """A Delta table at one version."""
+
+    path: Path
+    log: LogVersion
+
+    @classmethod
+    def read(
+        cls, spark: SparkSession, path: str, version: int | None = None, *, files: bool = True
+    ) -> SourceTable:
+        """Read a table.
+
+        Args:
+            version: None = the newest.
+            files: Its live files too.
+
+        Raises:
+            InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
+        """
+        place = Path(local_path(path))
+        return cls(path=place, log=read_delta(spark, place, version, files=files))
+
+    @property
+    def table_id(self) -> str:
+        """UUID of the Delta table."""
+        return str(self.log.metadata["id"])
+
+    @property
+    def version(self) -> int:
+        """Version of the Delta table."""
+        return self.log.version
+
+    @cached_property
+    def struct(self) -> StructType:
+        """Its columns."""
+        return StructType.fromJson(json.loads(self.log.metadata["schemaString"]))
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Its partition columns."""
+        return tuple(self.log.metadata.get("partitionColumns") or ())
+
+    @cached_property
+    def obstacles(self) -> list[str]:
+        """Why it cannot become a row table, each with the way out; empty = it can."""
+        found = [
+            f"it has feature {name!r}, which row tables do not have (ALTER TABLE … DROP FEATURE)"
+            for name in sorted(self.log.features - _ALLOWED.keys())
+        ]
+        found += [
+            f"it has the constraint {name.removeprefix(_CONSTRAINT)!r}, which the log would not "
+            f"check (ALTER TABLE … DROP CONSTRAINT {name.removeprefix(_CONSTRAINT)})"
+            for name in sorted(self.log.configuration)
+            if name.startswith(_CONSTRAINT)
+        ]
+        found += [
+            f"column {field.name!r} {what}, which the log would not compute or check (add a plain "
+            "column, copy the values, drop this one)"
+            for field in self.struct.fields
+            for name, what in _COMPUTED.items()
+            if name in field.metadata
+        ]
+        return found
+
+    @property
+    def left_behind(self) -> list[str]:
+        """What a row table does not keep of it, for people."""
+        found = [kept for name, kept in _ALLOWED.items() if kept and name in self.log.features]
+        properties = self.log.configuration
+        found += [kept for name, kept in _LEFT.items() if properties.get(name) == "true"]
+        return found
+
+    def check_possible(self) -> None:
+        """Refuse a table that cannot become a row table.
+
+        Raises:
+            InvalidRequestError: The message names all that is in the way (definite).
+        """
+        if self.obstacles:
+            raise refused(self.path, self.obstacles)
+
+    def files(self, adds: Iterable[Action] | None = None) -> list[SourceFile]:
+        """Return files of the table.
+
+        Args:
+            adds: Their `add` actions; default: all live ones.
+        """
+        names = self.log.names_in_files
+        return [
+            SourceFile(
+                path=self.path / _local(unquote(add["path"])),
+                partition={
+                    names.get(name, name): value or None
+                    for name, value in (add.get("partitionValues") or {}).items()
+                },
+                add=add,
+            )
+            for add in (self.log.adds if adds is None else adds)
+        ]
+
+    def split(self, files: Sequence[SourceFile], definition: TableDefinition) -> SplitFiles:
+        """Find out which files can be taken as they are; reads their footers.
+
+        Raises:
+            InvalidRequestError: A file is missing or damaged (definite).
+        """
+        is_mapped = any(stored != name for stored, name in self.log.names_in_files.items())
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "footers") as threads:
+            found = list(threads.map(lambda file: _misfit(file, definition, is_mapped), files))
+        counted: dict[str, int] = {}
+        for reason in filter(None, found):
+            counted[reason] = counted.get(reason, 0) + 1
+        if lost := [name for name in counted if name.startswith(_LOST)]:
+            raise refused(self.path, lost)
+        pairs = list(zip(files, found, strict=True))
+        return SplitFiles(
+            linked=tuple(file for file, reason in pairs if not reason),
+            rewritten=tuple(file for file, reason in pairs if reason),
+            reasons=counted,
+        )
+
+    def rows(
+        self, spark: SparkSession, files: Iterable[SourceFile], version: int | None = None
+    ) -> DataFrame:
+        """Return the rows of files, without those that their deletion vectors delete.
+
+        Args:
+            version: Whose columns they have; default: this one.
+        """
+        adds = (file.add for file in files)
+        return rows_of_files(spark, self.path, self.version if version is None else version, adds)
+
+
+def refused(path: Path, obstacles: list[str]) -> InvalidRequestError:
+    """Return the error of a table that cannot become a row table."""
+    return InvalidRequestError(
+        f"{path} cannot become a row table: {'; '.join(obstacles)[:2000]}",
+        hint="Mend that, copy the rows into a new table, or adopt it --as commit-table, which "
+        "keeps more of Delta's features.",
+        field="path",
+        value=str(path),
+        obstacles=obstacles,
+    )
+
+
+_LOST = "a file cannot be read: "
+
+
+def _misfit(file: SourceFile, definition: TableDefinition, is_mapped: bool) -> str:
+    """Return why a file cannot be taken as it is, empty if it can."""
+    try:
+        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as opened:
+            schema = schema_of_file(opened)
+    except (OSError, pa.ArrowException) as error:
+        return f"{_LOST}{file.path}: {error}"
+    if file.add.get("deletionVector"):
+        return "deletion vector"
+    if is_mapped:
+        return "other column names in the file"
+    kinds = {column.name: column.type for column in definition.columns}
+    for name, value in file.partition.items():
+        if kinds.get(name) == "timestamp" and value and not value.endswith("Z"):
+            return "partition value without a time zone"
+    try:
+        check_partition(file.path.name, file.partition, definition, OperationKind.APPEND)
+        check_file_schema(file.path.name, definition, OperationKind.APPEND, schema)
+    except CommitRejectedError:
+        return "older or other columns in the file"
+    return ""
+
+
+def _local(path: str) -> str:
+    """Return the path of a data file; a shallow clone names those of another table by URL."""
+    return local_path(path) if ":" in path.partition("/")[0] else path

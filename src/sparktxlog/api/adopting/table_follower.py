@@ -1,0 +1,407 @@
+"""A Delta table that one site's jobs go on writing directly, brought to the other sites.
+
+Each new version of its log becomes a transaction.  The id follows from the Delta table, the version
+and the name, and each transaction expects the version of the log's table that the one before left.
+So a version is brought once, whatever is killed and repeated, and a write by anybody else is
+noticed.  What was brought is read from the log; a small file remembers it for when the log is cut.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import functions as F
+
+from sparktxlog.api.adopting.row_adoption import adopt_rows, commit_in, transaction_id_of
+from sparktxlog.api.adopting.source_table import SourceTable
+from sparktxlog.api.adopting.version_changes import (
+    VersionActions,
+    added_columns,
+    commit_time,
+    put_all,
+    put_changes,
+)
+from sparktxlog.errors import (
+    ConflictError,
+    DivergedError,
+    ExpiredError,
+    InvalidRequestError,
+    TxLogError,
+)
+from sparktxlog.model.ids import table_name
+from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.table import VersionedTable
+from sparktxlog.storage.durability import storing, write_durably
+from sparktxlog.worker.apply.tables import commit_path, newest_version, read_actions
+
+if TYPE_CHECKING:
+    from sparktxlog.api.connect import TxLog
+    from sparktxlog.api.transaction import SparkTransaction
+
+#: Seconds between two looks for a new version, and after a failure that may pass.
+_LOOK_S, _PAUSE_S = 0.1, 1.0
+_WAIT_S = 300.0
+#: Adoptions of one version under one name that are looked for.
+_ADOPTIONS = 10
+
+
+class FollowState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a table follows."""
+
+    lineage: str
+    #: UUID of the Delta table.
+    table_id: str
+    #: Its last version that is in the log.
+    version: int
+    #: Version of the log's table after that.
+    log_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedVersion:
+    """A version that was brought into the log."""
+
+    version: int
+    #: As Delta names it.
+    operation: str
+    #: How the log has it, for people; empty = it changed no row.
+    became: str
+    transaction_id: str = ""
+    position: int | None = None
+    #: From the commit of the version until it is ordered.
+    seconds: float = 0.0
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+class TableFollower:
+    """Brings the versions of one Delta table into one table of the log.
+
+    Args:
+        log: At the site whose jobs write the table.
+        name: Table of the log; one that is not there is adopted first.
+        path: Directory of the Delta table.
+        keys: Of a table that is adopted.
+        state: File that remembers how far it came; default: `_sparktxlog/<name>.json` in the table,
+            a place that Delta leaves alone.
+        overwrite: Begin by replacing the rows of the log's table by those of the newest version.
+        tell: Takes a line for people at each step.
+    """
+
+    def __init__(
+        self,
+        log: TxLog,
+        name: str,
+        path: str,
+        *,
+        keys: Sequence[str] = (),
+        state: Path | None = None,
+        overwrite: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._log = log
+        self._name = table_name(name)
+        self._tell = tell
+        self._keys = tuple(keys)
+        self._overwrites = overwrite
+        self._lineage = str(log.home.get("/v1/info")["lineage"])
+        #: As it was when its columns were read last.
+        self._source = SourceTable.read(log.spark, path, files=False)
+        self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
+        self._state: FollowState | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of the Delta table that the log has; -1 = none yet."""
+        return -1 if self._state is None else self._state.version
+
+    def step(self) -> list[FollowedVersion]:
+        """Bring all versions that there are; return them.
+
+        Raises:
+            DivergedError: Somebody else wrote to the log's table; the message says who (definite).
+            SchemaMismatchError, InvalidRowsError, InvalidRequestError: A version cannot be brought
+                (definite).
+            ExpiredError: Versions are gone that were not brought (definite).
+            TransportError, CommitStateUnknownError: Call it again.
+        """
+        brought = []
+        if self._state is None:
+            brought += self._begin()
+        while (found := self._next()) is not None:
+            brought.append(found)
+        return brought
+
+    def follow(self, stop: threading.Event) -> None:
+        """Bring versions as they come until `stop` is set; errors that may pass are told."""
+        while not stop.is_set():
+            pause_s = _LOOK_S
+            try:
+                for one in self.step():
+                    self._tell(describe(one))
+            except TxLogError as error:
+                if not error.retryable or isinstance(error, ConflictError):
+                    raise
+                self._tell(f"{error.message}; trying again")
+                pause_s = _PAUSE_S
+            stop.wait(pause_s)
+
+    # -- where it stands -------------------------------------------------------------------------
+
+    def _begin(self) -> list[FollowedVersion]:
+        if self._log.existing(self._name) is None:
+            return [self._adopted()]
+        table = self._table()
+        if self._keys and self._keys != table.keys:
+            raise InvalidRequestError(
+                f"table {self._name!r} has the keys {list(table.keys)}, not {list(self._keys)}",
+                hint="Leave the keys out: it is there already.",
+                field="keys",
+            )
+        if self._overwrites:
+            return self._replaced(table)
+        self._state = self._remembered(table) or self._recognised(table)
+        return []
+
+    def _adopted(self) -> FollowedVersion:
+        source = self._source = SourceTable.read(self._log.spark, str(self._source.path))
+        began = commit_path(source.path, source.version)
+        done = adopt_rows(
+            self._log,
+            self._name,
+            source,
+            keys=self._keys,
+            may_move=True,
+            timeout_s=_WAIT_S,
+            tell=self._tell,
+        )
+        self._reach(source.version, done.position)
+        return FollowedVersion(
+            version=source.version,
+            operation="adopted",
+            became=f"{done.rows:,} rows",
+            transaction_id=done.transaction_id,
+            position=done.position,
+            seconds=_since(began),
+        )
+
+    def _replaced(self, table: VersionedTable) -> list[FollowedVersion]:
+        source = self._source = SourceTable.read(self._log.spark, str(self._source.path))
+        source.check_possible()
+        brought = self._followed_columns(None)
+        part = f"overwrite-{self._table().version}"
+        with self._transaction(part, None) as t:
+            put_all(t, self._log, self._name, source)
+            receipt = commit_in(t, _WAIT_S)
+        self._reach(source.version, receipt.position)
+        began = commit_path(source.path, source.version)
+        return [*brought, _brought(source.version, "newest", "overwrite", receipt, began)]
+
+    def _remembered(self, table: VersionedTable) -> FollowState | None:
+        try:
+            found = msgspec.json.decode(self._file.read_bytes(), type=FollowState)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        wanted = (self._lineage, self._source.table_id, table.version)
+        return found if (found.lineage, found.table_id, found.log_version) == wanted else None
+
+    def _recognised(self, table: VersionedTable) -> FollowState:
+        """Return the state that the last transaction of the log's table shows.
+
+        Raises:
+            DivergedError: It is none of this follower (definite).
+        """
+        writer, found = self._last_writer(table)
+        newest = newest_version(self._source.path, self._source.version)
+        parts = ["data", "schema", f"overwrite-{(table.version or 0) - 1}"]
+        parts += [f"adopt-{number}" for number in range(_ADOPTIONS)]
+        for version in range(newest, -1, -1):
+            for part in parts:
+                if found == transaction_id_of(self._source.table_id, version, self._name, part):
+                    # Of a version that also has rows, the columns alone are in the log.
+                    reached = version - 1 if part == "schema" else version
+                    return self._made(reached, table)
+        raise self._foreign(writer)
+
+    def _made(self, version: int, table: VersionedTable) -> FollowState:
+        return FollowState(
+            lineage=self._lineage,
+            table_id=self._source.table_id,
+            version=version,
+            log_version=table.version or 0,
+        )
+
+    def _reach(self, version: int, position: int | None) -> None:
+        """Note that a version is in the log.
+
+        Raises:
+            DivergedError: Somebody else wrote to the log's table since (definite).
+        """
+        table = self._table()
+        if position is not None and (table.last_write or 0) > position:
+            raise self._foreign(self._last_writer(table)[0])
+        self._state = self._made(version, table)
+        with storing(self._file):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(self._file, msgspec.json.encode(self._state))
+
+    def _table(self) -> VersionedTable:
+        found = self._log.definition(self._name, newest=True)
+        assert isinstance(found, VersionedTable)
+        return found
+
+    def _last_writer(self, table: VersionedTable) -> tuple[str, str]:
+        """Return who wrote to the log's table last, for people, and the transaction's id."""
+        position = table.last_write or 0
+        queue = self._log.queue(at_least=position).where(F.col("position") == position)
+        row = queue.select("transaction_id", "origin").first()
+        if row is None:
+            return f"the transaction at position {position}, which the log has no more", ""
+        text = f"transaction {row.transaction_id} of site {row.origin}, at position {position}"
+        return text, str(row.transaction_id)
+
+    def _foreign(self, writer: str) -> DivergedError:
+        return DivergedError(
+            f"table {self._name!r} follows {self._source.path}, and was last written by {writer}",
+            hint="One site writes it, and only where it is followed.  Stop that writer; then "
+            "replace what it wrote by the followed table: sparktxlog table follow … --overwrite",
+            table=self._name,
+            path=str(self._source.path),
+        )
+
+    # -- the next version ------------------------------------------------------------------------
+
+    def _next(self) -> FollowedVersion | None:
+        """Bring the next version; None = there is none yet."""
+        assert self._state is not None
+        version = self._state.version + 1
+        path = commit_path(self._source.path, version)
+        if not path.exists():
+            self._check_not_gone(version)
+            return None
+        actions = read_actions(path)
+        if actions is None:
+            return None  # it is being written
+        found = VersionActions.of(version, actions)
+        if found.is_new_definition:
+            self._source = SourceTable.read(
+                self._log.spark, str(self._source.path), version, files=False
+            )
+            self._source.check_possible()
+            self._followed_columns(self._state.log_version)
+        else:
+            self._source = replace(self._source, log=replace(self._source.log, version=version))
+        if not found.adds and not found.removes:
+            self._reach(version, None)
+            return FollowedVersion(version=version, operation=found.operation, became="")
+        became = ""
+        with self._transaction("data", self._state.log_version) as t:
+            became = put_changes(t, self._log, self._name, self._source, found)
+            receipt = self._commit(t)
+        self._reach(version, receipt.position)
+        return _brought(version, found.operation, became, receipt, path)
+
+    def _check_not_gone(self, version: int) -> None:
+        """Refuse to wait for a version that Delta has cleaned up, or that went back."""
+        if commit_path(self._source.path, version - 1).exists():
+            return
+        listed = (self._source.path / "_delta_log").iterdir()
+        there = [int(path.name[:20]) for path in listed if path.name[:20].isdigit()]
+        if max(there, default=-1) in (version - 1, version):
+            return
+        raise ExpiredError(
+            f"{self._source.path} has versions up to {max(there, default=-1)}, and version "
+            f"{version} is gone, which table {self._name!r} has not followed yet",
+            hint="Bring the newest version as a whole: sparktxlog table follow … --overwrite",
+            table=self._name,
+            version=version,
+        )
+
+    def _followed_columns(self, expected: int | None) -> list[FollowedVersion]:
+        """Give the log's table the columns that its source got.
+
+        Args:
+            expected: Version of the log's table; None = whatever it has.
+        """
+        table = self._table()
+        added = added_columns(self._source, table)
+        if not added:
+            return []
+        with self._transaction("schema", expected) as t:
+            t.alter_table(self._name, add=added)
+            receipt = self._commit(t)
+        version = self._source.version
+        self._reach(version - 1, receipt.position)
+        began = commit_path(self._source.path, version)
+        became = f"new columns {', '.join(added)}"
+        return [_brought(version, "columns", became, receipt, began)]
+
+    def _transaction(self, part: str, expected: int | None) -> _Bringing:
+        source = self._source
+        made = transaction_id_of(source.table_id, source.version, self._name, part)
+        t = self._log.transaction(transaction_id=made, timeout=_WAIT_S)
+        if expected is not None:
+            t.expect_version(self._name, expected)
+        return _Bringing(t)
+
+    def _commit(self, t: SparkTransaction) -> Receipt:
+        """Commit; errors as `commit_in`.
+
+        Raises:
+            DivergedError: Somebody else wrote to the log's table (definite).
+        """
+        try:
+            return commit_in(t, _WAIT_S)
+        except ConflictError as error:
+            writer, _ = self._last_writer(self._table())
+            raise self._foreign(writer) from error
+
+
+class _Bringing:
+    """Drops a transaction that is not committed in its block."""
+
+    def __init__(self, t: SparkTransaction) -> None:
+        self._t = t
+
+    def __enter__(self) -> SparkTransaction:
+        return self._t
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._t.discard()
+
+
+def _brought(
+    version: int, operation: str, became: str, receipt: Receipt, path: Path
+) -> FollowedVersion:
+    return FollowedVersion(
+        version=version,
+        operation=operation,
+        became=became,
+        transaction_id=receipt.transaction_id or "",
+        position=receipt.position,
+        seconds=_since(path),
+    )
+
+
+def _since(path: Path) -> float:
+    """Return for how long a version has been there; its file may be cleaned up."""
+    return round(time.time() - commit_time(path), 3) if path.exists() else 0.0
+
+
+def describe(one: FollowedVersion) -> str:
+    """Return one sentence on a version that was brought."""
+    if not one.became:
+        return f"version {one.version} ({one.operation}) changed no row"
+    return (
+        f"version {one.version} ({one.operation}): {one.became}, position {one.position}, "
+        f"{one.seconds:.1f} s after its commit"
+    )

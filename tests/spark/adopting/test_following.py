@@ -1,0 +1,257 @@
+"""A Delta table that one site's jobs write directly is followed: each version is a transaction."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from tests.spark.adopting.sites import TwoSites
+from tests.support.command_line import invoke
+
+from sparktxlog.api.adopting import table_follower
+from sparktxlog.api.adopting.table_follower import FollowedVersion, TableFollower
+from sparktxlog.errors import (
+    DivergedError,
+    ExpiredError,
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+MERGE = (
+    "MERGE INTO {t} AS t USING (SELECT id FROM range(5, 12)) AS s ON t.id = s.id "
+    "WHEN MATCHED AND s.id = 5 THEN DELETE WHEN MATCHED THEN UPDATE SET v = NULL "
+    "WHEN NOT MATCHED THEN INSERT (id, p) VALUES (s.id, 'p1')"
+)
+
+
+def made(spark: SparkSession, path: Path, rest: str = "") -> str:
+    """Make a table of eight rows, and return its name in SQL."""
+    table = f"delta.`{path}`"
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, p STRING, v MAP<STRING, DOUBLE>) USING delta {rest}"
+    )
+    spark.sql(f"INSERT INTO {table} SELECT id, concat('p', id % 2), map('a', id) FROM range(8)")
+    return table
+
+
+def became(brought: list[FollowedVersion]) -> list[tuple[int, str]]:
+    return [(one.version, one.became.split(",")[0]) for one in brought]
+
+
+def check_equal(spark: SparkSession, sites: TwoSites, name: str, table: str) -> None:
+    """Compare both sites with the followed table."""
+
+    def rows(found: list[Row]) -> list[tuple[Any, ...]]:
+        return sorted((tuple(row) for row in found), key=str)
+
+    at_a, at_b = sites.signatures(name)
+    assert at_a == at_b
+    assert rows(sites.b.table(name).collect()) == rows(spark.table(table).collect())
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
+        "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+    ],
+    ids=["vectors", "files", "feed"],
+)
+def test_all_that_jobs_do(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path, properties: str
+) -> None:
+    name = f"all_{len(properties)}"
+    table = made(spark, tmp_path / "t", properties)
+    follower = TableFollower(sites.a, name, str(tmp_path / "t"), keys=["id"])
+    assert became(follower.step()) == [(1, "8 rows")]
+    check_equal(spark, sites, name, table)
+    for statement in (
+        f"INSERT INTO {table} VALUES (8, 'p0', map('b', 1.5)), (9, NULL, NULL)",
+        f"UPDATE {table} SET v = map('c', 0.5) WHERE id IN (1, 2, 9)",
+        f"DELETE FROM {table} WHERE id = 3",
+        MERGE.format(t=table),
+        f"OPTIMIZE {table}",
+        f"ALTER TABLE {table} ADD COLUMN (n INT)",
+        f"INSERT INTO {table} VALUES (20, 'p0', NULL, 7)",
+        f"UPDATE {table} SET n = 1 WHERE id < 3",
+    ):
+        spark.sql(statement)
+    assert became(follower.step()) == [
+        (2, "append"),
+        (3, "upserts and deletes"),
+        (4, "upserts and deletes"),
+        (5, "upserts and deletes"),
+        (6, ""),
+        (7, ""),
+        (8, "append"),
+        (9, "upserts and deletes"),
+    ]
+    check_equal(spark, sites, name, table)
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (1, 'p5', NULL, NULL), (2, NULL, NULL, 3)")
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 8")
+    assert [text for _, text in became(follower.step())] == ["overwrite", "overwrite"]
+    check_equal(spark, sites, name, table)
+    assert follower.step() == []
+
+
+def test_without_keys_changed_rows_replace_the_table(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    table = made(spark, tmp_path / "t")
+    follower = TableFollower(sites.a, "keyless", str(tmp_path / "t"))
+    follower.step()
+    spark.sql(f"INSERT INTO {table} VALUES (7, 'p1', NULL)")
+    spark.sql(f"UPDATE {table} SET p = 'q' WHERE id = 7")
+    spark.sql(f"DELETE FROM {table}")
+    assert [text for _, text in became(follower.step())] == [
+        "append",
+        "overwrite by the whole table",
+        "overwrite",
+    ]
+    check_equal(spark, sites, "keyless", table)
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+def test_a_version_is_brought_once_whatever_is_killed_and_lost(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
+
+    def begun(**options: Any) -> TableFollower:
+        return TableFollower(sites.a, "once", path, **options)
+
+    def killed(*_: object) -> Any:
+        raise Killed
+
+    begun(keys=["id"]).step()
+    spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    with monkeypatch.context() as patch:  # ordered, and nowhere noted
+        patch.setattr(TableFollower, "_reach", killed)
+        with pytest.raises(Killed):
+            begun().step()
+    again = begun()
+    assert again.step() == [] and again.version == 2
+    check_equal(spark, sites, "once", table)
+    # The node knows the id: what was asked for again is the same transaction.
+    spark.sql(f"UPDATE {table} SET p = 'x' WHERE id = 8")
+    with monkeypatch.context() as patch:
+        patch.setattr(TableFollower, "_reach", killed)
+        with pytest.raises(Killed):
+            again.step()
+    position = sites.a.position()
+    assert became(again.step()) == [(3, "upserts and deletes")]
+    assert sites.a.position() == position
+    note = tmp_path / "t" / "_sparktxlog" / "once.json"
+    note.unlink()  # the log knows
+    spark.sql(f"INSERT INTO {table} VALUES (9, 'p0', NULL)")
+    assert became(begun().step()) == [(4, "append")]
+    note.write_text("{torn")
+    assert begun().step() == []
+    spark.sql(f"VACUUM {table}")
+    assert note.is_file()
+    check_equal(spark, sites, "once", table)
+    with pytest.raises(InvalidRequestError, match=r"has the keys \['id'\], not \['p'\]"):
+        begun(keys=["p"]).step()
+
+
+def test_a_second_writer_is_named(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
+    table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
+    follower = TableFollower(sites.a, "shared", path, keys=["id"])
+    follower.step()
+    row = spark.createDataFrame([(100, "b")], "id bigint, p string").selectExpr(
+        "id", "p", "CAST(NULL AS MAP<STRING, DOUBLE>) AS v"
+    )
+    wrote = sites.b.append("shared", row)
+    spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    named = f"transaction {wrote.transaction_id} of site B, at position {wrote.position}"
+    for one in (follower, TableFollower(sites.a, "shared", path)):
+        with pytest.raises(DivergedError, match=named):
+            one.step()
+    back = TableFollower(sites.a, "shared", path, overwrite=True)
+    assert [text for _, text in became(back.step())] == ["overwrite"]
+    check_equal(spark, sites, "shared", table)
+    spark.sql(f"INSERT INTO {table} VALUES (10, 'p0', NULL)")
+    assert [text for _, text in became(TableFollower(sites.a, "shared", path).step())] == ["append"]
+    check_equal(spark, sites, "shared", table)
+
+
+def test_what_cannot_be_followed_stops_it(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
+    follower = TableFollower(sites.a, "stopped", path, keys=["id"])
+    follower.step()
+    spark.sql(f"INSERT INTO {table} SELECT 1, 'again', NULL")
+    spark.sql(f"UPDATE {table} SET p = 'x' WHERE id = 1")
+    with pytest.raises(InvalidRowsError, match="more than one row with the key id=1"):
+        follower.step()
+    assert follower.version == 2
+    spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    follower = TableFollower(sites.a, "stopped", path, overwrite=True)
+    assert [text for _, text in became(follower.step())] == ["overwrite"]
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN p TO q")
+    with pytest.raises(SchemaMismatchError, match="column 'p' is gone or renamed"):
+        follower.step()
+
+
+def test_versions_that_are_gone(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
+    table = made(spark, tmp_path / "t", "TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    path = str(tmp_path / "t")
+    TableFollower(sites.a, "cleaned", path, keys=["id"]).step()
+    for number in range(8, 12):
+        spark.sql(f"INSERT INTO {table} VALUES ({number}, 'p0', NULL)")
+    for version in range(3):  # as Delta's own cleanup does
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(ExpiredError, match="versions up to 5, and version 2 is gone"):
+        TableFollower(sites.a, "cleaned", path).step()
+    TableFollower(sites.a, "cleaned", path, overwrite=True).step()
+    check_equal(spark, sites, "cleaned", table)
+
+
+@pytest.mark.usefixtures("jobs_share_spark")
+def test_the_command_and_the_running_follower(
+    spark: SparkSession,
+    sites: TwoSites,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table, path, url = made(spark, tmp_path / "t"), str(tmp_path / "t"), sites.nodes["A"].url
+    command = ["table", "follow", "running", path, "--keys", "id", "--once", "--url", url]
+    assert invoke(monkeypatch, *command, "--json") == 0
+    assert '"version": 1, "brought": [{"version": 1, "operation": "adopted"' in (
+        capsys.readouterr().out
+    )
+    told: list[str] = []
+    seen, stop = threading.Event(), threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "version 2" in line:
+            seen.set()
+
+    follower = TableFollower(sites.a, "running", path, tell=tell)
+    running = threading.Thread(target=follower.follow, args=(stop,), daemon=True)
+    running.start()
+    spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    assert seen.wait(60), told
+    stop.set()
+    running.join(60)
+    assert not running.is_alive()
+    assert told[0].startswith("version 2 (WRITE): append, position ")
+    check_equal(spark, sites, "running", table)
+    assert table_follower.describe(FollowedVersion(version=3, operation="OPTIMIZE", became="")) == (
+        "version 3 (OPTIMIZE) changed no row"
+    )

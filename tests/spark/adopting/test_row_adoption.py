@@ -1,0 +1,263 @@
+"""Existing Delta tables become row tables: at the site that has them, and at the other one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.adopting.sites import TwoSites
+from tests.support.command_line import invoke
+
+from sparktxlog.api.adopting import row_adoption
+from sparktxlog.api.adopting.row_release import RowRelease
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.errors import (
+    CommitStateUnknownError,
+    CopyConflictError,
+    InvalidRequestError,
+    InvalidRowsError,
+    NameTakenError,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+def made(
+    spark: SparkSession,
+    path: Path,
+    *,
+    columns: str = "id BIGINT, p STRING, at TIMESTAMP",
+    rest: str = "PARTITIONED BY (p)",
+) -> Path:
+    """Make a table of ten rows in the way that Spark does by default."""
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta {rest}")
+        spark.sql(
+            f"INSERT INTO delta.`{path}` SELECT id, concat('p ', id % 2), "
+            "timestamp'1500-01-01 00:00:00' FROM range(10)"
+        )
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    return path
+
+
+def data_files(directory: Path) -> set[int]:
+    return {path.stat().st_ino for path in directory.rglob("*.parquet") if path.stat().st_size}
+
+
+def everything(*directories: Path) -> dict[str, int]:
+    found = (path for directory in directories for path in directory.rglob("*"))
+    return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
+
+
+@pytest.mark.usefixtures("jobs_share_spark")
+def test_a_table_is_adopted_in_place_and_reaches_the_other_site(
+    spark: SparkSession,
+    sites: TwoSites,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = made(spark, tmp_path / "orders")
+    expected = sorted(spark.read.format("delta").load(str(path)).collect())
+    url, payloads = sites.nodes["A"].url, sites.a.store.root
+    command = ["table", "adopt", "orders", str(path), "--as", "row-table", "--keys", "id"]
+    before = everything(path, payloads)
+    assert invoke(monkeypatch, *command, "--url", url, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"row table orders would begin with version 1 of {path}: 10 rows, keys id." in said
+    assert "get a second name" in said and "The rows of" not in said
+    assert everything(path, payloads) == before and sites.a.existing("orders") is None
+    assert invoke(monkeypatch, *command, "--url", url) == 0
+    assert "The old table is as it was" in capsys.readouterr().out
+    at_a, at_b = sites.signatures("orders")
+    assert at_a == at_b and at_a.startswith("10:")
+    lake = Path(sites.a.home.get("/v1/info")["lake_root"])
+    assert data_files(lake / "orders") == data_files(path)
+    # What survives a VACUUM of the old table, and more.
+    shutil.rmtree(path)
+    for log in (sites.a, sites.b):
+        assert sorted(log.table("orders").collect()) == expected
+    row = spark.createDataFrame([(3, "p 1", None)], "id bigint, p string, at timestamp")
+    sites.b.upsert("orders", row)
+    at_a, at_b = sites.signatures("orders")
+    assert at_a == at_b and at_a.startswith("10:")
+
+
+def test_rows_that_the_log_cannot_take_in_place_are_written_again(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path = made(
+        spark,
+        tmp_path / "grown",
+        rest="TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+        "'delta.columnMapping.mode' = 'name')",
+    )
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 4")
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN p TO q")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN n INT")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (20, 'new', NULL, 5)")
+    done = sites.a.adopt_table("grown", str(path), keys=["id"])
+    assert (done.rows, done.linked_files) == (10, 0)
+    assert done.rewritten_because.keys() == {"deletion vector", "other column names in the file"}
+    expected = sorted(spark.read.format("delta").load(str(path)).collect(), key=lambda r: r.id)
+    at_a, at_b = sites.signatures("grown")
+    assert at_a == at_b == done.signature
+    assert sorted(sites.b.table("grown").collect(), key=lambda r: r.id) == expected
+
+
+def test_what_is_in_the_way_is_named_at_once(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, v BIGINT) USING delta "
+        "TBLPROPERTIES ('delta.enableIcebergCompatV2' = 'true', "
+        "'delta.columnMapping.mode' = 'name')"
+    )
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (v < 100)")
+    with pytest.raises(InvalidRequestError) as caught:
+        sites.a.adopt_table("odd", str(path), dry_run=True)
+    assert [text.split(",")[0] for text in caught.value.fields["obstacles"]] == [
+        "it has feature 'icebergCompatV2'",
+        "it has the constraint 'small'",
+    ]
+    assert "DROP CONSTRAINT small" in caught.value.message
+    with pytest.raises(InvalidRequestError, match="it has no _delta_log"):
+        sites.a.adopt_table("odd", str(tmp_path))
+
+
+def test_keys_that_are_none(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
+    path = made(spark, tmp_path / "t")
+    with pytest.raises(InvalidRowsError, match=r"up to 5 rows have one key, such as p='p \d'"):
+        sites.a.adopt_table("dup", str(path), keys=["p"])
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (NULL, 'p 1', NULL)")
+    with pytest.raises(InvalidRowsError, match="1 rows have NULL in 'id'"):
+        sites.a.adopt_table("dup", str(path), keys=["id"])
+    assert sites.a.existing("dup") is None
+    assert sites.a.adopt_table("dup", str(path)).keys == []
+    assert len(set(sites.signatures("dup"))) == 1
+    with pytest.raises(NameTakenError):
+        sites.a.adopt_table("dup", str(made(spark, tmp_path / "other")))
+
+
+def test_somebody_writes_to_it_meanwhile(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(spark, tmp_path / "busy")
+    counted = row_adoption._count
+
+    def writing(*given: Any) -> Any:
+        spark.sql(f"INSERT INTO delta.`{path}` VALUES (11, 'p 1', NULL)")
+        return counted(*given)
+
+    monkeypatch.setattr(row_adoption, "_count", writing)
+    staged = everything(sites.a.store.root).keys()
+    with pytest.raises(CopyConflictError, match="it has version 2, after 1"):
+        sites.a.adopt_table("busy", str(path), keys=["id"])
+    assert sites.a.existing("busy") is None
+    assert everything(sites.a.store.root).keys() == staged
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+def test_an_adoption_that_was_killed_is_done_once(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(spark, tmp_path / "killed")
+
+    def adopt() -> row_adoption.RowAdoption:
+        return sites.a.adopt_table("killed", str(path), keys=["id"])
+
+    def killed(*_: object, **__: object) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:  # before the submit; its files stay
+        patch.setattr(row_adoption, "commit_in", killed)
+        patch.setattr(SparkTransaction, "discard", killed)
+        with pytest.raises(Killed):
+            adopt()
+    sent = Nodes.commit
+
+    def unheard(*given: Any, **options: Any) -> Any:
+        sent(*given, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:  # after it, before the answer
+        patch.setattr(Nodes, "commit", unheard)
+        with pytest.raises(Killed):
+            adopt()
+    again = adopt()
+    assert (again.repeated, again.rows) == (True, 10)
+    assert sites.signatures("killed") == [again.signature] * 2
+    # Once it is dropped, the same table may come again.
+    sites.a.drop_table("killed")
+    assert not adopt().repeated
+    assert sites.signatures("killed") == [again.signature] * 2
+
+
+def test_an_unknown_outcome_is_asked_for_again(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(spark, tmp_path / "unknown")
+    sent, answers = Nodes.commit, [CommitStateUnknownError("nobody knows"), None]
+
+    def losing(*given: Any, **options: Any) -> Any:
+        receipt = sent(*given, **options)
+        if answer := answers.pop(0):
+            raise answer
+        return receipt
+
+    monkeypatch.setattr(Nodes, "commit", losing)
+    assert sites.a.adopt_table("unknown", str(path)).position
+    assert answers == []
+
+
+def test_no_rows(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    spark.sql(f"CREATE TABLE delta.`{path}` (id BIGINT) USING delta")
+    log: TxLog = sites.a
+    assert log.adopt_table("empty", str(path), keys=["id"]).rows == 0
+    assert log.table("empty").count() == 0
+    assert os.path.isdir(path)
+
+
+@pytest.mark.usefixtures("jobs_share_spark")
+def test_a_table_is_given_back_at_each_site(
+    spark: SparkSession,
+    sites: TwoSites,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, back = made(spark, tmp_path / "leaving"), tmp_path / "back"
+    sites.a.adopt_table("leaving", str(path), keys=["id"])
+    sites.b.delete_keys("leaving", spark.createDataFrame([(1,)], "id bigint"))
+    left = sites.a.release_table("leaving", str(back))
+    assert isinstance(left, RowRelease)
+    sites.b.after(left.position)
+    assert sites.signatures("leaving") == ["none"] * 2
+    lake = Path(sites.b.home.get("/v1/info")["lake_root"])
+    at_b = lake / "_sparktxlog" / "dropped" / f"leaving-{left.position}"
+    for place in (back, at_b):
+        rows = spark.read.format("delta").load(str(place))
+        assert (rows.count(), rows.where("id = 1").count()) == (9, 0)
+    spark.sql(f"DELETE FROM delta.`{back}` WHERE id < 5")  # an ordinary table again
+    assert spark.read.format("delta").load(str(back)).count() == 5
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        sites.a.adopt_table("leaving", str(path), keys=["id"])
+        sites.a.release_table("leaving", str(back))
+    assert invoke(monkeypatch, "table", "release", "leaving", "--url", sites.nodes["A"].url) == 0
+    said = capsys.readouterr().out
+    assert "is a plain Delta table, and the log has leaving no more" in said
+    sites.signatures("leaving")  # the workers apply the drop
+    assert Path(said.split(" is a plain")[0].splitlines()[-1]).is_dir()
