@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 MERGE = (
@@ -75,28 +75,24 @@ def test_all_that_jobs_do(
     check_equal(spark, sites, name, table)
     for statement in (
         f"INSERT INTO {table} VALUES (8, 'p0', map('b', 1.5)), (9, NULL, NULL)",
-        f"UPDATE {table} SET v = map('c', 0.5) WHERE id IN (1, 2, 9)",
         f"DELETE FROM {table} WHERE id = 3",
         MERGE.format(t=table),
         f"OPTIMIZE {table}",
         f"ALTER TABLE {table} ADD COLUMN (n INT)",
         f"INSERT INTO {table} VALUES (20, 'p0', NULL, 7)",
-        f"UPDATE {table} SET n = 1 WHERE id < 3",
     ):
         spark.sql(statement)
     assert became(follower.step()) == [
         (2, "append"),
         (3, "upserts and deletes"),
         (4, "upserts and deletes"),
-        (5, "upserts and deletes"),
+        (5, ""),
         (6, ""),
-        (7, ""),
-        (8, "append"),
-        (9, "upserts and deletes"),
+        (7, "append"),
     ]
     check_equal(spark, sites, name, table)
     spark.sql(f"INSERT OVERWRITE {table} VALUES (1, 'p5', NULL, NULL), (2, NULL, NULL, 3)")
-    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 8")
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 7")
     assert [text for _, text in became(follower.step())] == ["overwrite", "overwrite"]
     check_equal(spark, sites, name, table)
     assert follower.step() == []

