@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.worker.test_apply import rows_in
+from tests.spark.worker.test_apply import check, rows_in
+from tests.spark.worker.test_repair import Site
 from tests.support.worker_log import LogBuilder, MemoryLog, expected, table
 
 from sparktxlog.catchup.comparison import LogView, compare
@@ -49,7 +50,7 @@ def write(log: LogBuilder, value: str) -> None:
 
 def test_each_act_is_noticed_and_stops_its_table_only(spark: SparkSession, tmp_path: Path) -> None:
     log = LogBuilder(tmp_path, interval=1)
-    source, lake = MemoryLog(log, tmp_path / "lake"), tmp_path / "lake"
+    source, lake = Site(log, tmp_path / "lake"), tmp_path / "lake"
     log.transaction()
     for name in (*NAMES, "other"):
         log.create(table(name, "id bigint, v string", keys=["id"]))
@@ -58,6 +59,7 @@ def test_each_act_is_noticed_and_stops_its_table_only(spark: SparkSession, tmp_p
     write(log, "second")
     with worker(spark, source) as applier:
         assert not applier.run_once().diverged
+    before = {name: rows_in(spark, lake, name) for name in NAMES}
     newest = dict(source.reports[-1].tables)
     for name, act in NAMES.items():
         spark.sql(act.replace("@", f"delta.`{lake / name}`")).collect()
@@ -96,3 +98,16 @@ def test_each_act_is_noticed_and_stops_its_table_only(spark: SparkSession, tmp_p
         assert set(applier.run_once().diverged) == STOPPED
         for name in (*(NAMES.keys() - STOPPED), "other"):
             assert rows_in(spark, lake, name) == expected(log, name)
+        for name in sorted(STOPPED):
+            found = applier.repair(name, local=True)
+            assert found.done, name
+            assert bool(found.quarantined) is (ACTS[NAMES[name]] in ("WRITE", "UPDATE")), name
+        assert not applier.run_once().diverged
+    check(spark, log, lake)
+    assert all(rows_in(spark, lake, name) != before[name] for name in NAMES)
+
+    # What comes after a repair is applied; RESTORE had kept the newer `txn` of what it undid.
+    write(log, "last")
+    with worker(spark, source) as applier:
+        assert not applier.run_once().diverged
+    check(spark, log, lake)
