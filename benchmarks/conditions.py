@@ -77,9 +77,9 @@ def _count_up(name: str, sites: Sequence[str], total: int) -> tuple[list[int], i
     begin = time.perf_counter()
 
     def write(number: int) -> None:
-        with Client(sites[number % len(sites)], timeout_s=60) as client:
+        with Client(sites[number % len(sites)], timeout=60) as client:
 
-            @client.retry(attempts=100_000, timeout_s=600)
+            @client.retry(attempts=100_000, timeout=600)
             def add_one() -> None:
                 attempts[number] += 1
                 state = client.table(name)

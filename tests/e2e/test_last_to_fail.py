@@ -76,7 +76,7 @@ def test_the_last_one_to_fail_comes_first(tmp_path: Path) -> None:
         stands_still(a, before)
 
         # Who knows A only tries on until it is a member again.
-        with Client(a.url, timeout_s=120) as client, ThreadPoolExecutor(1) as pool:
+        with Client(a.url, timeout=120) as client, ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(client.append, "t", [{"id": 4, "v": "x"}])
             b.start()
             assert waiting.result(120).level is Level.ORDERED

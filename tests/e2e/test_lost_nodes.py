@@ -72,7 +72,7 @@ def come_back(three: Cluster, receipt: Receipt) -> None:
 def test_a_submit_survives_the_kill_of_its_node(three: Cluster) -> None:
     a, b, c = three.nodes.values()
     identity = str(uuid.uuid4())
-    with Client(urls(c, a, b), timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
+    with Client(urls(c, a, b), timeout=60) as client, ThreadPoolExecutor(1) as pool:
         client.info()  # the connection is kept, as it is in real life
         for node in (a, b):
             node.send(signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_what_only_the_dead_node_had_is_the_second_one_when_it_returns(three: Cl
     # Nobody links to a node with another secret, so nobody else gets what it accepts.
     restart_unheard(three, c)
     identity = str(uuid.uuid4())
-    with Client(urls(c, a, b), timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
+    with Client(urls(c, a, b), timeout=60) as client, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.append, "t", ROW, transaction_id=identity)
         # Told as accepted it is durable there; the status counts it a moment before.
         where = f"{c.url}/v1/transactions/{identity}"
@@ -121,7 +121,7 @@ def test_writers_go_on_over_the_kill_of_their_node(three: Cluster) -> None:
     stop = threading.Event()
 
     def work() -> None:
-        with Client(urls(c, a, b), timeout_s=60) as client:
+        with Client(urls(c, a, b), timeout=60) as client:
             while not stop.is_set():
                 identity = str(uuid.uuid4())
                 try:
@@ -159,7 +159,7 @@ def test_writers_go_on_over_the_kill_of_their_node(three: Cluster) -> None:
 
 def test_a_client_of_a_cut_off_node_gets_its_receipt_elsewhere(three: Cluster) -> None:
     a, b, c = three.nodes.values()
-    with Client(urls(c, a, b), timeout_s=6) as client:
+    with Client(urls(c, a, b), timeout=6) as client:
         for node in (a, b):
             node.send(signal.SIGSTOP)
         try:
@@ -170,7 +170,7 @@ def test_a_client_of_a_cut_off_node_gets_its_receipt_elsewhere(three: Cluster) -
                 node.send(signal.SIGCONT)
         identity = caught.value.fields["transaction_id"]
         assert caught.value.fields["reached"] == "accepted"
-        receipt = client.append("t", ROW, transaction_id=identity, timeout_s=60)
+        receipt = client.append("t", ROW, transaction_id=identity, timeout=60)
         assert receipt.outcome == "committed"
         wait_until(lambda: is_back(three))
         three.agree(three.settle())

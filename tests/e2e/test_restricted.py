@@ -55,9 +55,9 @@ def test_a_node_without_a_quorum_refuses_what_it_cannot_order(tmp_path: Path) ->
         code, text = told(a, "status")
         assert code == 3 and "restricted: too few nodes answer; it has waited for B" in text
 
-        with Client(a.url, timeout_s=2) as client, pytest.raises(NoQuorumError):
+        with Client(a.url, timeout=2) as client, pytest.raises(NoQuorumError):
             client.append("t", ROW)
-        with Client(a.url, timeout_s=90) as client:
+        with Client(a.url, timeout=90) as client:
             waiting = pool.submit(client.append, "t", ROW)
             b.start()
             receipt: Receipt = waiting.result(90)
@@ -76,6 +76,6 @@ def test_a_client_goes_to_the_side_that_has_a_quorum(tmp_path: Path) -> None:
         c.kill()
         wait_until(lambda: (a.status()["restricted"] or {}).get("since_us", 0) > 2_000_000)
         c.start()
-        with Client([a.url, c.url], timeout_s=60) as client:
+        with Client([a.url, c.url], timeout=60) as client:
             receipt = client.append("t", ROW)
         assert (receipt.level, receipt.outcome) == (Level.ORDERED, "committed")

@@ -51,7 +51,7 @@ class Waits:
         identity = str(uuid.uuid4())
 
         def work() -> Receipt:
-            with Client([node.url for node in nodes], timeout_s=timeout_s) as client:
+            with Client([node.url for node in nodes], timeout=timeout_s) as client:
                 return client.append("t", [{"id": 1, "v": "x"}], transaction_id=identity)
 
         waiting = self._pool.submit(work)

@@ -198,17 +198,17 @@ def test_a_commit_at_a_witness_is_refused_and_goes_to_a_master(tmp_path: Path) -
         assert cluster.settle() == position
 
         rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["x"] * 3})
-        with Client([witness.url, b.url, a.url], timeout_s=60) as client:
+        with Client([witness.url, b.url, a.url], timeout=60) as client:
             receipt = client.append("t", rows)
             assert (receipt.outcome, receipt.position) == ("committed", position + 1)
             assert at_a_master(client.receipt(str(receipt.transaction_id)))
         # Each begins anew with the witness, whatever is asked first.
-        with Client([witness.url, a.url], timeout_s=60) as client:
+        with Client([witness.url, a.url], timeout=60) as client:
             batch = client.submit_many("t", rows)
             assert [found.position for found in batch.receipts] == [position + 2]
-        with Client([witness.url, a.url], timeout_s=60) as client:
+        with Client([witness.url, a.url], timeout=60) as client:
             assert [table.name for table in client.tables()] == ["t"]
-        with Client([witness.url, a.url], timeout_s=60) as client:
+        with Client([witness.url, a.url], timeout=60) as client:
             assert client.queue(after=position)[0]["position"] == position + 1
         cluster.agree(position + 4)
 

@@ -188,7 +188,7 @@ def test_rows_beyond_the_inline_limit_are_refused_with_the_way_out(
 def test_a_body_over_the_limit_of_the_node_is_a_refusal(client: Client, table: str) -> None:
     given = [{"id": i, "v": "z" * (1 << 20), "amount": "1"} for i in range(30)]
     with pytest.raises(OversizeError) as caught:
-        client.append(table, given, timeout_s=10)
+        client.append(table, given, timeout=10)
     assert caught.value.fields["limit_bytes"] == 8 << 20
 
 
@@ -248,7 +248,7 @@ def test_waiting(client: Client, table: str) -> None:
     assert client.wait(receipt).level is Level.ORDERED
     batch = client.submit_many(table, rows(10), level="accepted")
     assert client.wait(batch).level is Level.ORDERED
-    late = client.wait(receipt, "applied", timeout_s=0.1)  # nobody applies here
+    late = client.wait(receipt, "applied", timeout=0.1)  # nobody applies here
     assert (late.level, late.late, late.position) == (
         Level.ORDERED,
         True,
@@ -259,10 +259,10 @@ def test_waiting(client: Client, table: str) -> None:
 
 
 def test_a_level_not_reached_in_time_is_a_receipt_that_says_so(client: Client, table: str) -> None:
-    receipt = client.append(table, rows(1), level="applied", timeout_s=0.3)
+    receipt = client.append(table, rows(1), level="applied", timeout=0.3)
     assert (receipt.level, receipt.late, receipt.outcome) == (Level.ORDERED, True, "committed")
     assert client.receipt(receipt.transaction_id or "").position == receipt.position
-    batch = client.submit_many(table, rows(3), level="applied", timeout_s=0.3)
+    batch = client.submit_many(table, rows(3), level="applied", timeout=0.3)
     assert batch.late and [r.late for r in batch.receipts] == [True]
     assert not client.submit_many(table, rows(3)).late
 

@@ -124,7 +124,7 @@ def test_clients_prepare_mark_and_ask(tmp_path: Path) -> None:
             second.after(t.receipt)
             for _ in range(2):
                 assert second.mark(t.id, "p", yes=True).position == 3
-            assert second.decision(t.id, timeout_s=0.1).outcome == "prepared"
+            assert second.decision(t.id, timeout=0.1).outcome == "prepared"
             first.mark(t.id, "q", yes=True)
             told = second.decision(t.id)
             assert (told.outcome, told.position, told.prepared_at) == ("committed", 4, 2)

@@ -35,9 +35,9 @@ def _counter(sites: list[str]) -> str:
 
 def _count_up(url: str, name: str, by_version: bool) -> list[int]:
     """Add one so often; return what was written."""
-    with Client(url, timeout_s=60) as client:
+    with Client(url, timeout=60) as client:
 
-        @client.retry(attempts=1_000, timeout_s=90)
+        @client.retry(attempts=1_000, timeout=90)
         def add_one() -> int:
             # The row holds the version: what a reader of the rows at this position finds.
             state = client.table(name)

@@ -516,13 +516,13 @@ def test_a_client_reads_its_own_write_at_another_site(tmp_path: Path) -> None:
                     (replace(receipt, position=None), LocalProtocolError),
                 ):
                     with pytest.raises(error):
-                        await asyncio.to_thread(there.snapshot, at_least=wrong, timeout_s=60)
+                        await asyncio.to_thread(there.snapshot, at_least=wrong, timeout=60)
                     with pytest.raises(error):
                         await asyncio.to_thread(there.after, wrong)
                 await asyncio.to_thread(there.after, receipt)
                 assert (await asyncio.to_thread(there.table, "t")).position >= receipt.position
                 reading = asyncio.create_task(
-                    asyncio.to_thread(there.snapshot, at_least=receipt, timeout_s=60)
+                    asyncio.to_thread(there.snapshot, at_least=receipt, timeout=60)
                 )
                 await until(lambda: b.info()["position"] == receipt.position)
                 assert not reading.done()

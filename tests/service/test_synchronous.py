@@ -109,7 +109,7 @@ def _begin(url: str) -> None:
 
 
 def _append(url: str, table: str, transaction_id: str, **options: Any) -> Any:
-    with Client(url, timeout_s=90) as client:
+    with Client(url, timeout=90) as client:
         return client.append(table, [{"id": 2}], transaction_id=transaction_id, **options)
 
 

@@ -15,23 +15,20 @@ transaction.  `error.definite` says whether it is certain that nothing happened.
 from __future__ import annotations
 
 import os
-import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.deciding import decision, send_mark
+from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Commits, Isolation, TransactionDraft, made_for_newest
 from sparktxlog.api.reading.at_least import come_after, least_position
 from sparktxlog.codec.alterations import put_change
-from sparktxlog.codec.arrow import arrow_schema, columns_of
 from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
 from sparktxlog.codec.requests import (
     ColumnRequest,
@@ -57,17 +54,10 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import Column, TableDefinition, VersionedTable
+from sparktxlog.model.table import TableDefinition, VersionedTable
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
-
-_NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
-
-#: Rows of one operation: a list of mappings, or an object with Arrow's C stream interface.
-Rows: TypeAlias = Sequence[Mapping[str, Any]] | Any
-#: Columns of a new table: name → type, `Column`s, or an Arrow schema (which has no type stubs).
-Columns: TypeAlias = Mapping[str, str] | Iterable[Column] | Any
 
 
 class Transaction(TransactionDraft[Rows, Columns]):
@@ -115,7 +105,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
     def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
         """Add an operation of a kind that carries rows."""
         operation = OperationRequest(kind=kind, table=table)
-        if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+        if is_row_list(rows):
             operation.rows = [to_json(row) for row in rows]
             count = len(operation.rows)
         else:
@@ -138,13 +128,22 @@ class Transaction(TransactionDraft[Rows, Columns]):
                 table=table,
                 columns=[
                     ColumnRequest(name=c.name, type=c.type, nullable=c.nullable)
-                    for c in _columns(columns)
+                    for c in columns_given(columns)
                 ],
                 keys=list(keys),
                 partition_by=list(partition_by),
-                deletion_vectors=bool(deletion_vectors),
+                deletion_vectors=deletion_vectors,
                 is_sync=is_sync or None,
             )
+        )
+
+    def _append_new(self, table: str, rows: Rows) -> None:
+        raise InvalidRequestError(
+            f"a Client has no tables in which the keys of table {table!r} could be looked up",
+            hint="Use upsert, which replaces the rows that are there, or append from Spark: "
+            "sparktxlog.connect(spark, url).",
+            table=table,
+            field="on_duplicate",
         )
 
     def _alter(self, table: str, change: TableChange) -> None:
@@ -279,7 +278,7 @@ class Client(Commits[Rows, Columns]):
     Args:
         url: The node's URL, such as `http://127.0.0.1:7070`; several as a list, or with commas.
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
-        timeout_s: Seconds for each call, repeats included.
+        timeout: Seconds for each call, repeats included.
         ca_file: PEM file with the authority of the nodes' certificates, for https; default: the
             variable `SPARKTXLOG_CA_FILE`, else the authorities that the system trusts.
         level: How far transactions must get: `accepted`, `acquired`, `ordered`, `applied`,
@@ -291,11 +290,11 @@ class Client(Commits[Rows, Columns]):
         url: str | Sequence[str],
         token: str | None = None,
         *,
-        timeout_s: float = 30.0,
+        timeout: float = 30.0,
         level: str = "ordered",
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._link = Nodes(url, token=token, timeout_s=timeout_s, ca_file=ca_file)
+        self._link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
         self._info: dict[str, Any] | None = None
@@ -315,10 +314,10 @@ class Client(Commits[Rows, Columns]):
     def transaction(
         self,
         *,
-        transaction_id: str | None = None,
+        transaction_id: str | uuid.UUID | None = None,
         session: str | None = None,
         level: str | None = None,
-        timeout_s: float | None = None,
+        timeout: float | None = None,
         valid_until: datetime | None = None,
         isolation: Isolation = None,
         is_sync: bool = False,
@@ -334,7 +333,7 @@ class Client(Commits[Rows, Columns]):
             transaction_id: A UUID; the same id again is the same transaction.
             session: Transactions of one session are ordered as they were submitted.
             level: Instead of the client's.
-            timeout_s: Instead of the client's.
+            timeout: Seconds; instead of the client's.
             valid_until: Time with a zone after which no copy of it takes effect, at most
                 `id-window-time` (24 h) ahead.  With the same one in every repeat it takes
                 effect once, for ever.
@@ -352,10 +351,10 @@ class Client(Commits[Rows, Columns]):
         """
         return Transaction(
             self._link,
-            transaction_id=transaction_id,
+            transaction_id=None if transaction_id is None else str(transaction_id),
             session=session,
             level=level or self._level,
-            timeout_s=timeout_s,
+            timeout_s=timeout,
             valid_until=valid_until,
             isolation=isolation,
             is_sync=is_sync,
@@ -363,7 +362,7 @@ class Client(Commits[Rows, Columns]):
         )
 
     def mark(
-        self, transaction_id: str, participant: str, *, yes: bool, timeout_s: float | None = None
+        self, transaction_id: str, participant: str, *, yes: bool, timeout: float | None = None
     ) -> Receipt:
         """Say YES or NO to a prepared transaction, for one of its participants.
 
@@ -374,47 +373,31 @@ class Client(Commits[Rows, Columns]):
             transaction_id: Of the prepared transaction, a UUID.
             participant: One of its participants.
             yes: False: it must not take effect; also after a YES, until it is decided.
-            timeout_s: Instead of the client's.
+            timeout: Seconds; instead of the client's.
 
         Raises:
             NotPreparedError: It is decided, or not prepared; field `outcome` (definite).
             NotParticipantError: It does not wait for this one (definite).
             CommitStateUnknownError, TransportError: It may have been taken: say it again.
         """
-        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._link.timeout_s if timeout is None else timeout
         return send_mark(self._link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
 
-    def decision(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
+    def decision(self, transaction_id: str, timeout: float | None = None) -> Receipt:
         """Wait until a prepared transaction is decided; return its receipt.
 
-        Later calls come after it.  After `timeout_s` its outcome may still be `prepared`.
+        Later calls come after it.  After `timeout` its outcome may still be `prepared`.
 
         Raises:
             RolledBackError, ExpiredTransactionError, StaleSchemaError, ConflictError: It takes no
                 effect (definite).
             NotFoundError: No node ever saw it (definite).
         """
-        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._link.timeout_s if timeout is None else timeout
         return decision(self._link, transaction_id, timeout_s)
-
-    def _columns_in(self, rows: Rows) -> Sequence[Column]:
-        if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-            raise InvalidRequestError(
-                "a list of rows does not say which types its columns have",
-                hint="Give an Arrow table, or use client.alter_table(…, add={'note': 'string'}).",
-                field="merge_schema",
-            )
-        return columns_of(arrow_table(rows).schema)
 
     def _newest_definition(self, table: str) -> TableDefinition:
         return self.table(table)
-
-    def _with_missing(self, rows: Rows, definition: TableDefinition) -> Rows:
-        found = arrow_table(rows)
-        for field in arrow_schema(definition):
-            if field.name not in found.column_names:
-                found = found.append_column(field.name, pa.nulls(found.num_rows, field.type))
-        return found
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         winner, table = lost.fields.get("winner"), lost.fields.get("table")
@@ -431,7 +414,7 @@ class Client(Commits[Rows, Columns]):
         transaction_column: str | None = None,
         session: str | None = None,
         level: str | None = None,
-        timeout_s: float | None = None,
+        timeout: float | None = None,
         run_transactions: int = 1000,
         connections: int = 2,
     ) -> BatchReceipt:
@@ -439,12 +422,12 @@ class Client(Commits[Rows, Columns]):
 
         Args:
             table: Name of the table.
-            rows: Arrow data; without rows nothing is submitted.
+            rows: Arrow data, or a DataFrame of pandas or polars; without rows nothing is submitted.
             kind: `append`, `upsert`, `delete_keys` or `overwrite`.
             transaction_column: Column whose equal values make one transaction; not stored.
             session: See `transaction`.
             level: Instead of the client's.
-            timeout_s: Seconds for each run.
+            timeout: Seconds for each run.
             run_transactions: Transactions in one request, to 8,192.
             connections: Requests at a time.  With more than one, the order of runs may differ from
                 that of `rows`, so kinds other than `append` use only one.
@@ -473,7 +456,7 @@ class Client(Commits[Rows, Columns]):
 
         def send(run: EncodedRun) -> Receipt:
             return self._link.submit(
-                run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout_s
+                run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout
             )
 
         one = wanted is not OperationKind.APPEND
@@ -506,14 +489,14 @@ class Client(Commits[Rows, Columns]):
         self,
         receipt: Receipt | BatchReceipt | str,
         level: str = "ordered",
-        timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> Receipt:
         """Wait until a transaction, or the last run of a batch, has reached a level.
 
         Args:
             receipt: A receipt, or a transaction id.
             level: `accepted`, `acquired`, `ordered` or `applied`.
-            timeout_s: Instead of the client's.
+            timeout: Seconds; instead of the client's.
 
         Returns:
             The receipt; `late` if it is ordered but did not reach the level in time.
@@ -522,7 +505,7 @@ class Client(Commits[Rows, Columns]):
             CommitStateUnknownError: Not ordered in time (not definite).
             NotFoundError: No node ever saw it (definite).
         """
-        timeout_s = self._link.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._link.timeout_s if timeout is None else timeout
         return self._link.wait(_id_of(receipt), level, timeout_s)
 
     def receipt(self, transaction_id: str) -> Receipt:
@@ -561,14 +544,14 @@ class Client(Commits[Rows, Columns]):
         return found
 
     def snapshot(
-        self, position: int | None = None, *, at_least: Seen = None, timeout_s: float = 0.0
+        self, position: int | None = None, *, at_least: Seen = None, timeout: float = 0.0
     ) -> dict[str, Any]:
         """Return the table versions of the site's replica at one position.
 
         Args:
             position: End of a batch; default: the newest.
             at_least: A position, or receipts of any site, that must be applied.
-            timeout_s: Seconds to wait for it.
+            timeout: Seconds to wait for it.
 
         Raises:
             NotAppliedError: Not applied there in time (definite).
@@ -583,8 +566,8 @@ class Client(Commits[Rows, Columns]):
                 position=position,
                 at_least=wanted.position,
                 lineage=wanted.lineage,
-                timeout_s=timeout_s or None,
-                waits=timeout_s > 0,
+                timeout_s=timeout or None,
+                waits=timeout > 0,
             )
         )
 
@@ -605,38 +588,3 @@ def _id_of(receipt: Receipt | BatchReceipt | str) -> str:
             "the receipt of a run has no transaction id", hint="Wait for one of the run's ids."
         )
     return receipt.transaction_id
-
-
-def arrow_table(rows: Any) -> pa.Table:
-    """Return any object with Arrow data as a table.
-
-    Raises:
-        InvalidRequestError: It has none, or it cannot be read (definite).
-    """
-    if isinstance(rows, pa.Table):
-        return rows
-    try:
-        if isinstance(rows, pa.RecordBatch):
-            return pa.Table.from_batches([rows])
-        if hasattr(rows, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(rows).read_all()
-        if type(rows).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(rows, preserve_index=False)
-    except pa.ArrowException as error:
-        raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error
-    raise InvalidRequestError(
-        f"rows must be an Arrow table or a list of dicts, not {type(rows).__name__}",
-        hint="Commit Spark DataFrames with sparktxlog.connect(spark, url).",
-    )
-
-
-def _columns(columns: Columns) -> list[Column]:
-    if isinstance(columns, pa.Schema):
-        return list(columns_of(columns))
-    if not isinstance(columns, Mapping):
-        return list(columns)
-    found = []
-    for name, text in columns.items():
-        match = _NOT_NULL.fullmatch(text)
-        found.append(Column(name=name, type=match[1] if match else text, nullable=match is None))
-    return found

@@ -19,6 +19,7 @@ from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
+from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline_worker import InlineWorker
@@ -28,9 +29,8 @@ from sparktxlog.api.probe import check_store
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.views import view
-from sparktxlog.api.schema import columns_of, with_missing
 from sparktxlog.api.session import has_jvm
-from sparktxlog.api.transaction import SparkColumns, SparkTransaction, submit_prepared
+from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction
@@ -49,7 +49,7 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
     ADOPTION_TIMEOUT_S,
@@ -162,7 +162,7 @@ def _check_version(version: str, url: str) -> None:
         )
 
 
-class TxLog(Commits["DataFrame", SparkColumns]):
+class TxLog(Commits[Rows, Columns]):
     """The log, as a Spark session uses it; made by `connect`.
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
@@ -446,14 +446,8 @@ class TxLog(Commits["DataFrame", SparkColumns]):
             )
         return b.receipt
 
-    def _columns_in(self, rows: DataFrame) -> Sequence[Column]:
-        return columns_of(rows)
-
     def _newest_definition(self, table: str) -> TableDefinition:
         return self.definition(table, newest=True)
-
-    def _with_missing(self, rows: DataFrame, definition: TableDefinition) -> DataFrame:
-        return with_missing(rows, definition)
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return the receipt of a transaction, None if the node never saw it."""

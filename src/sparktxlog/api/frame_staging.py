@@ -28,9 +28,11 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
 from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import conform, struct_of
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
@@ -104,12 +106,13 @@ class FrameStager:
         self._written: list[Path] = []
 
     def stage(
-        self, frame: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
+        self, given: Rows, definition: TableDefinition, kind: OperationKind, place: int
     ) -> PreparedOperation:
         """Check, write and count the rows of one operation; without rows nothing is written.
 
         Args:
-            frame: Rows; columns in any order.
+            given: Rows; columns in any order.  Few rows that are no DataFrame of Spark need no
+                Spark job.
             definition: The table.
             kind: A kind that carries rows.
             place: Index of the operation in its transaction.
@@ -119,6 +122,15 @@ class FrameStager:
             InvalidRowsError: NULL in a column that takes none, a key twice in an upsert (definite).
             PayloadStoreError: The driver does not see what executors wrote (definite).
         """
+        if isinstance(given, DataFrame):
+            frame: DataFrame = given
+        else:
+            table = _aligned(given, definition, kind)
+            if table.nbytes <= self._store.inline_limit_bytes:
+                if table.num_rows:
+                    check_rows(definition, kind, table)
+                return inline_rows(definition, kind, table)
+            frame = self._spark.createDataFrame(table, struct_of(definition, kind))
         rows = conform(frame, definition, kind)
         inline = self._collect(rows, definition, kind)
         if inline is not None:
@@ -248,7 +260,46 @@ class FrameStager:
         keys = [quoted_name(name) for name in names]
         twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()
         if twice:
-            raise _duplicate_key(definition, dict(zip(struct.names, twice[0], strict=True)))
+            raise _duplicate_key(
+                definition, OperationKind.UPSERT, dict(zip(struct.names, twice[0], strict=True))
+            )
+
+
+def _aligned(given: Rows, definition: TableDefinition, kind: OperationKind) -> pa.Table:
+    """Return rows that are no DataFrame of Spark as the operation takes them."""
+    if is_row_list(given):
+        rows = [to_json(row) for row in given]
+        return rows_to_arrow(definition.name, rows, row_schema(definition, kind))
+    return align_rows(definition, kind, arrow_table(given))
+
+
+def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> DataFrame:
+    """Return the key columns of rows that are to be appended.
+
+    Raises:
+        InvalidRequestError: The table has no keys (definite).
+        SchemaMismatchError: The rows do not fit the table (definite).
+        InvalidRowsError: More than one row has a key (definite).
+    """
+    names = struct_of(definition, OperationKind.DELETE_KEYS).names
+    kind = OperationKind.APPEND
+    if not isinstance(given, DataFrame):
+        table = _aligned(given, definition, kind)
+        given = spark.createDataFrame(table, struct_of(definition, kind))
+    keys = conform(given, definition, kind).select(*map(quoted_name, names))
+    twice = keys.groupBy(*keys.columns).count().where("count > 1").limit(1).collect()
+    if twice:
+        raise _duplicate_key(definition, kind, dict(zip(names, twice[0], strict=False)))
+    return keys
+
+
+def frame_of(spark: SparkSession, rows: Rows) -> DataFrame:
+    """Return rows of any kind as a DataFrame, with the types that Arrow sees in them."""
+    if isinstance(rows, DataFrame):
+        return rows
+    if is_row_list(rows):
+        return spark.createDataFrame(pa.Table.from_pylist(list(rows)))
+    return spark.createDataFrame(arrow_table(rows))
 
 
 def _named_as_in_files(rows: DataFrame, definition: TableDefinition) -> DataFrame:
@@ -370,10 +421,12 @@ def _null_in(
     )
 
 
-def _duplicate_key(definition: TableDefinition, key: dict[str, Any]) -> InvalidRowsError:
+def _duplicate_key(
+    definition: TableDefinition, kind: OperationKind, key: dict[str, Any]
+) -> InvalidRowsError:
     shown = ", ".join(f"{name}={str(value)[:60]!r}" for name, value in key.items())
     return InvalidRowsError(
-        f"upsert of table {definition.name!r}: more than one row has the key {shown}",
+        f"{kind.value} of table {definition.name!r}: more than one row has the key {shown}",
         hint=f"Keep one row for each key: df.dropDuplicates({list(definition.keys)!r}).",
         table=definition.name,
         key=shown,

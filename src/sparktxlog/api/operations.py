@@ -18,6 +18,7 @@ from typing import (
     overload,
 )
 
+from sparktxlog.api.given_data import columns_in, with_missing
 from sparktxlog.api.retry import Parameters, Result, Retry
 from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.codec.mark_requests import participants_of
@@ -33,7 +34,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table import TableDefinition
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
@@ -44,6 +45,9 @@ _Made = TypeVar("_Made")
 #: order wins.
 Isolation: TypeAlias = Literal["serializable"] | None
 
+#: What an append does with keys that are there already; None: they are not looked up.
+OnDuplicate: TypeAlias = Literal["error"] | None
+
 
 class CommitOptions(TypedDict, total=False):
     """How a transaction is submitted; `Client.transaction` and `TxLog.transaction` explain them."""
@@ -51,10 +55,8 @@ class CommitOptions(TypedDict, total=False):
     transaction_id: str | uuid.UUID | None
     level: str | None
     valid_until: datetime | None
-    #: Seconds; of `TxLog` only.
+    #: Seconds.
     timeout: float | None
-    #: Seconds; of `Client` only.
-    timeout_s: float | None
     #: Of `Client` only: a `TxLog` has one session.
     session: str | None
     is_sync: bool
@@ -102,13 +104,13 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         Args:
             table: A letter, then letters, digits and underscores; with a schema before it,
                 `bronze.orders`, else it is in schema `default`.  128 characters at most.
-            columns: From Python: name → Spark's DDL type (`bigint`, with ` not null` if need be),
-                an Arrow schema, or `Column`s.  From Spark: a StructType, a DDL string, or a
-                DataFrame whose names and types are taken.
+            columns: DDL text (`id bigint not null, name string`), name → DDL type, an Arrow schema,
+                a StructType, `Column`s, or a Spark DataFrame whose names and types are taken.
             keys: Columns that upserts and deletes match on; never NULL.
             partition_by: Partition columns.
-            deletion_vectors: Whether Delta marks deleted rows instead of rewriting files; default:
-                no from Python, with keys from Spark.
+            deletion_vectors: Whether Delta marks deleted rows instead of rewriting files, which is
+                faster, and hides the table from readers such as pandas.  Default: no; of a
+                table that is there: as it has it.
             is_sync: Whether each transaction that writes to it is synchronous: ordered only once
                 as many members hold it as `synchro-quorum` says.
 
@@ -190,9 +192,37 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         """
         self._alter(table, DROPPED)
 
-    def append(self, table: str, rows: RowsT) -> None:
-        """Add rows; keys are not enforced, and no rows change nothing."""
-        self.add(OperationKind.APPEND, table, rows)
+    def append(self, table: str, rows: RowsT, *, on_duplicate: OnDuplicate = None) -> None:
+        """Add rows; no rows change nothing.
+
+        Args:
+            table: Its name.
+            rows: Of all of its columns.
+            on_duplicate: None: keys are not enforced, and the table may then have two rows with one
+                key.  "error": it takes effect only if no row with one of their keys is in the table
+                then.  `TxLog` looks them up in this site's replica and records that read: who
+                writes to the table before the transaction takes effect makes it a conflict, see
+                `retry`.  A `Client` has no tables, and refuses it.
+
+        Raises:
+            KeyConditionError: One of the keys is in the table (definite).
+            InvalidRowsError: Two of the rows have one key (definite).
+            InvalidRequestError: Of a `Client`; the table has no keys, or the level is below
+                `ordered` (definite).
+            LocalProtocolError, UnknownTableError, NotAppliedError: As `read` (definite).
+        """
+        if on_duplicate not in (None, "error"):
+            raise InvalidRequestError(
+                f"on_duplicate={on_duplicate!r} is unknown",
+                hint="Use on_duplicate='error', or leave it out: then keys are not checked.",
+                field="on_duplicate",
+                value=on_duplicate,
+                allowed=["error"],
+            )
+        if on_duplicate is None:
+            self.add(OperationKind.APPEND, table, rows)
+        else:
+            self._append_new(table, rows)
 
     def upsert(self, table: str, rows: RowsT) -> None:
         """Remove every row that has one of the keys, then add the rows."""
@@ -228,6 +258,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         deletion_vectors: bool | None,
         is_sync: bool,
     ) -> None: ...
+
+    @abstractmethod
+    def _append_new(self, table: str, rows: RowsT) -> None: ...
 
     @abstractmethod
     def _alter(self, table: str, change: TableChange) -> None: ...
@@ -433,7 +466,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
 
     @overload
     def retry(
-        self, function: None = None, /, *, attempts: int = ..., timeout_s: float = ...
+        self, function: None = None, /, *, attempts: int = ..., timeout: float = ...
     ) -> Retry: ...
 
     def retry(
@@ -442,11 +475,11 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         /,
         *,
         attempts: int = 100,
-        timeout_s: float = 60.0,
+        timeout: float = 60.0,
     ) -> Callable[Parameters, Result] | Retry:
         """Repeat a function that reads, computes and commits, as long as it loses to others.
 
-            @log.retry                          # or @log.retry(attempts=5, timeout_s=10)
+            @log.retry                          # or @log.retry(attempts=5, timeout=10)
             def sell(amount: int) -> int:
                 with log.transaction(isolation="serializable") as t:
                     left = t.read("stock").first()["n"] - amount
@@ -462,15 +495,15 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
             function: Runs the whole transaction, its reads and what they lead to; it is called
                 again with the same arguments, so it should change nothing else.
             attempts: Calls of the function, 1 or more.
-            timeout_s: Seconds after which no further attempt begins.
+            timeout: Seconds after which no further attempt begins.
 
         Raises:
-            ConflictError: From the function: it lost `attempts` times, or for `timeout_s`; the text
+            ConflictError: From the function: it lost `attempts` times, or for `timeout`; the text
                 and field `attempts` say how often (definite).
             InvalidRequestError: An option is out of range, or the function is a coroutine or a
                 generator (definite).
         """
-        repeat = Retry(attempts=attempts, timeout_s=timeout_s, catch_up=self._catch_up)
+        repeat = Retry(attempts=attempts, timeout_s=timeout, catch_up=self._catch_up)
         return repeat if function is None else repeat(function)
 
     @abstractmethod
@@ -526,14 +559,16 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         table: str,
         rows: RowsT,
         *,
+        on_duplicate: OnDuplicate = None,
         merge_schema: bool = False,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
-        """Add rows; keys are not enforced, and no rows change nothing.
+        """Add rows; keys are enforced only with `on_duplicate`, see `Operations.append`.
 
         Args:
             table: Its name.
             rows: With exactly the columns of the table, in any order.
+            on_duplicate: "error": refuse rows whose key is there.
             merge_schema: First change the table, as `alter_table` does, so that it has all columns
                 of the rows, and types that are as wide; the rows get NULL in columns that they do
                 not have.
@@ -541,7 +576,9 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         """
         if merge_schema:
             rows = self._merge_schema(OperationKind.APPEND, table, rows)
-        return self._commit(OperationKind.APPEND, table, rows, options)
+        with self.transaction(**options) as t:
+            t.append(table, rows, on_duplicate=on_duplicate)
+        return t.receipt
 
     def upsert(
         self,
@@ -577,32 +614,19 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
     def _merge_schema(self, kind: OperationKind, table: str, rows: RowsT) -> RowsT:
         """Change a table so that rows fit; return appended rows with all of its columns."""
         definition = change_table_to_fit(
-            self._columns_in(rows),
+            columns_in(rows),
             lambda: self._newest_definition(table),
             lambda change: self._change(table, change),
         )
-        return self._with_missing(rows, definition) if kind is OperationKind.APPEND else rows
+        return with_missing(rows, definition) if kind is OperationKind.APPEND else rows
 
     def _change(self, table: str, change: TableChange) -> None:
         with self.transaction(level=Level.ORDERED.value) as t:
             t.change(table, change)
 
     @abstractmethod
-    def _columns_in(self, rows: RowsT) -> Sequence[Column]:
-        """Return names and types of rows.
-
-        Raises:
-            SchemaMismatchError: No table can hold one of the types (definite).
-            InvalidRequestError: The rows do not say their types (definite).
-        """
-
-    @abstractmethod
     def _newest_definition(self, table: str) -> TableDefinition:
         """Ask the node for a table."""
-
-    @abstractmethod
-    def _with_missing(self, rows: RowsT, definition: TableDefinition) -> RowsT:
-        """Return rows with NULL in the columns of the table that they do not have."""
 
     def _commit(
         self, kind: OperationKind, table: str, rows: RowsT, options: CommitOptions

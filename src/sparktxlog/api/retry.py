@@ -47,12 +47,12 @@ class Retry:
     def __post_init__(self) -> None:
         for field, value, is_good in (
             ("attempts", self.attempts, type(self.attempts) is int and self.attempts >= 1),
-            ("timeout_s", self.timeout_s, self.timeout_s > 0),
+            ("timeout", self.timeout_s, self.timeout_s > 0),
         ):
             if not is_good:
                 raise InvalidRequestError(
                     f"{field}={value!r} is out of range",
-                    hint="attempts is a whole number from 1, timeout_s is more than 0 seconds.",
+                    hint="attempts is a whole number from 1, timeout is more than 0 seconds.",
                     field=field,
                     value=value,
                 )
@@ -110,6 +110,6 @@ def _given_up(lost: ConflictError, attempts: int, why: str = "") -> ConflictErro
     return type(lost)(
         f"{lost.message} (given up after {times}{why})",
         hint="Nothing of it took effect.  Others write to this table all the time: allow more "
-        "attempts or a longer timeout_s, or make the transaction shorter.",
+        "attempts or a longer timeout, or make the transaction shorter.",
         **lost.fields | {"attempts": attempts},
     )

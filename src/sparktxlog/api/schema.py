@@ -20,7 +20,7 @@ from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import nearest, rows_to_arrow, to_json
 from sparktxlog.codec.validation import row_schema
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError, first_lines
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -36,18 +36,18 @@ _WHOLE: dict[type[T.DataType], tuple[int, tuple[type[T.DataType], ...]]] = {
 }
 
 
-def columns_of(schema: T.StructType | str | DataFrame) -> tuple[Column, ...]:
+def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:
     """Return the columns that a new table gets.
 
     Args:
-        schema: A StructType, a DDL string such as `id bigint not null, name string`, or a
-            DataFrame whose names and types are taken; all its columns become nullable.
+        schema: A StructType, or a DataFrame whose names and types are taken; all its columns become
+            nullable.
 
     Raises:
-        SchemaMismatchError: The DDL cannot be parsed, or a type is none that a table can hold
-            (definite).
+        SchemaMismatchError: A type is none that a table can hold (definite).
     """
-    struct, nullable = _struct(schema)
+    is_struct = isinstance(schema, T.StructType)
+    struct = schema if isinstance(schema, T.StructType) else schema.schema
     columns = []
     for field in struct.fields:
         try:
@@ -56,7 +56,8 @@ def columns_of(schema: T.StructType | str | DataFrame) -> tuple[Column, ...]:
             raise SchemaMismatchError(
                 f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name
             ) from error
-        columns.append(Column(name=field.name, type=kind, nullable=nullable or field.nullable))
+        nullable = field.nullable or not is_struct
+        columns.append(Column(name=field.name, type=kind, nullable=nullable))
     return tuple(columns)
 
 
@@ -71,26 +72,6 @@ def ddl_of(kind: T.DataType) -> str:
             fields = (f"{quoted_name(f.name)}:{ddl_of(f.dataType)}" for f in kind.fields)
             return f"struct<{','.join(fields)}>"
     return kind.simpleString()
-
-
-def _struct(schema: T.StructType | str | DataFrame) -> tuple[T.StructType, bool]:
-    if isinstance(schema, T.StructType):
-        return schema, False
-    if isinstance(schema, str):
-        try:
-            parsed = T.DataType.fromDDL(schema)
-        except Exception as error:
-            raise SchemaMismatchError(
-                f"the schema {schema[:140]!r} cannot be parsed: {first_lines(error, 1)}",
-                hint="Write columns as in SQL: 'id bigint not null, name string'.",
-            ) from error
-        if isinstance(parsed, T.StructType):
-            return parsed, False
-        raise SchemaMismatchError(
-            f"the schema {schema[:140]!r} names no columns",
-            hint="Write columns as in SQL: 'id bigint not null, name string'.",
-        )
-    return schema.schema, True
 
 
 @lru_cache(maxsize=1024)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sparktxlog.api.frame_staging import FrameStager
+from sparktxlog.api.frame_staging import FrameStager, frame_of, keys_of
+from sparktxlog.api.given_data import Columns, Rows, columns_given
 from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, TransactionDraft
-from sparktxlog.api.schema import columns_of, key_values, struct_of
+from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import (
@@ -43,17 +44,12 @@ from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
     from sparktxlog.api.connect import TxLog
     from sparktxlog.api.reading.replica_snapshot import Snapshot
 
 
-#: Columns of a new table: a StructType, a DDL string, or a DataFrame that has them.
-SparkColumns: TypeAlias = "StructType | str | DataFrame"
-
-
-class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
+class SparkTransaction(TransactionDraft[Rows, Columns]):
     """Operations over one or more tables, all or nothing.
 
     The end of its `with` block submits it; if the block raises, the transaction is dropped and its
@@ -442,7 +438,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
     def _create(
         self,
         table: str,
-        columns: SparkColumns,
+        columns: Columns,
         keys: Sequence[str],
         partition_by: Sequence[str],
         deletion_vectors: bool | None,
@@ -453,12 +449,15 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         for role, given in (("keys", keys), ("partition_by", partition_by)):
             if isinstance(given, str):
                 raise InvalidRequestError(f"{role}={given!r} is a string", hint=f"Write {[given]}.")
+        if deletion_vectors is None:  # who does not say it takes what is there
+            present = self._log.existing(table)
+            deletion_vectors = present is not None and present.deletion_vectors
         definition = TableDefinition(
             name=table_name(table),
-            columns=columns_of(columns),
+            columns=columns_given(columns),
             keys=tuple(keys),
             partition_by=tuple(partition_by),
-            deletion_vectors=bool(keys) if deletion_vectors is None else deletion_vectors,
+            deletion_vectors=deletion_vectors,
             is_sync=is_sync,
         )
         self._add_table(definition)
@@ -501,7 +500,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
             )
         )
 
-    def add(self, kind: OperationKind, table: str, rows: DataFrame) -> None:
+    def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
         """Add an operation of a kind that carries rows; they are checked and staged now.
 
         Raises:
@@ -512,7 +511,7 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
         """
         if self._is_commit_table(table):
             if self._takes_more_commits():
-                self._drafts.write(kind, table, rows)
+                self._drafts.write(kind, table, frame_of(self._log.spark, rows))
             return
         if not self._takes_more():
             return
@@ -569,6 +568,29 @@ class SparkTransaction(TransactionDraft["DataFrame", SparkColumns]):
                     claim=claim,
                 )
             )
+
+    def _append_new(self, table: str, rows: Rows) -> None:
+        self._check_is_told()
+        if self._is_commit_table(table):
+            raise InvalidRequestError(
+                f"commit table {table!r} has no keys to look up",
+                hint="Use t.merge(…).whenNotMatchedInsertAll(), which says what matches.",
+                table=table,
+                field="on_duplicate",
+            )
+        definition, target = self._unwritten(table, "check of keys")
+        if self._is_known():
+            return
+        keys = keys_of(self._log.spark, rows, definition)
+        there = keys.join(target, on=keys.columns, how="left_semi").first()
+        if there is not None:
+            raise KeyConditionError(
+                f"table {table!r} has a row with key {there.asDict()!r}"[:1000],
+                hint="Use upsert, which replaces it, or leave on_duplicate out.",
+                table=table,
+                key=str(there.asDict())[:1000],
+            )
+        self.add(OperationKind.APPEND, table, rows)
 
     def _check_read(self, newest: TableDefinition) -> None:
         """Refuse to go on with a table that changed since this transaction read it.

@@ -63,6 +63,6 @@ def tx_mark(
     from sparktxlog.api.client import Client
 
     checked = _checked(transaction_id)
-    with Client(url, client_token(), timeout_s=timeout) as client:
+    with Client(url, client_token(), timeout=timeout) as client:
         client.mark(checked, participant, yes=yes)
     tx_show(checked, url, as_json)

@@ -423,6 +423,9 @@ def _check_changed(operations: Iterable[PreparedOperation], changed: set[str]) -
 def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     name = table_name(operation.table)
     present = tables.alike(name)
+    has_vectors = operation.deletion_vectors
+    if has_vectors is None:  # who does not say it takes what is there
+        has_vectors = present is not None and present.deletion_vectors
     definition = TableDefinition(
         name=name if present is None else present.name,
         columns=tuple(
@@ -431,7 +434,7 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
         ),
         keys=tuple(operation.keys or ()),
         partition_by=tuple(operation.partition_by or ()),
-        deletion_vectors=bool(operation.deletion_vectors),
+        deletion_vectors=has_vectors,
         is_sync=bool(operation.is_sync),
     )
     check_definition(definition)
@@ -439,8 +442,10 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
         return definition.created_after(tables.former(definition.name))
     if not present.is_like(definition):
         raise SchemaMismatchError(
-            f"table {present.name!r} exists with another definition",
-            hint="Creating an equal table again does nothing; choose another name.",
+            f"table {present.name!r} exists with another definition: "
+            f"{'; '.join(present.differences(definition)[:5])}",
+            hint="Creating an equal table again does nothing.  Choose another name, or change the "
+            "table: alter_table.",
             table=present.name,
         )
     return present

@@ -127,6 +127,35 @@ class TableDefinition:
         )
         return one == two
 
+    def differences(self, other: TableDefinition) -> list[str]:
+        """Return what another definition says that this table has not; none: `is_like`."""
+        found = []
+        if self.name != other.name:
+            found.append(f"its name is {self.name!r}, not {other.name!r} (case is ignored)")
+        mine = {column.name: column for column in self.columns}
+        given = {column.name: column for column in other.columns}
+        found += [f"it has no column {name!r}" for name in given if name not in mine]
+        for name, column in mine.items():
+            wanted = given.get(name)
+            if wanted is None:
+                found.append(f"it has a column {name!r}")
+            elif column.type != wanted.type:
+                found.append(f"column {name!r} is {column.type}, not {wanted.type}")
+            elif column.nullable != wanted.nullable:
+                found.append(f"column {name!r} is{' not' if column.nullable else ''} NOT NULL")
+        if not found and list(mine) != list(given):
+            found.append(f"its columns stand as {', '.join(mine)}")
+        for what, has, asked in (
+            ("keys", self.keys, other.keys),
+            ("partition columns", self.partition_by, other.partition_by),
+        ):
+            if has != asked:
+                found.append(f"its {what} are {list(has)}, not {list(asked)}")
+        for flag in ("deletion_vectors", "is_sync"):
+            if getattr(self, flag) != getattr(other, flag):
+                found.append(f"its {flag} is {getattr(self, flag)}")
+        return found
+
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change when names, types or keys do (protocol S2)."""
         text = "\n".join(f"{c.name}\t{c.type}\t{c.nullable}" for c in self.columns)

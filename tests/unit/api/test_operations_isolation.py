@@ -270,7 +270,7 @@ def test_retry_waits_until_the_replica_has_what_it_lost_to(
 ) -> None:
     link.conflict = ConflictError("lost", transaction_id="x", table="t", winner=40, origin="B")
 
-    @log.retry(timeout_s=20)
+    @log.retry(timeout=20)
     def change() -> int:
         with log.transaction(isolation="serializable") as t:
             t.read("t")
@@ -311,7 +311,7 @@ def test_retry_ends_where_the_replica_does_not_get_there(
 def test_retry_of_a_client_waits_for_the_node(client: Client, link: Link) -> None:
     link.conflict = ConflictError("lost", table="t", winner=40)
 
-    @client.retry(attempts=2, timeout_s=7)
+    @client.retry(attempts=2, timeout=7)
     def change() -> None:
         client.append("t", [{"id": 1}])
 

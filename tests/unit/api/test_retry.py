@@ -43,10 +43,10 @@ class Room:
         if self.failure is not None:
             raise self.failure
 
-    def retry(self, attempts: int = 100, timeout_s: float = 60.0) -> Retry:
+    def retry(self, attempts: int = 100, timeout: float = 60.0) -> Retry:
         return Retry(
             attempts=attempts,
-            timeout_s=timeout_s,
+            timeout_s=timeout,
             catch_up=self.catch_up,
             clock=lambda: self.now,
             pause=self.pause,
@@ -86,7 +86,7 @@ def test_pauses_are_drawn_up_to_a_bound_that_follows_the_lost_attempt() -> None:
     for took, bound in ((0.0, 0.0), (0.01, 0.04), (0.1, 0.4), (7.0, 0.5)):
         room = Room()
         function, _ = losing(9, room, took)
-        assert room.retry(timeout_s=600)(function)(1) == 2
+        assert room.retry(timeout=600)(function)(1) == 2
         assert room.bounds == room.pauses == pytest.approx([bound] * 9)
 
 
@@ -124,7 +124,7 @@ def test_nobody_starves_at_one_hot_row(latency_s: float) -> None:
 def test_each_attempt_waits_for_what_the_last_one_lost_to() -> None:
     room = Room()
     function, _ = losing(2, room, 0.01)
-    room.retry(timeout_s=10)(function)(1)
+    room.retry(timeout=10)(function)(1)
     assert [winner for winner, _ in room.caught_up] == [1, 2]
     left = [timeout_s for _, timeout_s in room.caught_up]
     assert left == pytest.approx([9.95, 9.9])
@@ -133,7 +133,7 @@ def test_each_attempt_waits_for_what_the_last_one_lost_to() -> None:
 def test_it_asks_no_node_to_wait_longer_than_nodes_do() -> None:
     room = Room()
     function, _ = losing(1)
-    room.retry(timeout_s=3_600)(function)(1)
+    room.retry(timeout=3_600)(function)(1)
     assert room.caught_up == [(1, 300.0)]
 
 
@@ -158,7 +158,7 @@ def test_no_attempt_begins_after_the_time() -> None:
     room = Room()
     function, calls = losing(99, room, 0.04)
     with pytest.raises(ConflictError, match="5 attempts within 1 s") as caught:
-        room.retry(timeout_s=1.0)(function)(1)
+        room.retry(timeout=1.0)(function)(1)
     assert len(calls) == caught.value.fields["attempts"] == 5
     assert room.now == pytest.approx(101.0)
 
@@ -202,8 +202,8 @@ def test_the_same_id_again_would_lose_for_ever() -> None:
         ("attempts", 0),
         ("attempts", 1.5),
         ("attempts", True),
-        ("timeout_s", 0),
-        ("timeout_s", math.nan),
+        ("timeout", 0),
+        ("timeout", math.nan),
     ],
 )
 def test_options_out_of_range(field: str, value: Any) -> None:

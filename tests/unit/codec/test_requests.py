@@ -63,9 +63,15 @@ FILE = {
 }
 
 
-def make(*operations: dict[str, Any], limit: int = 1 << 22, **more: Any) -> PreparedTransaction:
+def make(
+    *operations: dict[str, Any],
+    limit: int = 1 << 22,
+    tables: dict[str, TableDefinition] | None = None,
+    **more: Any,
+) -> PreparedTransaction:
     body = msgspec.json.encode({"operations": list(operations), **more})
-    return prepare(decode_request(body), ID.bytes, TABLES, RunLimits(size_bytes=limit))
+    known = TABLES if tables is None else Tables.of(tables)
+    return prepare(decode_request(body), ID.bytes, known, RunLimits(size_bytes=limit))
 
 
 def op(kind: str, table: str = "orders", **more: Any) -> dict[str, Any]:
@@ -106,6 +112,58 @@ def test_an_equal_table_may_be_created_again_but_no_other() -> None:
     for table in ("orders", "ORDERS"):
         with pytest.raises(SchemaMismatchError, match="another definition"):
             make({**same, "table": table, "keys": []})
+
+
+def test_who_does_not_say_whether_deleted_rows_are_marked_takes_the_table_as_it_is() -> None:
+    marked = replace(ORDERS, deletion_vectors=True)
+    tables, same = {"orders": marked}, request_of_table(ORDERS)
+    for wanted in (same, {**same, "deletion_vectors": True}):
+        assert make(wanted, tables=tables).operations[0].definition == marked
+    with pytest.raises(SchemaMismatchError, match="its deletion_vectors is True"):
+        make({**same, "deletion_vectors": False}, tables=tables)
+
+
+def request_of_table(table: TableDefinition) -> dict[str, Any]:
+    columns = [{"name": column.name, "type": column.type} for column in table.columns]
+    keys = list(table.keys)
+    return {"kind": "create_table", "table": table.name, "columns": columns, "keys": keys}
+
+
+@pytest.mark.parametrize(
+    ("change", "differences"),
+    [
+        ({"columns": ORDERS.columns[:1]}, ["it has a column 'amount'"]),
+        (
+            {"columns": (*ORDERS.columns, Column(name="note", type="string"))},
+            ["it has no column 'note'"],
+        ),
+        (
+            {"columns": (ORDERS.columns[0], Column(name="amount", type="int", nullable=False))},
+            ["column 'amount' is decimal(10,2), not int"],
+        ),
+        (
+            {"columns": (replace(ORDERS.columns[0], nullable=False), ORDERS.columns[1])},
+            ["column 'id' is not NOT NULL"],
+        ),
+        ({"columns": ORDERS.columns[::-1]}, ["its columns stand as id, amount"]),
+        (
+            {"keys": (), "partition_by": ("id",), "is_sync": True},
+            [
+                "its keys are ['id'], not []",
+                "its partition columns are [], not ['id']",
+                "its is_sync is False",
+            ],
+        ),
+        ({"name": "Orders"}, ["its name is 'orders', not 'Orders' (case is ignored)"]),
+        ({}, []),
+    ],
+)
+def test_what_differs_from_a_table_that_is_there_is_said(
+    change: dict[str, Any], differences: list[str]
+) -> None:
+    other = replace(ORDERS, **change)
+    assert ORDERS.differences(other) == differences
+    assert ORDERS.is_like(other) is (not differences)
 
 
 EMPTY = base64.b64encode(

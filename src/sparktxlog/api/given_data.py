@@ -1,0 +1,174 @@
+"""What users give as columns and rows, in both clients: Arrow is the common form.
+
+pandas, polars and PySpark are never imported here before the user did: their objects are known by
+Arrow's C stream, or by the module of their class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
+
+import pyarrow as pa
+
+from sparktxlog.codec.arrow import arrow_schema, normal_type
+from sparktxlog.codec.arrow import columns_of as arrow_columns
+from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.model.table import Column, TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class ArrowStream(Protocol):
+    """An object with Arrow's C stream: Arrow and polars tables, DataFrames of pandas and Spark."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return its rows as a stream of Arrow batches."""
+
+
+#: Rows of one operation.
+Rows: TypeAlias = "Sequence[Mapping[str, Any]] | ArrowStream"
+#: Columns of a new table: DDL text, name → DDL type, `Column`s, an Arrow schema (which has no type
+#: stubs), a StructType, or a DataFrame of Spark that has them.
+Columns: TypeAlias = "str | Mapping[str, str] | Iterable[Column] | StructType | DataFrame | Any"
+
+_NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
+#: A column in DDL text: its name, its type and what follows.
+_COLUMN = re.compile(
+    r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)(.+?)(?:\s+comment\s+(?:'.*'|\".*\"))?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+#: Commas between columns: not inside `<>`, `()`, quoted names and comments.
+_PARTS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[<>(),]", re.DOTALL)
+
+
+def columns_given(columns: Columns) -> tuple[Column, ...]:
+    """Return the columns of a new table.
+
+    Raises:
+        SchemaMismatchError: DDL that cannot be parsed, or a type that no table holds (definite).
+        InvalidRequestError: None of the accepted forms (definite).
+    """
+    if isinstance(columns, str):
+        return tuple(_column(part, columns) for part in _split(columns))
+    if isinstance(columns, pa.Schema):
+        return arrow_columns(columns)
+    if isinstance(columns, Mapping):
+        return tuple(_typed(name, text) for name, text in columns.items())
+    if _is_spark(columns):
+        from sparktxlog.api.schema import columns_of
+
+        return columns_of(cast("StructType | DataFrame", columns))
+    if isinstance(columns, Iterable):
+        found = tuple(columns)
+        if all(isinstance(column, Column) for column in found):
+            return tuple(_normal(c.name, c.type, c.nullable) for c in found)
+    raise InvalidRequestError(
+        f"columns are given as {type(columns).__name__}",
+        hint="Give DDL text such as 'id bigint not null, name string', a dict of name to type, an "
+        "Arrow schema, a StructType, a Spark DataFrame, or a list of sparktxlog.Column.",
+        field="columns",
+    )
+
+
+def _split(ddl: str) -> list[str]:
+    """Return the columns of DDL text as texts."""
+    parts, depth, start = [], 0, 0
+    for match in _PARTS.finditer(ddl):
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(match[0], 0)
+        if match[0] == "," and depth == 0:
+            parts.append(ddl[start : match.start()])
+            start = match.end()
+    return [*parts, ddl[start:]]
+
+
+def _column(part: str, ddl: str) -> Column:
+    found = _COLUMN.fullmatch(part)
+    if found is None:
+        raise SchemaMismatchError(
+            f"the schema {ddl[:140]!r} cannot be parsed at {part.strip()[:60]!r}",
+            hint="Write columns as in SQL: 'id bigint not null, name string'.",
+        )
+    name = found[1]
+    if name.startswith("`"):
+        name = name[1:-1].replace("``", "`")
+    return _typed(name, found[2])
+
+
+def _typed(name: str, text: str) -> Column:
+    match = _NOT_NULL.fullmatch(text)
+    return _normal(name, match[1] if match else text, match is None)
+
+
+def _normal(name: str, kind: str, nullable: bool) -> Column:
+    try:
+        return Column(name=name, type=normal_type(kind), nullable=nullable)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(
+            f"column {name!r}: {error.message}", hint=error.hint, column=name
+        ) from error
+
+
+def columns_in(rows: Any) -> tuple[Column, ...]:
+    """Return names and types of rows.
+
+    Raises:
+        SchemaMismatchError: No table can hold one of the types (definite).
+        InvalidRequestError: The rows do not say their types (definite).
+    """
+    if is_row_list(rows):
+        raise InvalidRequestError(
+            "a list of rows does not say which types its columns have",
+            hint="Give an Arrow table, or use alter_table(…, add={'note': 'string'}).",
+            field="merge_schema",
+        )
+    return columns_given(rows if _is_spark(rows) else arrow_table(rows).schema)
+
+
+def with_missing(rows: Any, definition: TableDefinition) -> Any:
+    """Return rows with NULL in the columns of the table that they do not have."""
+    if _is_spark(rows):
+        from sparktxlog.api.schema import with_missing as added
+
+        return added(rows, definition)
+    found = arrow_table(rows)
+    for field in arrow_schema(definition):
+        if field.name not in found.column_names:
+            found = found.append_column(field.name, pa.nulls(found.num_rows, field.type))
+    return found
+
+
+def _is_spark(given: object) -> bool:
+    return type(given).__module__.partition(".")[0] == "pyspark"
+
+
+def is_row_list(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Return whether rows are given as a list of mappings."""
+    return isinstance(rows, Sequence) and not isinstance(rows, (str, bytes))
+
+
+def arrow_table(rows: Any) -> pa.Table:
+    """Return any object with Arrow data as a table; the index of pandas is left out.
+
+    Raises:
+        InvalidRequestError: It has none, or it cannot be read (definite).
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        if isinstance(rows, pa.RecordBatch):
+            return pa.Table.from_batches([rows])
+        if type(rows).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(rows).read_all()
+    except pa.ArrowException as error:
+        raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error
+    raise InvalidRequestError(
+        f"rows are given as {type(rows).__name__}",
+        hint="Give a DataFrame of Spark, pandas or polars, an Arrow table, or a list of dicts.",
+        field="rows",
+    )

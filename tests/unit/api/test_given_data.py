@@ -1,0 +1,89 @@
+"""Columns and rows in each form that both clients take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from sparktxlog.api.given_data import arrow_table, columns_given, is_row_list
+from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.model.table import Column
+
+_WANTED = (
+    Column(name="id", type="bigint", nullable=False),
+    Column(name="price", type="decimal(10,2)"),
+    Column(name="tags", type="array<struct<a:int,b:string>>"),
+)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "id bigint not null, price decimal(10, 2), tags array<struct<a:int, b:string>>",
+        "`id` LONG NOT  NULL,price dec(10,2) COMMENT 'a, b',\n tags array<struct<a:int,b:string>>",
+        "id: bigint not null, price: decimal(10,2), tags: array<struct<a: int, b: string>>",
+        {
+            "id": "bigint not null",
+            "price": "decimal(10,2)",
+            "tags": "array<struct<a:int,b:string>>",
+        },
+        _WANTED,
+        iter([Column(name="id", type="Long", nullable=False), *_WANTED[1:]]),
+        pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("price", pa.decimal128(10, 2)),
+                pa.field("tags", pa.list_(pa.struct({"a": pa.int32(), "b": pa.string()}))),
+            ]
+        ),
+        T.StructType()
+        .add("id", T.LongType(), nullable=False)
+        .add("price", T.DecimalType(10, 2))
+        .add("tags", T.ArrayType(T.StructType().add("a", T.IntegerType()).add("b", "string"))),
+    ],
+)
+def test_columns_mean_the_same_in_each_form(given: Any) -> None:
+    assert columns_given(given) == _WANTED
+
+
+def test_a_quoted_name_may_have_what_separates_others() -> None:
+    (column, other) = columns_given("`a, ``b`` c` string, d int")
+    assert (column.name, other.name) == ("a, `b` c", "d")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("id", "'id'"),
+        ("id int,", "''"),
+        ("id int, v hue", "'v'"),
+        ({"v": "int int"}, "'v'"),
+    ],
+)
+def test_wrong_ddl_is_named(given: Any, named: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=named):
+        columns_given(given)
+
+
+@pytest.mark.parametrize("given", [7, ["id"], None])
+def test_other_forms_of_columns_are_refused_with_those_there_are(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="Arrow schema"):
+        columns_given(given)
+
+
+def test_rows_become_arrow_without_an_index() -> None:
+    wanted = pa.table({"id": [1, 2]})
+    frame = pd.DataFrame({"id": [0, 1, 2]})
+    assert arrow_table(frame[frame["id"] > 0]).equals(wanted)
+    assert arrow_table(wanted) is wanted
+    assert arrow_table(wanted.to_batches()[0]).equals(wanted)
+    assert arrow_table(wanted.to_reader()).equals(wanted)
+    assert is_row_list([{"id": 1}]) and not is_row_list("id") and not is_row_list(wanted)
+    with pytest.raises(InvalidRequestError, match="given as int"):
+        arrow_table(7)
+    with pytest.raises(InvalidRequestError, match="cannot be read as Arrow"):
+        arrow_table(pd.DataFrame({"mixed": [1, "x"]}))
