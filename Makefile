@@ -26,8 +26,9 @@ TEST_CLASSES := $(VENV)/test-jvm/classes.jsa
 # A small Spark catalog of tests/java, where Unity Catalog's connector is not at hand.
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
-# PyPI's client of Unity Catalog's API; it needs older releases than the project has.
-CATALOG_CLIENT := $(VENV)/test-catalog-client/.installed
+# Packages of tests that need other releases than the project has: PyPI's client of Unity Catalog's
+# API, and readers of Delta tables.
+BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed
 
 .PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
@@ -63,12 +64,12 @@ $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py tests/java/sparktxlog/LocalFiles.ja
 	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
 	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."
 
-$(CATALOG_CLIENT): $(STAMP) constraints-catalog-client.txt
+$(BESIDE): $(VENV)/test-%/.installed: $(STAMP) constraints-%.txt
 	@rm -rf $(@D)
-	@$(PIP) --require-hashes --no-deps --target $(@D) --requirement constraints-catalog-client.txt
+	@$(PIP) --require-hashes --no-deps --target $(@D) --requirement constraints-$*.txt
 	@touch $@
 
-test: $(STAMP) $(TEST_CLASSES) $(CATALOG_CLIENT) lint types ## Check style and types, run the tests; with CI=true a skip fails
+test: $(STAMP) $(TEST_CLASSES) $(BESIDE) lint types ## Check style and types, run the tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 

@@ -26,7 +26,9 @@ def pins(name: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_every_pin_has_hashes() -> None:
-    for file in ("constraints.txt", "constraints-build.txt", "constraints-catalog-client.txt"):
+    files = sorted(path.name for path in ROOT.glob("constraints*.txt"))
+    assert len(files) == 4
+    for file in files:
         found = pins(file)
         assert found
         for name, (_, hashes) in found.items():
