@@ -18,7 +18,7 @@ from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
-from sparktxlog.api.frame_staging import SharedPayloads, SignatureExpressions
+from sparktxlog.api.frame_staging import WRITER_SETTINGS, SharedPayloads, SignatureExpressions
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
@@ -68,11 +68,7 @@ _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
 #: The meaning of rows must not depend on the session that commits them.
-_SESSION = {
-    "spark.sql.session.timeZone": "UTC",
-    # INT96, Spark's default, has no statistics.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
+_SESSION = {"spark.sql.session.timeZone": "UTC"} | WRITER_SETTINGS
 
 
 def connect(
@@ -88,7 +84,7 @@ def connect(
     """Connect a Spark session with a node of the log.
 
     Checks that the node answers and that node, driver and executors see one payload store, sets
-    the session's time zone to UTC and its Parquet timestamps to microseconds, and registers the
+    the session's time zone to UTC and how it writes Parquet files, and registers the
     data source `txlog`.
 
     With several URLs of one log, the first node that takes transactions is the session's *home*,
@@ -392,6 +388,20 @@ class TxLog(Commits[Rows, Columns]):
         """Give a table another name by a copy and a drop; see `SparkTransaction.rename_table`."""
         with self.transaction(level=level, timeout=timeout) as t:
             t.rename_table(table, name)
+        return t.receipt
+
+    def replace_partitions(
+        self,
+        table: str,
+        rows: Rows,
+        *,
+        level: str = "ordered",
+        timeout: float | None = None,
+        transaction_id: str | uuid.UUID | None = None,
+    ) -> Receipt:
+        """Replace the partitions that rows are of; see `SparkTransaction.replace_partitions`."""
+        with self.transaction(level=level, timeout=timeout, transaction_id=transaction_id) as t:
+            t.replace_partitions(table, rows)
         return t.receipt
 
     def mark(

@@ -26,12 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
 from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import conform, struct_of
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.partitions import NULL_PARTITION, check_partition_text
 from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import align_rows, check_rows, required_columns, row_schema
@@ -52,7 +53,14 @@ from sparktxlog.worker.apply.signatures import (
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
 #: A frame of unknown size (a Python list) is fetched up to so many rows before it is staged.
 _PROBE_ROWS = 4096
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+#: How Spark writes Parquet files: each site reads them, and programs that know no calendar of
+#: before 1582.  Sessions may be set otherwise, also after `connect`.
+WRITER_SETTINGS = {
+    # INT96, Spark's default, has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
 _NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
@@ -213,13 +221,26 @@ class FrameStager:
             F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
             for index, name in enumerate(takes_no_null)
         ]
+        texts = [
+            name
+            for name in definition.partition_by
+            if partitions and rows.schema[name].dataType == StringType()
+        ]
+        nulls += [
+            F.count_if(F.col(quoted_name(name)) == NULL_PARTITION).alias(f"__txlog_marker{index}")
+            for index, name in enumerate(texts)
+        ]
         counted = (
             [F.count(F.lit(1)).alias(AGGREGATES[0])]
             if kind is OperationKind.DELETE_KEYS
             else self._expressions.aggregates(definition)
         )
         observed_rows = _named_as_in_files(rows.observe(observation, *counted, *nulls), definition)
-        writer = observed_rows.write.option(_NO_MARKER, "false")
+        for name, value in WRITER_SETTINGS.items():
+            if rows.sparkSession.conf.get(name, None) != value:
+                rows.sparkSession.conf.set(name, value)
+        # Moments in the names of partitions' directories are in UTC.
+        writer = observed_rows.write.option(_NO_MARKER, "false").option("timeZone", "UTC")
         if partitions:
             writer = writer.partitionBy(*partitions)
         writer.parquet(target.as_uri())
@@ -232,6 +253,9 @@ class FrameStager:
         for index, name in enumerate(takes_no_null):
             if observed[f"__txlog_null{index}"]:
                 raise _null_in(definition, kind, name, observed[f"__txlog_null{index}"])
+        for index, name in enumerate(texts):
+            if observed[f"__txlog_marker{index}"]:
+                check_partition_text(definition.name, name, NULL_PARTITION)
         files = list_files(self._store.root, target)
         if sum(file.rows for file in files) != count:
             raise PayloadStoreError(
@@ -385,7 +409,7 @@ def _partition(relative: Path) -> dict[str, str | None] | None:
     values: dict[str, str | None] = {}
     for part in relative.parts[:-1]:
         name, _, value = part.partition("=")
-        values[unquote(name)] = None if value == _NULL_PARTITION else unquote(value)
+        values[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
     return values or None
 
 

@@ -14,6 +14,7 @@ from sparktxlog.api.given_data import Columns, Rows, columns_given
 from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, TransactionDraft
+from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
@@ -591,6 +592,31 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 key=str(there.asDict())[:1000],
             )
         self.add(OperationKind.APPEND, table, rows)
+
+    def replace_partitions(self, table: str, rows: Rows) -> None:
+        """Replace the partitions that the rows are of: delete all that is in them, then append.
+
+        Other partitions stay; without rows nothing is done.
+
+        Raises:
+            InvalidRequestError: The table has no partitions, or the rows are of too many, or it is
+                a commit table (definite).
+            SchemaMismatchError, InvalidRowsError, PayloadStoreError: As `append` (definite).
+        """
+        if self._is_commit_table(table) or not self._definition(table).partition_by:
+            raise InvalidRequestError(
+                f"{table!r} is no row table with partitions",
+                hint="Use t.delete_where and t.append.",
+                table=table,
+            )
+        if not self._takes_more():
+            return
+        self.add(OperationKind.APPEND, table, rows)
+        appended = self._operations.pop()
+        if not appended.is_nothing:
+            definition = self._definition(table)
+            self._delete_where(table, partitions_predicate(definition, appended))
+        self._operations.append(appended)
 
     def _check_read(self, newest: TableDefinition) -> None:
         """Refuse to go on with a table that changed since this transaction read it.

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+
+#: What Spark writes for NULL into the name of a directory, and reads as NULL.
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+#: What Spark writes with three characters.
+_ESCAPED = re.compile("[\\x01-\\x1f\"#%'*/:=?\\\\\\x7f{\\[\\]^]")
+#: Bytes of a file name, on the file systems of today.
+_LONGEST = 255
 
 
 def split_by_partition(
@@ -68,3 +78,53 @@ def _float_text(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
     return repr(value)
+
+
+def canonical_value(table: str, column: str, kind: pa.DataType, value: str | None) -> str | None:
+    """Return a partition value as the log has it: moments in UTC say so, an empty text is NULL.
+
+    Raises:
+        InvalidRowsError: Some site could not write it, or would read it as another (definite).
+    """
+    if value is None or value == "":
+        return None
+    if pa.types.is_timestamp(kind) and kind.tz is not None and not value.endswith("Z"):
+        return value.replace(" ", "T", 1) + "Z"
+    if pa.types.is_string(kind):
+        check_partition_text(table, column, value)
+    return value
+
+
+def check_partition_texts(table: str, column: str, values: pa.ChunkedArray) -> None:
+    """Refuse texts that cannot be partition values; see `check_partition_text`."""
+    for value in pc.unique(values).to_pylist():
+        if value is not None:
+            check_partition_text(table, column, value)
+
+
+def check_partition_text(table: str, column: str, value: str) -> None:
+    """Refuse a text that cannot be the name of a partition's directory.
+
+    A MERGE writes the partition anew, in a directory of this name, at every site.
+
+    Raises:
+        InvalidRowsError: (definite).
+    """
+    reason = ""
+    if value == NULL_PARTITION:
+        reason = "it is what Spark writes for NULL"
+    elif "\x00" in value or any(unicodedata.category(char) in ("Zl", "Zp") for char in value):
+        reason = "no directory can have its name"
+    else:
+        size = len(f"{column}={value}".encode()) + 2 * len(_ESCAPED.findall(column + value))
+        if size > _LONGEST:
+            reason = f"the name of its directory would have {size} bytes, {_LONGEST} are allowed"
+    if reason:
+        raise InvalidRowsError(
+            f"table {table!r}: {value[:60]!r} cannot be a value of partition column {column!r}: "
+            f"{reason}",
+            hint="Partition by another column, or write another value.",
+            table=table,
+            column=column,
+            value=value[:60],
+        )

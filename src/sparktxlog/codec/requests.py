@@ -41,6 +41,7 @@ from sparktxlog.codec.condition_requests import (
     request_of_condition,
 )
 from sparktxlog.codec.mark_requests import check_prepared, participants_of
+from sparktxlog.codec.partitions import canonical_value
 from sparktxlog.codec.predicate import MAX_LENGTH, normalise
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.codec.runs import MAX_OPERATIONS, RunLimits
@@ -564,8 +565,8 @@ def _files(
                 f"staged file {path[:140]!r} is named twice", path=path[:140], table=definition.name
             )
         seen.add(path)
-        check_partition(path, request.partition or {}, definition, kind)
-        files.append(StagedFile(**asdict(request) | {"partition": request.partition or None}))
+        partition = check_partition(path, request.partition or {}, definition, kind)
+        files.append(StagedFile(**asdict(request) | {"partition": partition or None}))
     if len(seen) > MAX_FILES:
         raise OversizeError(f"a transaction may have {MAX_FILES:,} staged files", limit=MAX_FILES)
     return tuple(files)
@@ -576,8 +577,8 @@ def check_partition(
     given: Mapping[str, str | None],
     definition: TableDefinition,
     kind: OperationKind,
-) -> None:
-    """Check the partition values of a staged file.
+) -> dict[str, str | None]:
+    """Return the partition values of a staged file in the log's form, checked.
 
     Args:
         path: For the text.
@@ -596,10 +597,13 @@ def check_partition(
             table=definition.name,
             path=path[:140],
         )
-    for stored, value in given.items():
+    found: dict[str, str | None] = {}
+    for stored, text in given.items():
         name = named[stored]
         column = definition.column(name)
         assert column is not None
+        value = canonical_value(definition.name, name, arrow_type(column.type), text)
+        found[stored] = value
         if value is None:
             if not column.nullable or name in definition.keys:
                 raise InvalidRowsError(
@@ -616,6 +620,7 @@ def check_partition(
                 value=value[:80],
                 expected=column.type,
             )
+    return found
 
 
 _PARTITION_FORMS: tuple[tuple[Callable[[pa.DataType], bool], re.Pattern[str]], ...] = (

@@ -6,6 +6,7 @@ checked bytes; `runs.py` uses the same checks for runs that clients assembled.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
+from sparktxlog.codec.partitions import check_partition_texts
 from sparktxlog.codec.rows import check_columns, nearest, type_name
 from sparktxlog.codec.sections import check_size, read_section
 from sparktxlog.errors import (
@@ -164,6 +166,14 @@ def check_definition(definition: TableDefinition) -> None:
                     f"table {definition.name!r}: {role} column {name!r} of type "
                     f"{type_name(kind)} cannot be compared reliably",
                     hint="Use whole numbers, decimals, texts, dates or timestamps.",
+                    table=definition.name,
+                    column=name,
+                )
+            if role == "partition" and re.search(r"[.`]", name):
+                raise SchemaMismatchError(
+                    f"table {definition.name!r}: the name of partition column {name!r} has a dot "
+                    "or a backtick, which Delta takes for something else when it merges",
+                    hint="Give the column another name.",
                     table=definition.name,
                     column=name,
                 )
@@ -383,7 +393,7 @@ def check_rows(
     txs: IndexArray | None = None,
     ops: IndexArray | None = None,
 ) -> None:
-    """Check rows of the right schema: not empty, no NULL in required columns, distinct keys.
+    """Check rows of the right schema: not empty, NULLs, texts of partitions, distinct keys.
 
     Args:
         definition: The table's.
@@ -412,6 +422,10 @@ def check_rows(
                 column=name,
                 row=row,
             )
+    if kind is not OperationKind.DELETE_KEYS:
+        for name in definition.partition_by:
+            if pa.types.is_string(rows[name].type):
+                check_partition_texts(definition.name, name, rows[name])
     if kind is OperationKind.UPSERT and rows.num_rows > 1:
         _check_distinct_keys(definition, rows, txs, ops)
 

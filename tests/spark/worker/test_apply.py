@@ -30,6 +30,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
@@ -98,6 +99,27 @@ def test_all_kinds_in_one_batch_fold_to_the_reference(spark: SparkSession, tmp_p
     # create, one MERGE, one placing
     state = read_state(tmp_path / "lake")
     assert state is not None and state.tables["orders"].version == 2
+
+
+def test_columns_have_the_names_that_the_worker_could_want(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Names of the file source, of the log and of SQL; one that is taken stopped every site."""
+    names = ["path", "first", "place", "_metadata", "position", "a.b", "`tick`", "select", "Key"]
+    log = LogBuilder(tmp_path)
+    odd = TableDefinition(
+        name="odd",
+        columns=tuple(Column(name=name, type="int") for name in names),
+        keys=("path",),
+        partition_by=("first",),
+    )
+    log.transaction().create(odd)
+    log.staged("append", "odd", [(i, i % 2, *([i] * 7)) for i in range(6)])
+    log.transaction().staged("upsert", "odd", [(2, 1, *([7] * 7))])
+    log.transaction().inline("upsert", "odd", [(3, 0, *([8] * 7))])
+    log.publish()
+    apply(spark, log, tmp_path / "lake")
+    check(spark, log, tmp_path / "lake")
 
 
 def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) -> None:

@@ -93,7 +93,14 @@ def test_other_kinds_take_no_rows(kind: OperationKind) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "partition_by", "column"),
-    [(("f",), (), "f"), (("l",), (), "l"), ((), ("f",), "f"), (("i", "i"), (), None)],
+    [
+        (("f",), (), "f"),
+        (("l",), (), "l"),
+        ((), ("f",), "f"),
+        ((), ("b",), "b"),
+        ((), ("a.b",), "a.b"),
+        (("i", "i"), (), None),
+    ],
 )
 def test_keys_and_partitions_need_an_equality(
     keys: tuple[str, ...], partition_by: tuple[str, ...], column: str | None
@@ -104,6 +111,8 @@ def test_keys_and_partitions_need_an_equality(
             Column(name="i", type="int"),
             Column(name="f", type="double"),
             Column(name="l", type="array<int>"),
+            Column(name="b", type="binary"),
+            Column(name="a.b", type="int"),
         ),
         keys=keys,
         partition_by=partition_by,
@@ -221,3 +230,32 @@ def test_in_a_run_a_key_may_repeat_in_another_operation_only() -> None:
     with pytest.raises(InvalidRowsError) as caught:
         check_rows(ORDERS, UPSERT, given, txs, np.array([0, 0, 0], dtype=np.int32))
     assert caught.value.fields["row"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("__HIVE_DEFAULT_PARTITION__", "NULL"),
+        ("a\0b", "directory"),
+        ("\u2028", "directory"),
+        ("é" * 127, "256 bytes"),
+        ("/" * 85, "257 bytes"),
+        ("é" * 126, ""),
+        ("/" * 84, ""),
+        ("a=b/%20 'q' \t..", ""),
+        ("", ""),
+    ],
+)
+def test_texts_of_partitions_are_names_of_directories(text: str, reason: str) -> None:
+    parts = TableDefinition(
+        name="parts",
+        columns=(Column(name="p", type="string"), Column(name="id", type="int")),
+        partition_by=("p",),
+    )
+    rows = pa.table({"p": [text, None], "id": pa.array([1, 2], pa.int32())})
+    if reason:
+        with pytest.raises(InvalidRowsError, match=reason) as caught:
+            check_rows(parts, APPEND, rows)
+        assert caught.value.fields["column"] == "p"
+    else:
+        check_rows(parts, APPEND, rows)

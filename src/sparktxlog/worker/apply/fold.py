@@ -34,6 +34,10 @@ DELETED_COLUMN = "__txlog_deleted"
 _TAG_COLUMN = "__txlog_tag"
 _PARTITION_COLUMN = "__txlog_partition"
 _INLINE_COLUMN = "__txlog_inline"
+# A table may have columns of any other name.
+_PATH_COLUMN = "__txlog_path"
+_FIRST_COLUMN = "__txlog_first"
+_PLACE_COLUMN = "__txlog_place"
 _LAST_PREFIX = "__txlog_last_"
 # What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
 _URI_SAFE = "/-_.!~'()*,;:$&+=@"
@@ -59,7 +63,7 @@ def rows_of(
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    frame = frame.select("*", _file_path().alias(FILE_COLUMN))
+    frame = frame.select("*", _file_path(frame).alias(FILE_COLUMN))
     staged = any(not piece.effect.inline for piece in pieces)
     if staged or any(file.partition for piece in pieces for file in piece.effect.files):
         frame = _placed(session, root, frame, columns, pieces)
@@ -70,9 +74,10 @@ def rows_of(
     return frame
 
 
-def _file_path() -> Column:
-    # Spark writes both file:/path and file:///path.
-    return F.regexp_replace(F.col("_metadata.file_path"), "^file:/+", "/")
+def _file_path(frame: DataFrame) -> Column:
+    # A table may have a column `_metadata`.  Spark writes both file:/path and file:///path.
+    path = frame.metadataColumn("_metadata").getField("file_path")
+    return F.regexp_replace(path, "^file:/+", "/")
 
 
 def _placed(
@@ -96,17 +101,17 @@ def _placed(
     ]
     known = session.createDataFrame(
         facts,
-        f"path string, {_INLINE_COLUMN} boolean, first bigint, place int, "
-        f"{_PARTITION_COLUMN} string",
+        f"{_PATH_COLUMN} string, {_INLINE_COLUMN} boolean, {_FIRST_COLUMN} bigint, "
+        f"{_PLACE_COLUMN} int, {_PARTITION_COLUMN} string",
     )
-    joined = frame.join(F.broadcast(known), frame[FILE_COLUMN] == known["path"], "left")
+    joined = frame.join(F.broadcast(known), frame[FILE_COLUMN] == known[_PATH_COLUMN], "left")
     # A file that the join does not find would silently lose its rows.
     lost = F.raise_error(F.concat(F.lit("no operation known for "), F.col(FILE_COLUMN)))
-    position = F.when(F.col("path").isNull(), lost.cast("bigint"))
-    position = position.when(~F.col(_INLINE_COLUMN), F.col("first")).otherwise(
+    position = F.when(F.col(_PATH_COLUMN).isNull(), lost.cast("bigint"))
+    position = position.when(~F.col(_INLINE_COLUMN), F.col(_FIRST_COLUMN)).otherwise(
         F.col(POSITION_COLUMN)
     )
-    op = F.when(F.col(_INLINE_COLUMN), F.col(OP_COLUMN)).otherwise(F.col("place"))
+    op = F.when(F.col(_INLINE_COLUMN), F.col(OP_COLUMN)).otherwise(F.col(_PLACE_COLUMN))
     in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
     values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
     # Where a file has a partition column too, the log's value counts, as for readers of the table.

@@ -53,6 +53,10 @@ SESSION_SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Files of nodes do not say that their calendar is that of today.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     # The source is read from files that never change, so it needs no copy.
     "spark.databricks.delta.merge.materializeSource": "none",
