@@ -30,7 +30,7 @@ PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 # API, and readers of Delta tables.
 BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed
 
-.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -106,6 +106,12 @@ list-appends: $(STAMP) ## Append to lists by Delta's Java client at three sites,
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
 	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)
+
+random-tables: TABLES = 1000
+random-tables: $(STAMP) $(TEST_CLASSES) ## Compare TABLES=1000 random tables at two sites with plain Spark; SEED=0 is the first
+	@$(PYTHON) tools/check_machine.py --java
+	SPARKTXLOG_RANDOM_TABLES=$(TABLES) SPARKTXLOG_RANDOM_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
+	    tests/spark/random -m long $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)

@@ -1,0 +1,180 @@
+"""Random tables through two sites are what plain Spark makes of the same operations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.random.random_tables import Draw, RandomTable
+from tests.support.node_processes import NodeProcess, free_ports
+
+from sparktxlog import Client
+from sparktxlog.api.connect import connect
+from sparktxlog.api.operations import TransactionDraft
+from sparktxlog.api.schema import struct_of
+from sparktxlog.codec.rows import rows_to_arrow
+from sparktxlog.model.operation import OperationKind
+from sparktxlog.worker.verify.verify import recount_tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+#: Tables of one transaction, and of one batch.
+CHUNK = 12
+ROUNDS = 5
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+    """Two nodes that are each other's peer."""
+    directory = tmp_path_factory.mktemp("sites")
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    with ExitStack() as stack:
+        found = {}
+        for name, port in ports.items():
+            peers = {other: at for other, at in ports.items() if other != name}
+            found[name] = node = NodeProcess(directory, name, port, peers)
+            node.start()
+            stack.callback(node.stop)
+        for node in found.values():
+            node.wait_ready()
+        yield found
+
+
+class Sites:
+    """Both sites, with a client and a worker each; Spark stages at site A."""
+
+    def __init__(
+        self, spark: SparkSession, nodes: dict[str, NodeProcess], stack: ExitStack
+    ) -> None:
+        self.clients = [stack.enter_context(Client(node.url)) for node in nodes.values()]
+        self.logs = [
+            stack.enter_context(connect(spark.newSession(), node.url, apply="inline", timeout=600))
+            for node in nodes.values()
+        ]
+        self.lakes = [node.lake for node in nodes.values()]
+        self.stager = stack.enter_context(connect(spark, nodes["A"].url))
+        # Whatever Spark commits is staged.
+        self.stager.store = replace(self.stager.store, inline_limit_bytes=-1)
+
+    def create(self, tables: list[RandomTable]) -> None:
+        with self.clients[0].transaction() as t:
+            for table in tables:
+                t.create_table(
+                    table.name,
+                    table.columns(),
+                    table.keys,
+                    table.partition_by,
+                    table.deletion_vectors,
+                )
+        self._known(t.receipt.position)
+
+    def commit(self, draws: list[tuple[RandomTable, Draw]], number: int) -> None:
+        """Commit an operation of each table: by JSON, Arrow or staged, at one site or the other."""
+        way = ("json", "arrow", "staged")[number % 3]
+        if way == "staged":
+            self.stager.forget_definitions([table.name for table, _ in draws])
+            with self.stager.transaction() as staged:
+                for table, draw in draws:
+                    if draw.rows is not None and draw.schema is not None:
+                        rows = rows_to_arrow(table.name, draw.rows, draw.schema)
+                        frame = self.stager.spark.createDataFrame(
+                            rows,
+                            struct_of(self.stager.definition(table.name), OperationKind(draw.kind)),
+                        )
+                        staged.add(OperationKind(draw.kind), table.name, frame)
+                    else:
+                        _other(staged, table.name, draw)
+            self._known(staged.receipt.position)
+            return
+        with self.clients[number % 2].transaction() as t:
+            for table, draw in draws:
+                if draw.rows is not None and draw.schema is not None:
+                    rows = draw.rows
+                    if way == "arrow":
+                        rows = rows_to_arrow(table.name, rows, draw.schema)
+                    t.add(OperationKind(draw.kind), table.name, rows)
+                else:
+                    _other(t, table.name, draw)
+        self._known(t.receipt.position)
+
+    def drop(self, tables: list[RandomTable]) -> None:
+        with self.clients[0].transaction() as t:
+            for table in tables:
+                t.drop_table(table.name)
+        self._known(t.receipt.position)
+
+    def _known(self, position: int | None) -> None:
+        assert position is not None
+        for client in self.clients:
+            client.after(position)
+        self.stager.after(position)
+
+
+def _other(t: TransactionDraft[Any, Any], name: str, draw: Draw) -> None:
+    if draw.change is not None:
+        t.alter_table(name, **draw.change)
+    else:
+        t.delete_where(name, draw.predicate)
+
+
+def _content(frame: DataFrame, schema: pa.Schema) -> list[str]:
+    return sorted(map(repr, frame.toArrow().cast(schema).to_pylist()))
+
+
+@pytest.fixture(scope="module")
+def sites(spark: SparkSession, nodes: dict[str, NodeProcess]) -> Iterator[Sites]:
+    """Both sites, for all tests of this module."""
+    with ExitStack() as stack:
+        yield Sites(spark, nodes, stack)
+
+
+@pytest.mark.timeout(14_400)
+@pytest.mark.long
+def test_random_tables_are_what_plain_spark_makes(sites: Sites, long_form: bool) -> None:
+    few = 1000 if long_form else 3
+    first = int(os.environ.get("SPARKTXLOG_RANDOM_SEED") or 0)
+    _compare(sites, first, int(os.environ.get("SPARKTXLOG_RANDOM_TABLES") or few))
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.thorough
+def test_more_random_tables_are_what_plain_spark_makes(sites: Sites) -> None:
+    _compare(sites, 100_000, 24)
+
+
+def _compare(sites: Sites, first: int, count: int) -> None:
+    """Make tables of the seeds, chunk by chunk, and compare each with what plain Spark makes."""
+    end = first + count
+    for start in range(first, end, CHUNK):
+        seeds = range(start, min(start + CHUNK, end))
+        tables = [RandomTable(sites.stager.spark, f"t{seed}", seed) for seed in seeds]
+        sites.create(tables)
+        lives = [(table, table.operations(ROUNDS)) for table in tables]
+        for number in range(ROUNDS):
+            sites.commit([(table, next(life)) for table, life in lives], start + number)
+            if number == start % ROUNDS:
+                sites.logs[0].apply()  # its batches are not those of the other site
+        for log in sites.logs:
+            log.apply()
+        for table in tables:
+            expected = table.expected.toArrow()
+            wanted = sorted(map(repr, expected.to_pylist()))
+            found = _content(sites.logs[0].table(table.name), expected.schema)
+            assert found == wanted, f"seed {table.name}"
+        _signed_alike(sites, tables)
+        sites.drop(tables)
+        print(f"{seeds.stop - first} random tables", flush=True)
+
+
+def _signed_alike(sites: Sites, tables: list[RandomTable]) -> None:
+    """Both sites have one signature for each table, and a full scan of site B counts the same."""
+    one, two = (log.snapshot().signatures for log in sites.logs)
+    for table in tables:
+        assert one[table.name] == two[table.name], table.name
+    assert recount_tables(sites.stager.spark, sites.lakes[1]) == {}
