@@ -30,7 +30,10 @@ PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 # API, and readers of Delta tables.
 BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed
 
-.PHONY: help setup check-machine lint types test test-classes test-thorough test-faults test-long test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
+# The oldest Spark that works, in an environment that has all else from .venv.
+SPARK41 := $(VENV)/spark41
+
+.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -84,6 +87,19 @@ test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill re
 test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java
 	$(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
+
+$(SPARK41)/.installed: $(STAMP) constraints-spark41.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --require-hashes --no-deps --no-build-isolation --requirement constraints-spark41.txt
+	@own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \
+	    $(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' >"$$own/beside.pth"
+	@SPARKTXLOG_PYTHON=$(@D)/bin/python ./spark-submit.sh --resolve
+	@touch $@
+
+test-spark41: $(SPARK41)/.installed ## Run the tests that start a JVM with the oldest Spark that works, 4.1
+	@$(PYTHON) tools/check_machine.py --java
+	$(SPARK41)/bin/python -m pytest -m "spark and not faults and not thorough" -rs $(SHARED) $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)

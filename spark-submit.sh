@@ -36,7 +36,6 @@ fail() {
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-package="io.delta:delta-spark_4.2_2.13:4.4.0"
 
 print_only=false
 resolve_only=false
@@ -64,6 +63,16 @@ fi
 [ -x "$spark_home/bin/spark-submit" ] ||
     fail "there is no bin/spark-submit in $spark_home" "Check SPARK_HOME."
 export SPARK_HOME=$spark_home
+# Delta has an artifact for each minor version of Spark, of which the name of a JAR tells.
+core=$(cd "$spark_home/jars" 2>/dev/null && echo spark-core_2.13-*.jar)
+spark=${core#spark-core_2.13-}
+spark=$(echo "$spark" | cut -d. -f1-2)
+case "$spark" in
+    4.1 | 4.2) ;;
+    *) fail "Spark in $spark_home is ${spark/\**/unknown}, not 4.1 or 4.2" \
+        "Run: pip install 'sparktxlog[spark]'   or point SPARK_HOME at such a Spark." ;;
+esac
+package="io.delta:delta-spark_${spark}_2.13:4.4.0"
 
 if [ -n "${JAVA_HOME:-}" ]; then java="$JAVA_HOME/bin/java"; else java=java; fi
 command -v "$java" >/dev/null ||
@@ -92,7 +101,7 @@ fi
 
 cache=${SPARKTXLOG_IVY:-${XDG_CACHE_HOME:-$HOME/.cache}/sparktxlog/ivy}
 # The JARs of this version, as Spark's resolver found them: one line, comma separated.
-list=$cache/delta-spark_4.2_2.13-4.4.0.jars
+list=$cache/delta-spark_${spark}_2.13-4.4.0.jars
 
 jars_are_there() {
     local jar jars
@@ -129,7 +138,7 @@ PYTHON
         fail "Delta Lake's JARs could not be resolved: $package" \
             "Looked in: $cache, ~/.m2/repository, then Maven Central (conf/ivysettings.xml)." \
             "Without a network: copy a filled cache and set SPARKTXLOG_IVY to it," \
-            "or set SPARKTXLOG_JARS to local JARs (delta-spark_4.2_2.13-4.4.0.jar,…)."
+            "or set SPARKTXLOG_JARS to local JARs (delta-spark_${spark}_2.13-4.4.0.jar,…)."
     fi
     rm -rf "$work"
 }

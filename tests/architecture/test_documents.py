@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import pyspark
 import pytest
 import typer
 from tests.architecture.source_tree import PACKAGE, ROOT, package_modules
@@ -263,6 +264,8 @@ def test_the_shipped_resolver_settings_are_the_same_twice() -> None:
     shipped = ROOT / "src" / "sparktxlog" / "api" / "ivysettings.xml"
     assert shipped.read_text() == (ROOT / "conf" / "ivysettings.xml").read_text()
     script = (ROOT / "spark-submit.sh").read_text()
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    script = script.replace("${spark}", spark)
     assert f'package="{DELTA_PACKAGE}"' in script
     assert f"list=$cache/{known_list_name()}" in script
 

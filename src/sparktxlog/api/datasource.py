@@ -29,13 +29,13 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
 from sparktxlog.api.reading.views import VIEWS, view
-from sparktxlog.api.schema import check_fit, columns_of
+from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
 from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.api.staged_append import (
     StagedAppend,
@@ -46,7 +46,7 @@ from sparktxlog.api.staged_append import (
 )
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import open_queue
-from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader
+from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.transaction import submit_prepared
@@ -111,7 +111,7 @@ class TxLogDataSource(DataSource):
             return ChangesReader(TxLogStreamReader(self.options, schema))
         name = self._view()
         if name in VIEWS:
-            arrow = to_arrow_schema(schema, timezone="UTC")
+            arrow = arrow_schema_of(schema)
             return _ViewReader(view(name, self._link().get).cast(arrow))
         return TableFilesReader(name, self._opened(name), schema)
 
@@ -124,6 +124,7 @@ class TxLogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> TxLogStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of the queue, or of the changes of a table."""
+        check_streams()
         if not self._is_table() and self._view() != _QUEUE:
             raise InvalidRequestError(
                 f".load({self._view()!r}) cannot be read as a stream",

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
@@ -72,6 +74,13 @@ def ddl_of(kind: T.DataType) -> str:
             fields = (f"{quoted_name(f.name)}:{ddl_of(f.dataType)}" for f in kind.fields)
             return f"struct<{','.join(fields)}>"
     return kind.simpleString()
+
+
+def arrow_schema_of(schema: T.StructType) -> pa.Schema:
+    """Return a schema of Spark as one of Arrow, with points in time in UTC."""
+    # Spark 4.1 knows no other zone.
+    zone: Any = {} if pyspark.__version__.startswith("4.1.") else {"timezone": "UTC"}
+    return to_arrow_schema(schema, **zone)
 
 
 @lru_cache(maxsize=1024)

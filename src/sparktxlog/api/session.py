@@ -15,20 +15,23 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparktxlog.errors import MissingDependencyError, first_lines
 
-#: Built for exactly this Spark; a later patch release of either side has broken the pair before.
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+#: Major and minor version of Spark; Delta has an artifact for each.
+_SPARK = ".".join(pyspark.__version__.split(".")[:2])
+#: A later patch release of either side has broken the pair before.
+DELTA_PACKAGE = f"io.delta:delta-spark_{_SPARK}_2.13:4.4.0"
 #: Directory in which Spark's resolver keeps the JARs.
 IVY_VARIABLE = "SPARKTXLOG_IVY"
 #: Local JARs, comma separated, used instead of resolving anything.
 JARS_VARIABLE = "SPARKTXLOG_JARS"
 
-_LIST = "delta-spark_4.2_2.13-4.4.0.jars"
+_LIST = f"delta-spark_{_SPARK}_2.13-4.4.0.jars"
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

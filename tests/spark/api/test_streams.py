@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,12 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(pyspark.__version__ < "4.2", reason="read of the log with Spark 4.2"),
+]
 
 
 @pytest.fixture(scope="module")

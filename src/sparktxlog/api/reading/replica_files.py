@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staged_append import timeout_of
 from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
@@ -106,7 +106,7 @@ class TableFilesReader(DataSourceReader):
 
     def __init__(self, name: str, table: DeltaTable, schema: StructType) -> None:
         self._name = name
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema_of(schema)
         if schema_of(table).simpleString() != schema.simpleString():
             raise StaleSchemaError(
                 f"table {name!r} changed while Spark planned to read it", table=name

@@ -10,24 +10,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
+from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.streams.positions import EARLIEST, LATEST, LogOffset, ReadOptions
 from sparktxlog.api.streams.published import StreamedLog, expired
 from sparktxlog.api.streams.table_changes import QueueRows, RowsPart, TableChanges
-from sparktxlog.errors import PositionNotReachedError
+from sparktxlog.errors import InvalidRequestError, PositionNotReachedError
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ModuleNotFoundError:  # Spark 4.1: plain reads only, see `check_streams`
+    ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment,misc]
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 #: Longest wait for something new, seconds: a query that is stopped waits for it.
 _POLL_S = 0.5
 _NO_LIMIT = 1 << 62
+
+
+def check_streams() -> None:
+    """Refuse a stream where Spark does not say where a batch begins when it asks for its end.
+
+    Raises:
+        InvalidRequestError: Spark is older than 4.2 (definite).
+    """
+    if SupportsTriggerAvailableNow is object:
+        raise InvalidRequestError(
+            f"streams are read of the log with Spark 4.2, this is {pyspark.__version__}",
+            hint="Read what was published with spark.read, or use pyspark 4.2.",
+        )
 
 
 class TxLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -41,7 +60,7 @@ class TxLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
         self._read_options = ReadOptions.of(options)
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema: pa.Schema = arrow_schema_of(schema)
         self._rows = (
             QueueRows()
             if self._read_options.table is None
