@@ -77,7 +77,7 @@ class Worker:
         self.failure = failure
         self.asked: list[tuple[int, float]] = []
 
-    def apply(self, at_least: int, timeout_s: float) -> None:
+    def apply(self, at_least: int, timeout_s: float, tables: object = None) -> None:
         self.asked.append((at_least, timeout_s))
         if self.failure is not None:
             raise self.failure

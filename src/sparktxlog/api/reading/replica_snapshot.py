@@ -59,7 +59,7 @@ class Snapshot:
             chain_hash=str(answer["chain_hash"]),
             versions={name: int(table["version"]) for name, table in tables.items()},
             signatures={name: str(table["signature"]) for name, table in tables.items()},
-            diverged={n: t["diverged"] for n, t in tables.items() if t["diverged"]},
+            diverged={n: t["diverged"] for n, t in tables.items() if t.get("diverged")},
             _uris={name: str(table["uri"]) for name, table in tables.items()},
             _spark=spark,
             _log=log,
