@@ -59,11 +59,18 @@ def check_equal(spark: SparkSession, sites: TwoSites, name: str, table: str) -> 
 @pytest.mark.parametrize(
     "properties",
     [
-        "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
-        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
-        "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+        pytest.param(
+            "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+            marks=pytest.mark.thorough,
+            id="vectors",
+        ),
+        pytest.param(
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
+            marks=pytest.mark.thorough,
+            id="files",
+        ),
+        pytest.param("TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", id="feed"),
     ],
-    ids=["vectors", "files", "feed"],
 )
 def test_all_that_jobs_do(
     spark: SparkSession, sites: TwoSites, tmp_path: Path, properties: str

@@ -145,13 +145,14 @@ def test_row_tables_in_schemas(
         ).whenNotMatchedInsertAll().execute()
     assert rows_of(log.table("BRONZE.events")) == [(1, "later"), (2, "later")]
     assert log.snapshot(t.receipt.position - 1).table("bronze.events").count() == 2
+    begin.selectExpr("id + 20 id", "v").write.format("txlog").option("table", "Bronze.events").mode(
+        "append"
+    ).save()
     receipt = log.commit_many(
         begin.selectExpr("id + 10 id", "v"), table="bronze.Events", transaction="id"
     )
     assert receipt.transactions == 2 and not receipt.rejections
-    begin.selectExpr("id + 20 id", "v").write.format("txlog").option("table", "Bronze.events").mode(
-        "append"
-    ).save()
+    assert log.table("bronze.events").count() == 6  # so all of it is published
     changes = tx.read.format("txlog").option("table", "BRONZE.events")
     changes = changes.option("startingPosition", "earliest").option("skipChangeCommits", "true")
     assert {row["id"] for row in changes.load().collect()} >= {1, 2, 11, 12, 21, 22}

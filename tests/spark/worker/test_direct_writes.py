@@ -17,7 +17,7 @@ from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 #: Statement on `@` → operation that the table stops with; none = it goes on.
 ACTS = {
