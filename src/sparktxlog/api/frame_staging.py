@@ -30,7 +30,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
 from sparktxlog.api.grouped import lane_signature
-from sparktxlog.api.schema import conform, struct_of
+from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.partitions import NULL_PARTITION, check_partition_text
 from sparktxlog.codec.rows import rows_to_arrow, to_json
@@ -282,7 +282,7 @@ class FrameStager:
         ]
         staged = self._spark.read.schema(StructType(stored)).parquet(target.as_uri())
         keys = [quoted_name(name) for name in names]
-        twice = staged.groupBy(*keys).count().where("count > 1").select(*keys).limit(1).collect()
+        twice = repeated_keys(staged, keys).drop(HOW_OFTEN).limit(1).collect()
         if twice:
             raise _duplicate_key(
                 definition, OperationKind.UPSERT, dict(zip(struct.names, twice[0], strict=True))
@@ -310,8 +310,9 @@ def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> Da
     if not isinstance(given, DataFrame):
         table = _aligned(given, definition, kind)
         given = spark.createDataFrame(table, struct_of(definition, kind))
-    keys = conform(given, definition, kind).select(*map(quoted_name, names))
-    twice = keys.groupBy(*keys.columns).count().where("count > 1").limit(1).collect()
+    quoted = [quoted_name(name) for name in names]
+    keys = conform(given, definition, kind).select(*quoted)
+    twice = repeated_keys(keys, quoted).drop(HOW_OFTEN).limit(1).collect()
     if twice:
         raise _duplicate_key(definition, kind, dict(zip(names, twice[0], strict=False)))
     return keys

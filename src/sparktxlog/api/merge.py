@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from sparktxlog.api.schema import check_fit, struct_of
+from sparktxlog.api.schema import HOW_OFTEN, check_fit, repeated_keys, struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import (
     InvalidRequestError,
@@ -271,10 +271,10 @@ class Merge:
         if not matched or only_deletes:
             return
         old = changes.where(F.col(_CHANGE) != "insert").select(*self._old_keys())
-        several = old.groupBy(*map(quoted_name, self._keys)).count().where("count > 1")
+        several = repeated_keys(old, [quoted_name(key) for key in self._keys])
         for row in several.limit(1).collect():
             raise self._wrong_rows(
-                f"{row['count']} rows of the source match the row with key {self._key(row)}",
+                f"{row[HOW_OFTEN]} rows of the source match the row with key {self._key(row)}",
                 "Let one row of the source match each row: drop the others, or group them.",
             )
 

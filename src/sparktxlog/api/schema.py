@@ -7,7 +7,7 @@ is narrowed or parsed silently: the user has to write such a cast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ from sparktxlog.model.table import Column, TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
+#: How many rows have a key; no column of a table has this name.
+HOW_OFTEN = "__txlog_rows"
 #: Digits of the whole numbers, and the floating types that hold them all exactly.
 _WHOLE: dict[type[T.DataType], tuple[int, tuple[type[T.DataType], ...]]] = {
     T.ByteType: (3, (T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType)),
@@ -81,6 +83,16 @@ def arrow_schema_of(schema: T.StructType) -> pa.Schema:
     # Spark 4.1 knows no other zone.
     zone: Any = {} if pyspark.__version__.startswith("4.1.") else {"timezone": "UTC"}
     return to_arrow_schema(schema, **zone)
+
+
+def repeated_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the keys that more than one row has, with `HOW_OFTEN`.
+
+    Args:
+        keys: Quoted names of columns; one may be called `count`, as Spark's own count is.
+    """
+    often = F.count(F.lit(1)).alias(HOW_OFTEN)
+    return rows.groupBy(*keys).agg(often).where(f"{HOW_OFTEN} > 1")
 
 
 @lru_cache(maxsize=1024)

@@ -392,3 +392,27 @@ def test_what_cannot_be_applied_here_is_committed_all_the_same(
     assert found is not None and found.outcome == "committed"
     assert found.position == receipt.position == log.position()
     assert any(t.id in str(path) for path in _staged(node))  # other sites need its files
+
+
+def test_a_key_may_be_called_count(
+    spark: SparkSession, log: TxLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives that name to its own counts, by which repeated keys are found."""
+    monkeypatch.setattr(log, "store", replace(log.store, inline_limit_bytes=-1))
+    log.create_table("counted", "count bigint, v string", keys=["count"])
+    once = spark.createDataFrame([(1, "a"), (2, "b")], "count bigint, v string")
+    log.upsert("counted", once)
+    for call in (
+        lambda: log.upsert("counted", once.union(once)),
+        lambda: log.append("counted", once.union(once), on_duplicate="error"),
+    ):
+        with pytest.raises(InvalidRowsError, match="more than one row has the key count="):
+            call()
+    with (
+        pytest.raises(InvalidRowsError, match="2 rows of the source match the row with key"),
+        log.transaction(isolation="serializable") as t,
+    ):
+        t.merge("counted", once.union(once), "target.count = source.count").whenMatchedUpdate(
+            set={"v": "source.v"}
+        ).execute()
+    assert log.table("counted").count() == 2

@@ -22,7 +22,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from sparktxlog.api.adopting.source_table import SourceTable, SplitFiles
-from sparktxlog.api.schema import conform
+from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import check_definition, required_columns
 from sparktxlog.errors import (
@@ -246,8 +246,8 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     keys = [quoted_name(name) for name in definition.keys]
     most, found = 1, Observation()
     if keys:
-        grouped = rows.observe(found, *counted).groupBy(*keys).count()
-        most = grouped.agg(F.max("count")).collect()[0][0] or 1
+        repeated = repeated_keys(rows.observe(found, *counted), keys)
+        most = repeated.agg(F.max(HOW_OFTEN)).collect()[0][0] or 1
         values: Mapping[str, Any] = found.get
     else:
         values = rows.agg(*counted).collect()[0].asDict()
@@ -262,7 +262,7 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
                 rows=nulls,
             )
     if most > 1:
-        twice = rows.groupBy(*keys).count().where("count > 1").drop("count").limit(1).collect()
+        twice = repeated_keys(rows, keys).drop(HOW_OFTEN).limit(1).collect()
         shown = ", ".join(f"{key}={value!r}" for key, value in twice[0].asDict().items())
         raise InvalidRowsError(
             f"table {definition.name!r}: up to {most:,} rows have one key, such as {shown[:300]}",

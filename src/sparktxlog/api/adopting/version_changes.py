@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from sparktxlog.api.adopting.row_adoption import append_files, signature_of_rows
 from sparktxlog.api.adopting.source_table import SourceFile, SourceTable
 from sparktxlog.api.frame_staging import LANE_COLUMNS
-from sparktxlog.api.schema import columns_of, conform
+from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, repeated_keys
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
@@ -203,7 +203,7 @@ def _put_difference(
     kind = OperationKind.APPEND
     old = conform(before, definition, kind).select(*keys, *lanes).alias("old")
     new = conform(after, definition, kind).select(*names, *lanes).alias("new")
-    twice = new.groupBy(*keys).count().where("count > 1").drop("count").limit(1).collect()
+    twice = repeated_keys(new, keys).drop(HOW_OFTEN).limit(1).collect()
     if twice:
         shown = ", ".join(f"{key}={value!r}" for key, value in twice[0].asDict().items())
         raise InvalidRowsError(
