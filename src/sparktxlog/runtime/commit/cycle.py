@@ -343,7 +343,8 @@ class Cycle:
     def _set_apart(self) -> list[_Single]:
         """Return commits that wait for those of other sites; refuse those whose version is taken.
 
-        A transaction that does other things too is refused where it is ordered.
+        A transaction that does other things too is refused where it is ordered.  One of a session
+        does not wait: what the session submits later would come before it (P1a).
         """
         if not any(single.tables for single in self._singles):
             return []
@@ -353,15 +354,20 @@ class Cycle:
             transaction = single.transaction
             is_one = len(transaction.commits) == 1 and not transaction.operations
             lost = self._rivals.lost_to(transaction.commits) if is_one else None
-            if lost is not None:
+            if lost is not None and not self._may_be_ordered(transaction.transaction_id):
                 del self._waiting[transaction.transaction_id]
                 if not single.opened.done():
                     single.opened.set_exception(lost)
-            elif any(self._rivals.is_awaited(uuid) for uuid in single.tables):
+            elif not single.alone and any(self._rivals.is_awaited(one) for one in single.tables):
                 awaiting.append(single)
             else:
                 self._singles.append(single)
         return awaiting
+
+    def _may_be_ordered(self, transaction_id: bytes) -> bool:
+        """Return whether a transaction came another way meanwhile: then it is a repeat that won."""
+        known = self._master.acceptance(transaction_id)
+        return known is None or bool(known.repeats)
 
     def _open(self, group: list[_Single]) -> None:
         for single in group:

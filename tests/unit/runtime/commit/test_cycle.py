@@ -13,7 +13,7 @@ from sparktxlog.codec.commit_requests import SecuredFiles, committing
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import VersionConflictError
 from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.operation import Acceptance, StagedFile
 from sparktxlog.protocol.words.actions import Action
 from sparktxlog.protocol.words.events import Event, Rested
 from sparktxlog.runtime.commit.cycle import Cycle
@@ -26,6 +26,11 @@ class WaitingCore:
         self.wants_rest = True
         self.view = None
         self.events: list[Event] = []
+        #: Ids of transactions that are ordered.
+        self.ordered: set[bytes] = set()
+
+    def acceptance(self, ids: bytes) -> Acceptance:
+        return Acceptance(position=1, ts=1, repeats=((0, 1),) if ids in self.ordered else ())
 
     def next_deadline(self) -> int | None:
         return None
@@ -160,6 +165,33 @@ def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version
         lost.clear()
         await cycle.submit_single(first, None, 0)
         assert made == [[2], [1]]
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_repeat_of_what_another_node_got_ordered_meanwhile_is_not_told_as_lost() -> None:
+    """Its version is taken, by itself: its first receipt is what the client is told."""
+
+    async def main() -> None:
+        made: list[list[int]] = []
+        receipts = SimpleNamespace(
+            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
+        )
+        taken = VersionConflictError("taken", version=1)
+        rivals = SimpleNamespace(is_awaited=lambda uuid: False, lost_to=lambda commits: taken)
+        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
+        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
+        core = WaitingCore()
+        cycle = cycle_of(core, executor, holdings=holdings, receipts=receipts, rivals=rivals)
+        first, second = _commit(1, 1), _commit(2, 2)
+        core.ordered.add(first.transaction_id)
+        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
+        task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
+        await places[0]
+        with pytest.raises(VersionConflictError):
+            await places[1]
+        assert made == [[1]]
         task.cancel()
 
     asyncio.run(main())
