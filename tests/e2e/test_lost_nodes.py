@@ -180,5 +180,5 @@ def test_a_client_of_a_cut_off_node_gets_its_receipt_elsewhere(three: Cluster) -
     removal = urllib.request.Request(f"{a.url}/v1/peers/C?timeout=20", method="DELETE")
     with urllib.request.urlopen(removal, timeout=60):
         wait_until(lambda: c.status()["phase"] == "JOINING", what="C knows that it has no place")
-    with Client(",".join(urls(c, a, b)), timeout_s=20) as client:
+    with Client(",".join(urls(c, a, b)), timeout=20) as client:
         assert client.append("t", ROW).outcome == "committed"

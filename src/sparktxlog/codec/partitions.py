@@ -95,9 +95,22 @@ def canonical_value(table: str, column: str, kind: pa.DataType, value: str | Non
     return value
 
 
-def check_partition_texts(table: str, column: str, values: pa.ChunkedArray) -> None:
-    """Refuse texts that cannot be partition values; see `check_partition_text`."""
+def check_partition_texts(
+    table: str, column: str, values: pa.ChunkedArray, *, takes_null: bool
+) -> None:
+    """Refuse texts that cannot be partition values; see `check_partition_text`.
+
+    Args:
+        takes_null: The column may be NULL, as the empty text is there.
+    """
     for value in pc.unique(values).to_pylist():
+        if value == "" and not takes_null:
+            raise InvalidRowsError(
+                f"table {table!r}: '' is NULL in partition column {column!r}, which takes none",
+                hint="Write another value, or declare the column without NOT NULL.",
+                table=table,
+                column=column,
+            )
         if value is not None:
             check_partition_text(table, column, value)
 

@@ -411,7 +411,8 @@ def check_rows(
             hint="Leave the operation out; to empty a table use delete_where with TRUE.",
             table=definition.name,
         )
-    for name in required_columns(definition, kind):
+    required = required_columns(definition, kind)
+    for name in required:
         column = rows[name]
         if column.null_count:
             row = pc.index(column.is_null(), True).as_py()
@@ -425,7 +426,8 @@ def check_rows(
     if kind is not OperationKind.DELETE_KEYS:
         for name in definition.partition_by:
             if pa.types.is_string(rows[name].type):
-                check_partition_texts(definition.name, name, rows[name])
+                takes_null = name not in required
+                check_partition_texts(definition.name, name, rows[name], takes_null=takes_null)
     if kind is OperationKind.UPSERT and rows.num_rows > 1:
         _check_distinct_keys(definition, rows, txs, ops)
 

@@ -150,7 +150,9 @@ class RandomTable:
         row = {}
         for field in self.fields:
             value = self._value(arrow_type(field.kind))
-            while field.name in self.partition_by and not _is_part(field, value):
+            while field.name in self.partition_by and (
+                not _is_part(field, value) or (value == "" and not field.nullable)
+            ):
                 value = self._value(arrow_type(field.kind))
             is_null = field.nullable and self._chance.random() < 0.25
             row[field.name] = None if is_null else value

@@ -259,3 +259,15 @@ def test_texts_of_partitions_are_names_of_directories(text: str, reason: str) ->
         assert caught.value.fields["column"] == "p"
     else:
         check_rows(parts, APPEND, rows)
+
+
+def test_an_empty_text_is_refused_where_a_partition_takes_no_null() -> None:
+    """Delta writes it as NULL, at every site: the worker would stand still."""
+    parts = TableDefinition(
+        name="parts",
+        columns=(Column(name="p", type="string", nullable=False), Column(name="id", type="int")),
+        partition_by=("p",),
+    )
+    check_rows(parts, APPEND, pa.table({"p": ["a"], "id": pa.array([1], pa.int32())}))
+    with pytest.raises(InvalidRowsError, match="'' is NULL in partition column 'p'"):
+        check_rows(parts, APPEND, pa.table({"p": [""], "id": pa.array([1], pa.int32())}))
