@@ -38,7 +38,9 @@ _INLINE_COLUMN = "__txlog_inline"
 _PATH_COLUMN = "__txlog_path"
 _FIRST_COLUMN = "__txlog_first"
 _PLACE_COLUMN = "__txlog_place"
+#: The last operation of a key: before the names of its columns, its place, its row.
 _LAST_PREFIX = "__txlog_last_"
+_AT_POSITION, _AT_OP, _ROW_COLUMN = "__txlog_at_position", "__txlog_at_op", "__txlog_row"
 # What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
 _URI_SAFE = "/-_.!~'()*,;:$&+=@"
 
@@ -187,9 +189,9 @@ def last_operations(
     )
     key_names = [quoted_name(key) for key in definition.keys]
     folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
-        F.max_by(carried, order).alias("last")
+        F.max_by(carried, order).alias(_ROW_COLUMN)
     )
-    return folded.select("last.*")
+    return folded.select(f"{_ROW_COLUMN}.*")
 
 
 def concerned_files(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> set[str]:
@@ -244,14 +246,14 @@ def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return keys and places of the last operations with separate column names."""
     return last.select(
         *[F.col(quoted_name(key)).alias(_LAST_PREFIX + key) for key in keys],
-        F.col(POSITION_COLUMN).alias(_LAST_PREFIX + "position"),
-        F.col(OP_COLUMN).alias(_LAST_PREFIX + "op"),
+        F.col(POSITION_COLUMN).alias(_AT_POSITION),
+        F.col(OP_COLUMN).alias(_AT_OP),
     )
 
 
 def _later(keys: Sequence[str]) -> Column:
     same = [F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in keys]
-    position, op = F.col(_LAST_PREFIX + "position"), F.col(_LAST_PREFIX + "op")
+    position, op = F.col(_AT_POSITION), F.col(_AT_OP)
     later = (position > F.col(POSITION_COLUMN)) | (
         (position == F.col(POSITION_COLUMN)) & (op > F.col(OP_COLUMN))
     )
