@@ -31,6 +31,8 @@ Timestamp = NewType("Timestamp", int)
 Sequence = NewType("Sequence", int)
 
 _PART = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+#: Delta's MERGE asks each row for the file that it is in, by this name.
+_FILE_METADATA = "_metadata"
 #: Schema of names without one; it always exists.
 DEFAULT_SCHEMA = "default"
 #: Characters of a table's name, with schema and dot: it names directories and files.
@@ -164,8 +166,14 @@ def check_new_name(name: str) -> str:
     """Return `name` if every file system and SQL engine accepts it, else raise InvalidNameError.
 
     For new names only; existing names stay.  Refused are control characters, names of devices
-    (`CON`, `LPT1`), also with a file extension, and names of dots only.
+    (`CON`, `LPT1`), also with a file extension, names of dots only, and `_metadata`.
     """
+    if name.lower() == _FILE_METADATA:
+        raise InvalidNameError(
+            f"{name!r} is what Spark calls a file's name and size: Delta could not merge",
+            hint="Choose another name.",
+            value=name,
+        )
     bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), "")
     if bad or not name.strip(".") or name.partition(".")[0].lower() in _DEVICES:
         raise InvalidNameError(

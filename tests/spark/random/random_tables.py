@@ -26,7 +26,7 @@ from sparktxlog.codec.rows import rows_to_arrow
 _NAMES = (
     "id", "ID2", "select", "a.b", "ä", "x-y", "from", "value", "`tick`", "path", "a%20b", "day",
     "__x", "1st", "😀", "position", "a/b", "null", "w:v", "part#", "first",
-    "place", "_metadata", "count",
+    "place", "count",
 )  # fmt: skip
 _NESTED = (
     "array<{0}>",

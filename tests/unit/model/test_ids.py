@@ -89,7 +89,20 @@ def test_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["CON", "nul.txt", ".", "..", "...", "a\x01b", "a\x7f", "a\x85", "\u2028", "\x1b[31m"]
+    "name",
+    [
+        "CON",
+        "nul.txt",
+        ".",
+        "..",
+        "...",
+        "a\x01b",
+        "a\x7f",
+        "a\x85",
+        "\u2028",
+        "\x1b[31m",
+        "_Metadata",
+    ],
 )
 def test_columns(name: str) -> None:
     with pytest.raises(InvalidNameError):
