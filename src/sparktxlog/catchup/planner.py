@@ -144,8 +144,7 @@ def _needed(known: PlanInput, message: str, reason: str) -> Decision:
     obstacle, complaint = _obstacle(known)
     if obstacle:
         reason = f"{reason}; no copy: {obstacle}"
-        if replay is not None and known.comparison.cause is Cause.ADMITTED:
-            # Its worker writes to no such table.
+        if known.comparison.cause is Cause.ADMITTED:  # its worker writes to no such table
             reason = f"{reason}; the other tables go on"
             return _decision(known, Plan.REPLAY, reason, message=complaint, replay=replay)
         return _decision(known, Plan.STOP, reason, message=complaint, replay=replay)
