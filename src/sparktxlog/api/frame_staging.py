@@ -314,7 +314,7 @@ def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> Da
     keys = conform(given, definition, kind).select(*quoted)
     twice = repeated_keys(keys, quoted).drop(HOW_OFTEN).limit(1).collect()
     if twice:
-        raise _duplicate_key(definition, kind, dict(zip(names, twice[0], strict=False)))
+        raise _duplicate_key(definition, kind, dict(zip(names, twice[0], strict=True)))
     return keys
 
 

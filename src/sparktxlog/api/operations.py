@@ -62,6 +62,22 @@ class CommitOptions(TypedDict, total=False):
     is_sync: bool
 
 
+def _check_choice(field: str, value: object, allowed: str, without: str) -> None:
+    """Refuse an option that is neither left out nor the one value that it can have.
+
+    Args:
+        without: What it means to leave it out.
+    """
+    if value not in (None, allowed):
+        raise InvalidRequestError(
+            f"{field}={value!r} is unknown",
+            hint=f"Use {field}={allowed!r}, or leave it out: then {without}.",
+            field=field,
+            value=value,
+            allowed=[allowed],
+        )
+
+
 def made_for_newest(
     known: TableDefinition,
     ask: Callable[[], TableDefinition],
@@ -211,14 +227,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 `ordered` (definite).
             LocalProtocolError, UnknownTableError, NotAppliedError: As `read` (definite).
         """
-        if on_duplicate not in (None, "error"):
-            raise InvalidRequestError(
-                f"on_duplicate={on_duplicate!r} is unknown",
-                hint="Use on_duplicate='error', or leave it out: then keys are not checked.",
-                field="on_duplicate",
-                value=on_duplicate,
-                allowed=["error"],
-            )
+        _check_choice("on_duplicate", on_duplicate, "error", "keys are not checked")
         if on_duplicate is None:
             self.add(OperationKind.APPEND, table, rows)
         else:
@@ -349,14 +358,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
     ) -> None:
         self._is_sync = is_sync
         self._participants = participants_of(list(participants) or None)
-        if isolation not in (None, "serializable"):
-            raise InvalidRequestError(
-                f"isolation={isolation!r} is unknown",
-                hint="Use isolation='serializable', or leave it out: then no reads are recorded.",
-                field="isolation",
-                value=isolation,
-                allowed=["serializable"],
-            )
+        _check_choice("isolation", isolation, "serializable", "no reads are recorded")
         self._isolation = isolation
         self._level = level
         if isolation is not None:

@@ -22,6 +22,22 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     running.stop()
 
 
+@contextmanager
+def plain_tables_node(directory: Path) -> Iterator[RunningNode]:
+    """Run a node that keeps plain tables, too, below `plain`."""
+    plain = f'plain-table-dir = "{directory / "plain"}"'
+    running = start_node(directory, f'client-token = "{TOKEN}"', plain)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+    """Return the session, with the catalog `tx` of the module's node."""
+    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+        yield spark
+
+
 @pytest.fixture(scope="session")
 def contract_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the compiled `ContractClient`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.spark.catalog.conftest import TOKEN, catalogs
+from tests.spark.catalog.conftest import TOKEN
 from tests.support.command_line import invoke
 
 import sparktxlog
@@ -34,12 +33,6 @@ OLD = (
     "('delta.minReaderVersion' = '1', 'delta.minWriterVersion' = '2', "
     "'delta.enableDeletionVectors' = 'false')"
 )
-
-
-@pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
-        yield spark
 
 
 def rows(session: SparkSession, query: str) -> list[tuple[Any, ...]]:

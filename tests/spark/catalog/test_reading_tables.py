@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.architecture.source_tree import ROOT
-from tests.spark.api.nodes import RunningNode, start_node
-from tests.spark.catalog.conftest import TOKEN, catalogs
+from tests.spark.api.nodes import RunningNode
+from tests.spark.catalog.conftest import TOKEN, plain_tables_node
 from tests.support.node_processes import wait_until
 from tests.support.other_readers import packages, read_all
 
@@ -40,17 +40,8 @@ KINDS = (
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node that keeps plain tables, too."""
     packages()  # or the test is skipped
-    directory = tmp_path_factory.mktemp("node")
-    plain = f'plain-table-dir = "{directory / "plain"}"'
-    running = start_node(directory, f'client-token = "{TOKEN}"', plain)
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
-        yield spark
+    with plain_tables_node(tmp_path_factory.mktemp("node")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.spark.catalog.conftest import TOKEN, catalogs
+from tests.spark.catalog.conftest import TOKEN
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
@@ -28,13 +28,6 @@ BEGIN = [(1, "a"), (2, "b")]
 #: What the error of a write says: the one of Delta's commit, and the one of the node.
 NO_COMMIT = r"ClassNotFoundException.*write it with log\.append"
 PERMISSION = r"PermissionDeniedException.*log\.drop_table|log\.drop_table.*PermissionDenied"
-
-
-@pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
-    """The session, with the catalog `tx`."""
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
-        yield spark
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
-from tests.spark.api.nodes import RunningNode, start_node
-from tests.spark.catalog.conftest import TOKEN, catalogs
+from tests.spark.api.nodes import RunningNode
+from tests.spark.catalog.conftest import TOKEN, plain_tables_node
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import wait_until
 
@@ -40,18 +40,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node that keeps plain tables, too."""
-    directory = tmp_path_factory.mktemp("node")
-    plain = f'plain-table-dir = "{directory / "plain"}"'
-    running = start_node(directory, f'client-token = "{TOKEN}"', plain)
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
-    """The session, with the catalog `tx`."""
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
-        yield spark
+    with plain_tables_node(tmp_path_factory.mktemp("node")) as running:
+        yield running
 
 
 def asked(node: RunningNode, name: str, body: bytes | None = None) -> Any:

@@ -58,6 +58,17 @@ def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -
     )
 
 
+def assembling(core: WaitingCore, **parts: Any) -> tuple[Cycle, list[list[int]]]:
+    """Return a cycle that makes runs, and the runs: the first byte of each transaction's id."""
+    made: list[list[int]] = []
+    receipts = SimpleNamespace(
+        open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
+    )
+    holdings = SimpleNamespace(put_own=lambda ticket, run: None)
+    executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
+    return cycle_of(core, executor, holdings=holdings, receipts=receipts, **parts), made
+
+
 @pytest.mark.parametrize("hindrance", ["writing", "depth", "publisher"])
 def test_the_core_is_told_once_nothing_hinders(hindrance: str) -> None:
     async def main() -> None:
@@ -116,13 +127,7 @@ def test_commits_of_different_tables_share_a_run(
     waiting: list[PreparedTransaction], runs: list[list[int]]
 ) -> None:
     async def main() -> None:
-        made: list[list[int]] = []
-        receipts = SimpleNamespace(
-            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
-        )
-        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
-        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
-        cycle = cycle_of(WaitingCore(), executor, most=5, holdings=holdings, receipts=receipts)
+        cycle, made = assembling(WaitingCore(), most=5)
         places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in waiting]
         await asyncio.sleep(0)
         task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
@@ -137,20 +142,12 @@ def test_commits_of_different_tables_share_a_run(
 
 def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version_is_taken() -> None:
     async def main() -> None:
-        made: list[list[int]] = []
-        receipts = SimpleNamespace(
-            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
-        )
         first, second = _commit(1, 1), _commit(2, 2)
         awaited, lost = {first.commits[0].uuid}, dict[str, VersionConflictError]()
         rivals = SimpleNamespace(
             is_awaited=awaited.__contains__, lost_to=lambda commits: lost.get(commits[0].uuid)
         )
-        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
-        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
-        cycle = cycle_of(
-            WaitingCore(), executor, most=5, holdings=holdings, receipts=receipts, rivals=rivals
-        )
+        cycle, made = assembling(WaitingCore(), most=5, rivals=rivals)
         places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
         task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
         await places[1]
@@ -174,16 +171,10 @@ def test_a_repeat_of_what_another_node_got_ordered_meanwhile_is_not_told_as_lost
     """Its version is taken, by itself: its first receipt is what the client is told."""
 
     async def main() -> None:
-        made: list[list[int]] = []
-        receipts = SimpleNamespace(
-            open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
-        )
         taken = VersionConflictError("taken", version=1)
         rivals = SimpleNamespace(is_awaited=lambda uuid: False, lost_to=lambda commits: taken)
-        holdings = SimpleNamespace(put_own=lambda ticket, run: None)
-        executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
         core = WaitingCore()
-        cycle = cycle_of(core, executor, holdings=holdings, receipts=receipts, rivals=rivals)
+        cycle, made = assembling(core, rivals=rivals)
         first, second = _commit(1, 1), _commit(2, 2)
         core.ordered.add(first.transaction_id)
         places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
