@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
+from sparktxlog.codec.rows import nearest
+from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError, UnknownTableError
 from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -313,14 +314,25 @@ def rows_and_commits(lake: str | Path, names: Iterable[str]) -> tuple[list[str],
     """Tell the names of row tables, as the log has them, from those of commit tables.
 
     A name with a schema is that of a commit table unless this replica has such a row table.
+
+    Raises:
+        UnknownTableError: It is neither (definite).
     """
     state, rows, commits = read_state(lake), list[str](), list[str]()
     for name in names:
         found = find_table(name, () if state is None else state.tables)
-        if found is None and "." in name:
+        if found is not None:
+            rows.append(found)
+        elif "." in name:
             commits.append(name)
+        elif state is None:  # who reads it says that nothing was applied
+            rows.append(table_name(name))
         else:
-            rows.append(found or table_name(name))
+            raise UnknownTableError(
+                f"this site's replica has no row table {name!r}",
+                hint=nearest(name, sorted(state.tables)),
+                table=name,
+            )
     return rows, commits
 
 
