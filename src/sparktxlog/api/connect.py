@@ -29,7 +29,7 @@ from sparktxlog.api.probe import check_store
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.views import view
-from sparktxlog.api.session import has_jvm
+from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
@@ -140,11 +140,9 @@ def _check_apply(apply: str | None, spark: SparkSession, link: Nodes) -> None:
         raise ConfigError(
             f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."
         )
-    if apply == "inline" and not has_jvm(spark):
-        raise InvalidRequestError(
-            "apply='inline' needs a driver with a JVM, this session is one of Spark Connect",
-            hint="Leave it out, and let a worker apply: ./spark-submit.sh jobs/apply.py --follow.",
-        )
+    if apply == "inline":
+        worker = "Leave it out, and let a worker apply: ./spark-submit.sh jobs/apply.py --follow."
+        check_has_jvm(spark, "apply='inline'", worker)
     if apply == "inline" and len(link) > 1:
         raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
 
@@ -332,6 +330,7 @@ class TxLog(Commits[Rows, Columns]):
             CommitStateUnknownError, TransportError: Nobody knows.  Repeat it for a row table; see
                 whether a commit table is there.
         """
+        check_has_jvm(self.spark, "adopt_table", "Run it at the site: sparktxlog table adopt.")
         if kind == "row-table":
             source = SourceTable.read(self.spark, path)
             return adopt_rows(self, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout)

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparktxlog.errors import MissingDependencyError, first_lines
+from sparktxlog.errors import InvalidRequestError, MissingDependencyError, first_lines
 
 #: Major and minor version of Spark; Delta has an artifact for each.
 _SPARK = ".".join(pyspark.__version__.split(".")[:2])
@@ -91,9 +91,16 @@ def build_session(
     return session
 
 
-def has_jvm(session: SparkSession) -> bool:
-    """Return whether the driver of a session runs a JVM; with Spark Connect it does not."""
-    return not type(session).__module__.startswith("pyspark.sql.connect.")
+def check_has_jvm(session: SparkSession, what: str, hint: str) -> None:
+    """Refuse what needs a JVM in the driver of a session; with Spark Connect there is none.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    if type(session).__module__.startswith("pyspark.sql.connect."):
+        raise InvalidRequestError(
+            f"{what} needs a driver with a JVM, this session is one of Spark Connect", hint=hint
+        )
 
 
 def jar_cache() -> Path:

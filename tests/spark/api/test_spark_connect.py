@@ -87,5 +87,6 @@ def test_a_driver_without_a_jvm_commits(remote: str, node: RunningNode) -> None:
     assert told["queue"] == ["committed"] * 4
     assert "more than one row has the key" in told["twice"]
     assert "apply='inline' needs a driver with a JVM" in told["inline"]
+    assert "adopt_table needs a driver with a JVM" in told["adopted"]
     assert "foreachBatch needs a driver with a JVM" in told["batches"]
     assert not told["jvm"]

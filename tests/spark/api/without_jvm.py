@@ -43,6 +43,7 @@ def main(remote: str, url: str) -> None:
         "queue": [row.outcome for row in log.queue().collect()],
         "twice": _refused(lambda: log.upsert("orders", large.union(large))),
         "inline": _refused(lambda: sparktxlog.connect(spark, url, apply="inline")),
+        "adopted": _refused(lambda: log.adopt_table("old", "/nowhere")),
         "batches": _refused(
             lambda: streamed.writeStream.foreachBatch(sparktxlog.stream_into(log, "orders"))
         ),

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
-from sparktxlog.api.session import has_jvm
+from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError
@@ -109,11 +109,8 @@ def check_has_batches(spark: SparkSession) -> None:
     Raises:
         InvalidRequestError: The session is one of Spark Connect (definite).
     """
-    if not has_jvm(spark):
-        raise InvalidRequestError(
-            "foreachBatch needs a driver with a JVM, this session is one of Spark Connect",
-            hint="Write with .writeStream.format('txlog').option('table', name) instead.",
-        )
+    instead = "Write with .writeStream.format('txlog').option('table', name) instead."
+    check_has_jvm(spark, "foreachBatch", instead)
 
 
 def stream_into(
