@@ -83,6 +83,7 @@ def test_each_table_is_counted_in_its_turn(tmp_path: Path) -> None:
     site.state = replace(site.state, tables={**site.state.tables, "c": new})
     assert site.after(9.9) == [] and site.begun == ["a", "b"]
     assert site.after(0.2) == [] and site.begun == ["a", "b", "a"]
+    site.ended()
 
 
 def test_a_scan_that_fails_is_tried_again_sooner(tmp_path: Path) -> None:
