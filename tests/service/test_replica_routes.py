@@ -33,8 +33,6 @@ from tests.support.replica_lakes import (
 )
 
 from sparktxlog import Client
-from sparktxlog.cli.root import ExitCode
-from sparktxlog.cli.status_commands import judge_status
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
@@ -53,6 +51,7 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
+from sparktxlog.model.status_words import ClusterState, judge_status
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
@@ -585,10 +584,10 @@ def test_a_worker_that_goes_silent_is_told_of(
             report = replace(report_of(a.status(), 0), follows=True, error="no such file")
             with capture_logs() as said:
                 a.accept_report(report)
-                assert judge_status(a.status()) is ExitCode.LAGGING
+                assert judge_status(a.status()) is ClusterState.LAGGING
                 await until(lambda: a.status()["replicas"][0]["silent"])
                 await until(lambda: [entry for entry in said if entry["event"] == "worker silent"])
-            assert judge_status(a.status()) is ExitCode.LAGGING
+            assert judge_status(a.status()) is ClusterState.LAGGING
             (warning,) = a.status()["warnings"]
             assert "has been silent for" in warning["text"] and "no such file" in warning["text"]
             text = a.base.metrics.text().decode()
@@ -600,7 +599,7 @@ def test_a_worker_that_goes_silent_is_told_of(
                 a.accept_report(left)
                 assert not a.status()["replicas"][0]["silent"]
             await until(lambda: not a.status()["replicas"][0]["alive"])
-            assert judge_status(a.status()) is ExitCode.IN_SYNC
+            assert judge_status(a.status()) is ClusterState.IN_SYNC
             workers = a.config.data_dir / "log" / "workers"
             await until(
                 lambda: history(workers) == ["the worker is silent; its last error: no such file"]

@@ -24,174 +24,33 @@ from sparktxlog.cli.root import (
 )
 from sparktxlog.cli.transaction_commands import UNDECIDED
 from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.status_words import (
+    CONTESTED,
+    alive_text,
+    awaited_text,
+    judge_status,
+    last_transfer_text,
+    restricted_text,
+    synchronous_text,
+    uncompared_text,
+    upgrade_text,
+    verdict_text,
+)
 from sparktxlog.worker.apply.cutting import runs_after
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
-_WITHOUT_PART = ("IDLE", "JOINING")
-_BAD_VERDICTS = ("DIVERGED", "FOREIGN")
-#: Follows a verdict if replicas differ and no majority says which one is right.
-CONTESTED = ", contested"
-
-
-def judge_status(status: Mapping[str, Any]) -> ExitCode:
-    """Return the state of the cluster as `/v1/status` of one node shows it.
-
-    DIVERGED: a replica or a commit table differs from the log or from another one, or the node
-    halted.  LAGGING: the node is not a member of its epoch or has no quorum, one of its tasks
-    fails, a node is missing while transactions wait, a replica is behind what is published, a
-    worker stands still or is silent, or a commit table lacks versions here.
-    A worker that ended, and whose replica has everything, is in sync: a scheduler may run it.
-    """
-    if status.get("halted"):
-        return ExitCode.DIVERGED
-    replicas = list(status.get("replicas") or [])
-    if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
-        return ExitCode.DIVERGED
-    commit_tables = dict((status.get("commit_tables") or {}).get("states") or {})
-    if commit_tables.pop("diverged", 0):
-        return ExitCode.DIVERGED
-    if status.get("phase") in _WITHOUT_PART or status.get("restricted") or status.get("failing"):
-        return ExitCode.LAGGING
-    if status.get("waiting_for") and status.get("incoming_transactions"):
-        return ExitCode.LAGGING
-    if any(replica.get("silent") or replica.get("error") for replica in replicas):
-        return ExitCode.LAGGING
-    if any(number for state, number in commit_tables.items() if state != "in-sync"):
-        return ExitCode.LAGGING
-    published = int(status.get("published") or 0)
-    if any(int(replica.get("position") or 0) < published for replica in replicas):
-        return ExitCode.LAGGING
-    return ExitCode.IN_SYNC
-
-
-def state_word(code: ExitCode) -> str:
-    """Return the word for a judged state."""
-    words = {ExitCode.IN_SYNC: "in sync", ExitCode.LAGGING: "lagging"}
-    return words.get(code, "diverged")
-
-
-def verdict_text(replica: Mapping[str, Any]) -> str:
-    """Return the verdict on a replica, and whether it is contested."""
-    verdict = str(replica.get("verdict") or "")
-    return verdict + CONTESTED if replica.get("contested") else verdict
-
-
-def alive_text(replica: Mapping[str, Any]) -> str:
-    """Return whether a replica's worker reports, or should and does not."""
-    return "SILENT" if replica.get("silent") else "yes" if replica.get("alive") else "no"
-
-
-def awaited_text(waiting: Mapping[str, Any]) -> str:
-    """Return which node is missing and why, in one sentence."""
-    reasons = {
-        "promise": "its timestamp counter (no post since)",
-        "acquired": "its confirmation that it holds the data",
-        "payload": "its data",
-        "self-payload": "this node does not have the data itself",
-        "copy": "to be a member again, for the copy of a synchronous transaction",
-        "admission": "its confirmation that this node is a member again",
-    }
-    why = str(waiting.get("why", ""))
-    since = waiting.get("since_us")
-    text = f"{waiting.get('peer')}: {reasons.get(why, why)}"
-    if isinstance(since, (int, float)) and since > 0:
-        text += f", for {_age_text(since)}"
-    return text
-
-
-def restricted_text(found: Mapping[str, Any]) -> str:
-    """Return what a node can do without a quorum, and which nodes it waits for, in one sentence."""
-    levels = found.get("levels") or ["accepted"]
-    return (
-        f"restricted: too few nodes answer; it has waited for {', '.join(found['waits_for'])} for "
-        f"{_age_text(found['since_us'])}; nothing is ordered, the highest level is {levels[-1]}"
-    )
-
-
-def synchronous_text(status: Mapping[str, Any]) -> str:
-    """Return what waits of the node's synchronous transactions in one sentence, empty = nothing."""
-    found, members = status.get("synchronous") or {}, len(status.get("members") or ())
-    parts = []
-    if found.get("waiting"):
-        text = (
-            f"{found['waiting']:,} in {found['waiting_runs']:,} runs with "
-            f"{found['size_bytes']:,} bytes wait for a timestamp, the oldest for "
-            f"{_age_text(found['oldest_us'])}"
-        )
-        if found["needs"] > members:
-            text += f": too few members, {found['needs']} copies are needed"
-        parts.append(
-            f"{text}, missing are {', '.join(found['missing'])}" if found["missing"] else text
-        )
-    if found.get("unconfirmed"):
-        parts.append(
-            f"{found['unconfirmed']:,} in {found['unconfirmed_runs']:,} runs have too few copies, "
-            f"for {_age_text(found['lag_us'])}: not yet confirmed by "
-            f"{', '.join(found['unconfirmed_by'])}"
-        )
-    if not parts:
-        return ""
-    return (
-        f"synchronous transactions of {status['node_id']}: {'; '.join(parts)}.  New ones need "
-        f"{status['synchro_quorum']} copies ({status['synchro_rule']}), there are {members} members"
-    )
-
-
-def upgrade_text(found: Mapping[str, Any]) -> str:
-    """Return which wire version the log uses, and which nodes hold it back (P31)."""
-    waits = [
-        f"{node} ({'speaks up to ' + str(peer['newest']) if peer['linked'] else 'not linked'})"
-        for node, peer in found["wire_version_waits_for"].items()
-    ]
-    return (
-        f"wire version {found['wire_version']} is in force, {found['wire_versions'][1]} waits for "
-        + ", ".join(waits)
-    )
-
-
-def uncompared_text(found: Mapping[str, Any]) -> str:
-    """Return, in one sentence, which history a node could not compare."""
-    kept = int(found.get("kept") or 0)
-    text = (
-        f"not compared: the history up to position {int(found['position']):,}, replaced by a "
-        f"snapshot of {found['peer']} at {int(found['snapshot_position']):,}"
-    )
-    if kept:
-        text += f"; {kept:,} transactions are kept in log/quarantine as {found['quarantine_id']}"
-    return text
-
-
-def _age_text(since_us: float) -> str:
-    return f"{since_us / 1e6:,.1f} s"
-
-
-def last_transfer_text(replica: Mapping[str, Any]) -> str:
-    """Return a replica's running catch-up, else the last one, in a few words; empty for none."""
-    if running := list(replica.get("running_transfers") or []):
-        shown = running[-1]
-        text = f"{shown['kind']} running for {shown['running_s']:,.1f} s"
-    elif shown := replica.get("last_transfer"):
-        text = f"{shown['kind']} to {shown['to_position']:,}: {shown['outcome']}"
-        text += f", measured {shown['actual_s']:,.1f} s"
-    else:
-        return ""
-    expected = shown.get("estimated_s")
-    return text if expected is None else f"{text}, estimated {expected:,.1f} s"
-
-
-# -- commands -------------------------------------------------------------------------------------
 
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show a node's state: positions, queues, missing nodes, what is undecided, replicas."""
     found = _status_of(url, as_json)
-    code = judge_status(found)
+    state = judge_status(found)
     if as_json:
-        print_json(found | {"state": state_word(code)})
+        print_json(found | {"state": state.value})
     else:
-        _print_status(found, state_word(code))
-    end(code)
+        _print_status(found, state.value)
+    end(ExitCode[state.name])
 
 
 def _status_of(url: str, as_json: bool) -> Any:
@@ -303,7 +162,7 @@ def workers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the replicas of all sites: position, verdict, age of the last report."""
     found = _status_of(url, as_json)
     show(found.get("replicas") or [], as_json, "replicas", _REPLICAS)
-    end(judge_status({**found, "waiting_for": []}))
+    end(ExitCode[judge_status({**found, "waiting_for": []}).name])
 
 
 @app.command(epilog="Example: sparktxlog queue --after 1000 --limit 20")

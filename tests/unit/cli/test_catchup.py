@@ -169,12 +169,3 @@ def test_transfers_keep_expected_and_measured_apart(
     assert json.loads(capsys.readouterr().out) == [TRANSFER]
     assert invoke(monkeypatch, "transfers") == 0
     assert "11.0" in capsys.readouterr().out
-    text = status_commands.last_transfer_text
-    assert text({}) == ""
-    assert text({"last_transfer": TRANSFER}) == (
-        "copy to 4,000: done, measured 11.0 s, estimated 12.5 s"
-    )
-    running = {"kind": "copy", "running_s": 3.0, "estimated_s": None}
-    assert text({"last_transfer": TRANSFER, "running_transfers": [running]}) == (
-        "copy running for 3.0 s"
-    )

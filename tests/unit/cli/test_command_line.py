@@ -541,24 +541,3 @@ def test_a_bad_example_name_is_refused() -> None:
     with pytest.raises(TxLogError):
         example_config(node_id="../a", port=1)
     assert issubclass(ConfigError, TxLogError)
-
-
-def test_status_says_what_synchronous_transactions_wait_for() -> None:
-    found = {**STATUS, "members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
-    idle = {"waiting": 0, "unconfirmed": 0}
-    assert status_commands.synchronous_text({**found, "synchronous": idle}) == ""
-    assert status_commands.synchronous_text(STATUS) == "", "a node of an older release"
-    waits = {"waiting_runs": 1, "waiting": 2, "size_bytes": 1_500, "oldest_us": 2_500_000}
-    few = {**waits, "needs": 3, "missing": ["C"], "unconfirmed": 0}
-    text = "synchronous transactions of A: "
-    begin = f"{text}2 in 1 runs with 1,500 bytes wait for a timestamp, the oldest for 2.5 s"
-    rest = ".  New ones need 3 copies (N), there are 2 members"
-    assert status_commands.synchronous_text({**found, "synchronous": few}) == (
-        f"{begin}: too few members, 3 copies are needed, missing are C{rest}"
-    )
-    held_up = {**few, "needs": 2, "missing": []}
-    assert status_commands.synchronous_text({**found, "synchronous": held_up}) == begin + rest
-    slow = {"unconfirmed_runs": 3, "unconfirmed": 4, "lag_us": 100_000, "unconfirmed_by": ["B"]}
-    assert status_commands.synchronous_text({**found, "synchronous": {"waiting": 0, **slow}}) == (
-        f"{text}4 in 3 runs have too few copies, for 0.1 s: not yet confirmed by B{rest}"
-    )

@@ -16,7 +16,7 @@ from sparktxlog.cli.demo.demo_report import DemoResult
 from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
 from sparktxlog.cli.demo.narration import Narration, run_story
 from sparktxlog.cli.demo.sites import Sites
-from sparktxlog.cli.status_commands import awaited_text
+from sparktxlog.model.status_words import awaited_text
 
 #: The witness of a demo with two sites.
 WITNESS = "W"
