@@ -35,6 +35,7 @@ SCHEMA = "/api/2.1/unity-catalog/delta/v1/catalogs/{catalog}/schemas/{schema}"
 SENT_BY_CLIENTS = {
     "POST /v1/transactions",
     "POST /v1/transactions/{id}/marks",
+    "PUT /v1/staged/{path:path}",
     "POST /v1/runs",
     "POST /v1/tables/{table}/rows",
     "POST /v1/open-transactions",

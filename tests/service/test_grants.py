@@ -97,6 +97,11 @@ def writes(
             f"/v1/transactions/{ID}/marks",
             {"participant": "reports", "yes": True},
         ),
+        "PUT /v1/staged/{path:path}": (
+            f"/v1/staged/{ID}/0-t/a.parquet?table={row_table}&size=9&rows=1&digest=0",
+            b"PAR1",
+            "application/octet-stream",
+        ),
         "POST /v1/runs": ("/v1/runs", run_of(row_table), RUN),
         "POST /v1/tables/{table}/rows": (
             f"/v1/tables/{row_table}/rows",

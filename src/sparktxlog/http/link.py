@@ -156,7 +156,7 @@ class Http:
         method: str,
         path: str,
         *,
-        body: bytes | None = None,
+        body: bytes | memoryview | None = None,
         content_type: str = "application/json",
         query: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
@@ -327,7 +327,7 @@ def _exchange(
     deadline: float,
     method: str,
     target: str,
-    body: bytes | None,
+    body: bytes | memoryview | None,
     headers: dict[str, str],
 ) -> http.client.HTTPResponse:
     """Send a request; return the head of the answer, even if it came before the body's end.

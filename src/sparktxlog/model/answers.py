@@ -536,6 +536,12 @@ class ProbedFile(TypedDict):
     digest: str
 
 
+class ReceivedBytes(TypedDict):
+    """How many bytes of an uploaded file the node has."""
+
+    received: int
+
+
 class ComparedReplica(TypedDict):
     """A replica of this site, and how it compares with the others."""
 

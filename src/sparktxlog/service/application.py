@@ -44,6 +44,7 @@ from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
 from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
+from sparktxlog.service.staged_uploads import StagedUploads
 from sparktxlog.service.submit_routes import SubmitRoutes
 
 _REQUEST_ID = b"x-request-id"
@@ -199,6 +200,7 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
     donor, submits = running.donor, SubmitRoutes(running, bodies)
     owners = (
         submits,
+        StagedUploads(running.payloads),
         OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
         MemberRoutes(running),

@@ -17,7 +17,7 @@ from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.words.view import Seat, is_rule
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
-from sparktxlog.service.routes import (
+from sparktxlog.service.request_bodies import (
     AddPeer,
     ChangePeer,
     ForceEpoch,

@@ -92,7 +92,7 @@ def client_document() -> dict[str, Any]:
     components["Receipt"]["examples"] = [_RECEIPT_EXAMPLE]
     paths: dict[str, Any] = {}
     for route in public:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        paths.setdefault(route.template, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {

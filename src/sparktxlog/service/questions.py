@@ -29,7 +29,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
-from sparktxlog.service.routes import CopyRequest, RepairRequest, SegmentsAnswer
+from sparktxlog.service.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20

@@ -16,7 +16,8 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.service.endpoints import RouteHandlers
-from sparktxlog.service.routes import BINARY, DigestAnswer, DigestRequest
+from sparktxlog.service.request_bodies import DigestAnswer, DigestRequest
+from sparktxlog.service.routes import BINARY
 
 #: Most files in one request for digests.
 MAX_DIGESTS = 1_000

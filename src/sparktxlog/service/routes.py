@@ -8,11 +8,11 @@ handler of the same name in `submit_routes`, `questions`, `members`, `catalog_ap
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
-import msgspec
 from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from sparktxlog.codec import wire
@@ -50,6 +50,7 @@ from sparktxlog.model.answers import (
     OpenedTransaction,
     PositionAnswer,
     ProbedFile,
+    ReceivedBytes,
     RepairedFiles,
     ReportAnswer,
     SettingValue,
@@ -70,13 +71,27 @@ from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.query import Query, seconds, whole
-from sparktxlog.storage.interfaces import Segment
+from sparktxlog.service.request_bodies import (
+    AddPeer,
+    ChangePeer,
+    CopyRequest,
+    DigestAnswer,
+    DigestRequest,
+    ForceEpoch,
+    RepairRequest,
+    ReplacePeer,
+    SegmentsAnswer,
+    SetQuorum,
+    VoidRun,
+)
 
 #: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
 DOCUMENT_BYTES = 16 << 20
 #: Most bytes of a greeting; older releases send it without a digest.
 HELLO_BYTES = 64 << 10
 _DIGESTS_BYTES = 4 << 20
+#: Most bytes of a part of a staged file.
+PART_BYTES = 4 << 20
 #: Default wait of a submit, seconds.
 SUBMIT_TIMEOUT_S = 30.0
 #: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
@@ -153,107 +168,14 @@ class Route:
         return f"{self.method} {self.path}"
 
     @property
+    def template(self) -> str:
+        """Return the path as OpenAPI writes it: parameters without their types."""
+        return re.sub(r":\w+}", "}", self.path)
+
+    @property
     def is_public(self) -> bool:
         """Whether OpenAPI describes it: it is for clients, workers or operators."""
         return self.path.startswith("/v1/")
-
-
-# -- bodies of requests that have no type elsewhere ------------------------------------------------
-
-_Url = Annotated[str, msgspec.Meta(description="One address, or several with commas.")]
-_Votes = Annotated[int | None, msgspec.Meta(description="Votes.")]
-
-
-class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Asks for leases at donors."""
-
-    worker_id: str
-    forced: bool = False
-    donor: Annotated[
-        str, msgspec.Meta(description="Copy only from this site, even if replicas differ.")
-    ] = ""
-
-
-class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The range of positions whose files could not be read."""
-
-    first: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-    last: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-
-
-class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
-    """A node to add."""
-
-    id: str
-    url: _Url
-    weight: int = 1
-    witness: bool = False
-
-
-class ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes of a node's address or votes."""
-
-    url: _Url | None = None
-    weight: _Votes = None
-
-
-class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
-    """The node that replaces another one; None: as the old one."""
-
-    id: str
-    url: _Url
-    weight: _Votes = None
-    witness: bool | None = None
-
-
-class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
-    """How many members must hold a transaction, or a synchronous one."""
-
-    #: default, all, majority or a number.
-    rule: str | int | None = None
-    #: Of synchronous transactions: a number, or an expression such as N/2+1.
-    synchro_rule: str | int | None = None
-
-
-class VoidRun(msgspec.Struct, forbid_unknown_fields=True):
-    """A run that no node can deliver; `status` names such runs."""
-
-    run: Annotated[
-        str, msgspec.Meta(description="Its digest, or the first 8 hexadecimal digits or more.")
-    ]
-    without: Annotated[
-        list[str], msgspec.Meta(description="Members not to wait for, although they may hold it.")
-    ] = []
-
-
-class ForceEpoch(msgspec.Struct, forbid_unknown_fields=True):
-    """Confirms that all other nodes are dead."""
-
-    confirm: Annotated[str, msgspec.Meta(description="Node id and epoch.")]
-    though_linked: Annotated[
-        bool, msgspec.Meta(description="Even if other voters are linked; they are left out.")
-    ] = False
-
-
-class DigestRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Files as (table, path)."""
-
-    files: list[tuple[str, str]]
-
-
-class DigestAnswer(TypedDict):
-    """SHA-256 of each file that was asked for, hexadecimal."""
-
-    digests: list[str]
-
-
-class SegmentsAnswer(TypedDict):
-    """Published segments after a position."""
-
-    position: int
-    lineage: str
-    epoch: int
-    segments: list[Segment]
 
 
 # -- values of queries -----------------------------------------------------------------------------
@@ -321,6 +243,13 @@ _STAGED = (
     Query("digest", "Digest of the file; older nodes leave it out."),
     whole("size", "Its bytes.", 0),
     whole("rows", "Its rows.", 0),
+)
+_UPLOADED = (
+    Query("table", "The table that its rows are for.", required=True),
+    Query("digest", "SHA-256 of the whole file, hexadecimal.", required=True),
+    whole("size", "Bytes of the whole file.", required=True, low=1),
+    whole("rows", "Its rows.", required=True),
+    whole("offset", "Where in the file the body begins.", 0),
 )
 _VERSIONS = (
     whole("after", "After this version.", -1, low=-1),
@@ -410,6 +339,27 @@ _SUBMITS = (
         query=_ROWS,
         description="With an int32 column `__txlog_tx` that rises from 0, the rows of each "
         "number are one transaction.",
+    ),
+)
+
+_UPLOADS = (
+    Route(
+        method="PUT",
+        path="/v1/staged/{path:path}",
+        name="upload_part",
+        summary="Upload a part of a staged file",
+        description="For executors that do not see the node's payload store.  The path is "
+        "`<transaction id>/<directory>/<file>`, the body at most 4 MiB of the file.  `received` "
+        "says how many bytes the node has; bytes that begin elsewhere are not taken, so an empty "
+        "body asks.  When it has all of them, and they match the digest, the file is in place, and "
+        "a transaction may name it.  No other file takes its name.  After 503 or a broken "
+        "connection, ask and go on.  The node removes files that no transaction names.",
+        role=Role.CLIENT,
+        query=_UPLOADED,
+        body=bytes,
+        body_type=BINARY,
+        answer=ReceivedBytes,
+        body_bytes=PART_BYTES,
     ),
 )
 
@@ -778,6 +728,7 @@ _OPEN = (
 
 ROUTES: tuple[Route, ...] = (
     *_SUBMITS,
+    *_UPLOADS,
     *_MARKS,
     *_OPENED,
     *_QUESTIONS,

@@ -20,7 +20,7 @@ from sparktxlog.service.routes import ROUTES
 def test_every_route_of_clients_is_described_and_no_other() -> None:
     paths = client_document()["paths"]
     assert {(path, method) for path, item in paths.items() for method in item} == {
-        (route.path, route.method.lower()) for route in ROUTES if route.path.startswith("/v1/")
+        (route.template, route.method.lower()) for route in ROUTES if route.path.startswith("/v1/")
     }
 
 

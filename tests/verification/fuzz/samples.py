@@ -27,6 +27,7 @@ from sparktxlog.service.routes import ROUTES
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"
+BINARY = "application/octet-stream"
 TABLE: dict[str, Any] = {
     "kind": "create_table",
     "table": "t",
@@ -178,6 +179,7 @@ def samples(draw: Random, lineage: str) -> dict[str, Sample]:
         ),
         "POST /v1/runs": (RUN, run_payload(draw.choice((1, 20)), draw.randrange(1 << 30))),
         "POST /v1/tables/{table}/rows": (ARROW, _rows(draw)),
+        "PUT /v1/staged/{path:path}": (BINARY, b"PAR1"),
         "POST /v1/transactions/{id}/marks": _json({"participant": "p", "yes": True}),
         "POST /v1/open-transactions": _json({"transaction_id": _ID, **_conditions(draw)}),
         "POST /v1/open-transactions/{id}/operations": _json({"operations": _operations(draw)}),
@@ -264,6 +266,9 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
         "GET /v1/transactions/{id}": (("after", "0"), wait),
         "POST /v1/runs": (("level", "accepted"), wait),
         "POST /v1/tables/{table}/rows": (("kind", "append"), ("level", "accepted"), wait),
+        "PUT /v1/staged/{path:path}": tuple(
+            {"table": "t", "size": "9", "rows": "1", "digest": "0" * 64, "offset": "0"}.items()
+        ),
         "POST /v1/open-transactions/{id}/commit": (("level", "accepted"), wait),
         "GET /v1/queue": (("after", "0"), ("limit", "10")),
         "GET /v1/published": (("at_least", "0"), wait),
@@ -297,5 +302,5 @@ _PARTS = {
     "{incarnation:number}": "1",
     "{seq:number}": "1",
     "{digest}": "00" * 32,
-    "{path:path}": "x/a.parquet",
+    "{path:path}": f"{_ID}/x/a.parquet",
 }

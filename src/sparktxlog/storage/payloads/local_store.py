@@ -16,8 +16,9 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
@@ -114,6 +115,28 @@ class LocalPayloadStore(PayloadStore):
         self, file: StagedFile, chunks: Iterable[bytes], offset: int = 0, *, named: bool = True
     ) -> None:
         final = Path(self.path(file.path))
+        with self._receiving(file) as target:
+            self._fill(file, target, chunks, offset)
+            self._put_in_place(file, final, named=named)
+
+    def receive_part(self, file: StagedFile, part: bytes, offset: int) -> int:
+        final = Path(self.path(file.path))
+        if final.exists():
+            self.verify(file)
+            return file.size_bytes
+        with self._receiving(file) as target:
+            held = os.fstat(target).st_size
+            if offset != held:
+                return held
+            self._fill(file, target, [part], offset)
+            held += len(part)
+            if held == file.size_bytes:
+                self._put_in_place(file, final, replaces=False)
+        return held
+
+    @contextmanager
+    def _receiving(self, file: StagedFile) -> Iterator[int]:
+        """Give the descriptor of a file that is being received; nobody else writes it meanwhile."""
         partial = self._partial(file)
         with storing(partial):
             descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -127,18 +150,42 @@ class LocalPayloadStore(PayloadStore):
             if not _is_at(target.fileno(), partial):
                 # The other transfer ended between our open and our lock: the file is in place.
                 raise BusyError(f"{file.path!r} was received meanwhile", path=file.path)
-            self._fill(file, target.fileno(), chunks, offset)
-            try:
-                _check_file(file, partial)
-            except ManifestMismatchError:
-                partial.unlink()
-                raise
-            with storing(final):
-                sync_or_rewrite(partial)
-                final.parent.mkdir(parents=True, exist_ok=True)
+            yield target.fileno()
+
+    def _put_in_place(
+        self, file: StagedFile, final: Path, *, named: bool = True, replaces: bool = True
+    ) -> None:
+        """Verify, fsync and place a received file.
+
+        Args:
+            named: Whether its name is brought to the disk, too.
+            replaces: Whether it takes the place of a file of its name.
+
+        Raises:
+            ManifestMismatchError: The bytes are another file, and are removed; or there is a file
+                of the name (definite).
+        """
+        partial = self._partial(file)
+        try:
+            _check_file(file, partial)
+        except ManifestMismatchError:
+            partial.unlink()
+            raise
+        with storing(final):
+            sync_or_rewrite(partial)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            # Two files of one name are received under two names, so the lock of each lets both in.
+            with self._lock:
+                if not replaces and final.exists():
+                    partial.unlink()
+                    raise ManifestMismatchError(
+                        f"another file has the name {file.path!r} already",
+                        hint="Stage each file under a name of its own.",
+                        path=file.path,
+                    )
                 partial.replace(final)
-                if named:
-                    sync_parents([final], self.root)
+            if named:
+                sync_parents([final], self.root)
         self._remember(final, self._mark(file, final), file.digest)
 
     def sync_names(self, relatives: Iterable[str]) -> None:
@@ -230,7 +277,7 @@ class LocalPayloadStore(PayloadStore):
             if total + len(chunk) > file.size_bytes:
                 self._partial(file).unlink()
                 raise ManifestMismatchError(
-                    f"the peer sends more than the {file.size_bytes:,} bytes of {file.path!r}",
+                    f"more than the {file.size_bytes:,} bytes of {file.path!r} arrive",
                     path=file.path,
                 )
             with storing(file.path):

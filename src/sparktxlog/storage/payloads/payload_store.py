@@ -62,6 +62,25 @@ class PayloadStore(FileSink, Protocol):
             DiskFullError: No space left; received bytes are kept (definite).
         """
 
+    def receive_part(self, file: StagedFile, part: bytes, offset: int) -> int:
+        """Take the next bytes of a file that is uploaded; with the last ones, put it in place.
+
+        Only the bytes after those that are here are taken, so a part may be repeated.
+
+        Args:
+            part: May be empty, which asks for what is here.
+            offset: Its place in the file.
+
+        Returns:
+            How many bytes are here now.  All of them: the file is verified, fsynced and in place.
+
+        Raises:
+            ManifestMismatchError: They are another file, and none are kept; or another file has
+                that name (definite).
+            BusyError: Another part of the same file is being taken (definite).
+            DiskFullError: No space left; bytes taken before are kept (definite).
+        """
+
     def sync_names(self, relatives: Iterable[str]) -> None:
         """Bring the names of files to the disk, each directory once."""
 

@@ -1,0 +1,105 @@
+"""Bodies and answers of routes that have no type elsewhere; `routes` says whose they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+import msgspec
+
+from sparktxlog.model.ids import LARGEST
+from sparktxlog.storage.interfaces import Segment
+
+_Url = Annotated[str, msgspec.Meta(description="One address, or several with commas.")]
+_Votes = Annotated[int | None, msgspec.Meta(description="Votes.")]
+
+
+class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks for leases at donors."""
+
+    worker_id: str
+    forced: bool = False
+    donor: Annotated[
+        str, msgspec.Meta(description="Copy only from this site, even if replicas differ.")
+    ] = ""
+
+
+class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The range of positions whose files could not be read."""
+
+    first: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+    last: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+
+
+class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
+    """A node to add."""
+
+    id: str
+    url: _Url
+    weight: int = 1
+    witness: bool = False
+
+
+class ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
+    """Changes of a node's address or votes."""
+
+    url: _Url | None = None
+    weight: _Votes = None
+
+
+class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
+    """The node that replaces another one; None: as the old one."""
+
+    id: str
+    url: _Url
+    weight: _Votes = None
+    witness: bool | None = None
+
+
+class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):
+    """How many members must hold a transaction, or a synchronous one."""
+
+    #: default, all, majority or a number.
+    rule: str | int | None = None
+    #: Of synchronous transactions: a number, or an expression such as N/2+1.
+    synchro_rule: str | int | None = None
+
+
+class VoidRun(msgspec.Struct, forbid_unknown_fields=True):
+    """A run that no node can deliver; `status` names such runs."""
+
+    run: Annotated[
+        str, msgspec.Meta(description="Its digest, or the first 8 hexadecimal digits or more.")
+    ]
+    without: Annotated[
+        list[str], msgspec.Meta(description="Members not to wait for, although they may hold it.")
+    ] = []
+
+
+class ForceEpoch(msgspec.Struct, forbid_unknown_fields=True):
+    """Confirms that all other nodes are dead."""
+
+    confirm: Annotated[str, msgspec.Meta(description="Node id and epoch.")]
+    though_linked: Annotated[
+        bool, msgspec.Meta(description="Even if other voters are linked; they are left out.")
+    ] = False
+
+
+class DigestRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Files as (table, path)."""
+
+    files: list[tuple[str, str]]
+
+
+class DigestAnswer(TypedDict):
+    """SHA-256 of each file that was asked for, hexadecimal."""
+
+    digests: list[str]
+
+
+class SegmentsAnswer(TypedDict):
+    """Published segments after a position."""
+
+    position: int
+    lineage: str
+    epoch: int
+    segments: list[Segment]

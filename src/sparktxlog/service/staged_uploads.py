@@ -1,0 +1,101 @@
+"""Takes staged files from executors that do not share a disk with the node.
+
+A file comes in parts of at most `PART_BYTES`, each with its offset, so a broken upload goes on
+where it was.  Few parts are read at once: the body of a request that waits stays at its sender,
+because nobody reads its connection.  So uploads of any number and size need a fixed amount of
+memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+
+from sparktxlog.errors import BusyError, InvalidNameError, SlowRequestError
+from sparktxlog.model.answers import ReceivedBytes
+from sparktxlog.model.ids import check_relative_path, transaction_id_from_text
+from sparktxlog.model.operation import StagedFile
+from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.endpoints import RouteHandlers
+from sparktxlog.service.granted import check_writes
+from sparktxlog.service.routes import PART_BYTES
+from sparktxlog.storage.payloads.payload_store import PayloadStore
+
+#: Parts that are in memory at once.
+_AT_ONCE = 4
+#: Seconds that a request waits for its turn, and seconds that the bytes of a part may take.
+_TURN_S, _BODY_S = 20.0, 60.0
+
+
+class StagedUploads(RouteHandlers):
+    """One method per route.
+
+    Args:
+        payloads: Where the files go.
+    """
+
+    def __init__(self, payloads: PayloadStore) -> None:
+        self._payloads = payloads
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        # More than the turns need: they are the limit.
+        self._bodies = Bodies(_AT_ONCE * PART_BYTES)
+
+    async def upload_part(
+        self,
+        request: Request,
+        path: str,
+        table: str,
+        digest: str,
+        size: int,
+        rows: int,
+        offset: int,
+    ) -> ReceivedBytes:
+        check_writes(lambda: (table,))
+        _check_place(path)
+        file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
+        async with self._turn():
+            part = await self._part_of(request)
+            received = await asyncio.to_thread(self._payloads.receive_part, file, part, offset)
+        return {"received": received}
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise BusyError(
+                "too many staged files are being uploaded",
+                hint="Try again in a moment: the bytes that are here are kept.",
+            ) from None
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _part_of(self, request: Request) -> bytes:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                return await self._bodies.read(request, PART_BYTES)
+        except TimeoutError:
+            raise SlowRequestError(
+                f"a part of a staged file did not arrive within {_BODY_S:g} s",
+                hint="Send smaller parts.",
+            ) from None
+
+
+def _check_place(path: str) -> None:
+    """Check that a file goes into a directory of a transaction.
+
+    Raises:
+        InvalidNameError: It does not (definite).
+    """
+    first, *others = check_relative_path(path).split("/")
+    if len(others) < 2:
+        raise InvalidNameError(
+            f"{path[:140]!r} is not <transaction id>/<directory>/<file>", value=path[:140]
+        )
+    transaction_id_from_text(first)
