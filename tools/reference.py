@@ -136,6 +136,7 @@ happened."""
 _ROLES = {
     Role.ANYBODY: "Anybody",
     Role.CLIENT: "Clients: `client-token`, `admin-token`, and for `GET` the worker's token",
+    Role.BROWSER: "People: as clients; the token may be the password of HTTP Basic",
     Role.WORKER: "Workers of the node: the token in its data directory, or `admin-token`",
     Role.ADMIN: "Operators: `admin-token`",
     Role.PEER: "Members of the cluster: a certificate, or signed with `cluster-secret`",

@@ -25,6 +25,7 @@ from sparktxlog.config import load_config
 from sparktxlog.runtime import peering
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.application import build_app
+from sparktxlog.service.dashboard import dashboard_routes
 from sparktxlog.service.routes import ROUTES, Role
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
@@ -90,8 +91,10 @@ def expected_role(method: str, path: str) -> Role:
         return Role.PEER
     if path.startswith("/replica/"):
         return Role.LEASE
-    if path in ("/livez", "/readyz", "/openapi.json", "/docs"):
+    if path in ("/livez", "/readyz", "/openapi.json", "/docs") or "/static/" in path:
         return Role.ANYBODY
+    if path == "/" or path.startswith("/dashboard/"):
+        return Role.BROWSER
     reads = method in ("GET", "HEAD")
     if f"{method} {path}" in SENT_BY_WORKERS:
         return Role.WORKER
@@ -125,6 +128,8 @@ def outcome(status: int, document: dict[str, Any], role: Role) -> str:
         return "no lease"
     if status in (401, 403):
         assert document.get("definite", True) is True
+        if role is Role.BROWSER:  # a page says it
+            return {401: "unauthorized", 403: "forbidden"}[status]
         # The catalog's API says it in its own shape.
         reasons = [detail["reason"] for detail in document.get("details", ())]
         return str(document.get("title") or reasons[0])
@@ -148,7 +153,9 @@ def test_every_role_at_every_route(
     admin_set: bool,
 ) -> None:
     caplog.set_level("DEBUG")
-    monkeypatch.setattr(peering, "WATCH_S", 0.01)  # that request waits for nothing else
+    # These requests wait for nothing else.
+    monkeypatch.setattr(peering, "WATCH_S", 0.01)
+    monkeypatch.setattr(dashboard_routes, "TOLD_S", 0.0)
     tokens = {"client_token": CLIENT} if client_set else {}
     tokens |= {"admin_token": ADMIN} if admin_set else {}
 

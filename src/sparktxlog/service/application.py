@@ -27,6 +27,7 @@ from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_api import CatalogRoutes
 from sparktxlog.service.catalog_door import CatalogDoor
+from sparktxlog.service.dashboard.dashboard_routes import DashboardRoutes, PageDoor, Pages
 from sparktxlog.service.endpoints import (
     Door,
     Endpoint,
@@ -125,7 +126,8 @@ def build_app(running: Node) -> FastAPI:
     app.router.route_class = _RawRoute
     config = running.config
     bodies = Bodies(config.body_limit)
-    doors, handlers = _doors(running, bodies), _handlers(running, bodies)
+    pages = Pages()
+    doors, handlers = _doors(running, bodies, pages), _handlers(running, bodies, pages)
     catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
@@ -153,7 +155,7 @@ def _rank(route: Route) -> int:
     return 2 if route.path.startswith(CATALOG_API) else 3
 
 
-def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
+def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
     """Return the access check and body reader of each role."""
     config, donor = running.config, running.donor
     # If clients need no token, workers cannot be distinguished from them.
@@ -165,7 +167,7 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
         worker_token_file(config.data_dir),
         config.grants,
     )
-    pages = PageGuard(config)
+    guard = PageGuard(config)
     checks = {
         Role.CLIENT: tokens.check_client,
         Role.WORKER: tokens.check_worker,
@@ -173,12 +175,12 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
     }
 
     def check_token(request: Request, route: Route) -> dict[str, str]:
-        if route.role is Role.CLIENT and route.method == "GET":
+        if route.role is Role.BROWSER or (route.role is Role.CLIENT and route.method == "GET"):
             tokens.check_reader(request)
         else:
             checks[route.role](request)
         set_client(tokens.grant(request))
-        pages.check(request)
+        guard.check(request)
         return {}
 
     def check_lease(request: Request, route: Route) -> dict[str, str]:
@@ -189,13 +191,14 @@ def _doors(running: Node, bodies: Bodies) -> Mapping[Role, Door]:
 
     return {
         **dict.fromkeys(checks, Door(check_token, bodies)),
+        Role.BROWSER: PageDoor(check_token, bodies, pages),
         Role.ANYBODY: Door(lambda request, route: {}, bodies),
         Role.PEER: PeerDoor(running.peering, config.body_limit),
         Role.LEASE: Door(check_lease, Bodies(config.body_limit)),
     }
 
 
-def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
+def _handlers(running: Node, bodies: Bodies, pages: Pages) -> Mapping[str, Handler]:
     """Return the handler of each route, by its name."""
     donor, submits = running.donor, SubmitRoutes(running, bodies)
     owners = (
@@ -207,6 +210,7 @@ def _handlers(running: Node, bodies: Bodies) -> Mapping[str, Handler]:
         CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, running.payloads, donor, running.catalog.giver),
         ReplicaRoutes(donor),
+        DashboardRoutes(running, pages),
         _Health(running),
     )
     return {

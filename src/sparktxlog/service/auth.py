@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from sparktxlog.config import ClientGrant
 from sparktxlog.errors import ForbiddenError, UnauthorizedError
 
-_SCHEME = b"bearer "
+_SCHEME, _BASIC = b"bearer ", b"basic "
 
 
 class Tokens:
@@ -146,6 +147,21 @@ class Tokens:
 
 def _equal(shown: bytes, token: bytes | None) -> bool:
     return token is not None and hmac.compare_digest(shown, token)
+
+
+def take_password(request: Request) -> None:
+    """Let the password of HTTP Basic, which browsers ask people for, be a request's bearer token.
+
+    Only for what is read: a browser also shows it to requests that a page of another site makes.
+    """
+    headers = request.scope["headers"]
+    for number, (name, value) in enumerate(headers):
+        if name == b"authorization" and value[: len(_BASIC)].lower() == _BASIC:
+            try:
+                shown = base64.b64decode(value[len(_BASIC) :], validate=True)
+            except ValueError:
+                return
+            headers[number] = (name, _SCHEME + shown.partition(b":")[2])
 
 
 def bearer_token(request: Request) -> bytes:

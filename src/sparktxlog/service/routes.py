@@ -2,8 +2,8 @@
 
 The application, the access checks, `/openapi.json`, `/docs` and docs/routes.md are made from
 `ROUTES`; a test compares it with the paths that clients use.  To add a route, add a row here and a
-handler of the same name in `submit_routes`, `questions`, `members`, `catalog_api`, `peer` or
-`replica`.
+handler of the same name in `submit_routes`, `questions`, `members`, `catalog_api`, `dashboard`,
+`peer` or `replica`.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class Role(Enum):
     #: Submits and reads: client-token, or the admin token.  A worker's token is good for what is
     #: read (GET).
     CLIENT = "client"
+    #: Pages for people: as CLIENT; the token may be the password of HTTP Basic.
+    BROWSER = "browser"
     #: What a worker tells its node: the token that the node put into its data directory, or the
     #: admin token; where there is no client token everybody.
     WORKER = "worker"
@@ -594,6 +596,51 @@ _LEASES = (
     ),
 )
 
+#: Where the pages for people are, beside `/`.
+DASHBOARD = "/dashboard"
+_MORE = Query("after", "Of the queue: runs after this position. Of tables: names after this one.")
+
+
+def _page(path: str, name: str, summary: str, *query: Query, **more: Any) -> Route:
+    values: dict[str, Any] = {"role": Role.BROWSER, "answer_type": HTML, "at_witness": True} | more
+    return _get(path, name, summary, bytes, *query, **values)
+
+
+_PAGES = (
+    _page("/", "start_page", "Sites, links, replicas, and what the order waits for"),
+    _page(
+        f"{DASHBOARD}/events",
+        "dashboard_events",
+        "Tells a page that something changed",
+        answer_type="text/event-stream",
+    ),
+    _page(
+        f"{DASHBOARD}/search",
+        "search_dashboard",
+        "To a transaction, a position or a table",
+        Query("q", "Its id, number or name.", required=True),
+        at_witness=False,
+    ),
+    _page(
+        f"{DASHBOARD}/{{page}}",
+        "dashboard_page",
+        "overview, queue, tables, transfers or epochs; with `.json` the same as JSON",
+        _MORE,
+    ),
+    _page(
+        f"{DASHBOARD}/transactions/{{id}}",
+        "transaction_page",
+        "The way of a transaction; with `.json` the same as JSON",
+        at_witness=False,
+    ),
+    _page(
+        f"{DASHBOARD}/static/{{name}}",
+        "dashboard_file",
+        "A script or style of the pages",
+        role=Role.ANYBODY,
+    ),
+)
+
 #: Entries of a page of the catalog, at most.
 LISTED = 1_000
 _SCHEMA = f"{DELTA_API}/v1/catalogs/{{catalog}}/schemas/{{schema}}"
@@ -734,6 +781,7 @@ ROUTES: tuple[Route, ...] = (
     *_QUESTIONS,
     *_WORKERS,
     *_MEMBERS,
+    *_PAGES,
     *_CATALOG,
     *_PEERS,
     *_LEASES,

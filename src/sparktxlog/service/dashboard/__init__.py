@@ -1,0 +1,1 @@
+"""Pages of a node for people: what it knows of the log and of all sites, without a build step."""

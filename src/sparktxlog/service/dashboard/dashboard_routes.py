@@ -1,0 +1,226 @@
+"""Routes of the dashboard: pages, their `.json` twins, and the events that tell a page of news.
+
+Pages are made here, and work without scripts.  With them a page replaces its own content when the
+node says that something has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from importlib import resources
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
+from sparktxlog.model.answers import StatusAnswer
+from sparktxlog.runtime.node import Node
+from sparktxlog.service.auth import take_password
+from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.dashboard.dashboard_views import CELLS, DashboardViews, View
+from sparktxlog.service.endpoints import Door, RouteHandlers, json_response, problem_response
+from sparktxlog.service.routes import DASHBOARD, HTML, Route
+
+#: Seconds between two looks at whether something changed; seconds that a page is told, before it
+#: must ask again and show its token again.
+_LOOK_S = 1.0
+TOLD_S = 300.0
+#: What only counts or measures time; a change of nothing else is no news.
+_NO_NEWS = ("wall", "round", "empty_rounds", "counter", "clock_distance_us", "log_bytes", "busy")
+_MEDIA = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+_JSON = ".json"
+
+
+class PageDoor(Door):
+    """Door of people: the token may be the password of HTTP Basic, errors are pages.
+
+    Args:
+        check: That of clients.
+        bodies: Pages have none.
+        pages: Makes the page of an error.
+    """
+
+    def __init__(
+        self, check: Callable[[Request, Route], dict[str, Any]], bodies: Bodies, pages: Pages
+    ) -> None:
+        super().__init__(check, bodies)
+        self._pages = pages
+
+    async def admit(self, request: Request, route: Route) -> dict[str, Any]:
+        """Check that the caller may read; a browser shows the token as a password."""
+        take_password(request)
+        return self.check(request, route)
+
+    def refuse(self, request: Request, error: TxLogError) -> Response:
+        """Return the page of an error; of a twin its problem document."""
+        if request.url.path.endswith(_JSON):
+            return problem_response(error)
+        response = self._pages.render("error", {"error": error}, {}, status=error.http_status)
+        if error.http_status == 401:
+            response.headers["www-authenticate"] = 'Basic realm="sparktxlog", charset="UTF-8"'
+        return response
+
+
+class Pages:
+    """Templates and what they use: numbers and times in words, files with their digests."""
+
+    def __init__(self) -> None:
+        self._files = {
+            item.name: item.read_bytes()
+            for item in (resources.files(__package__) / "static").iterdir()
+            if item.name.rpartition(".")[2] in _MEDIA
+        }
+        environment = jinja2.Environment(
+            loader=jinja2.PackageLoader(__package__, "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.filters |= {"number": _number, "time": _time, "seconds": _seconds}
+        environment.globals |= {"static": self._static, "root": DASHBOARD, "cells": CELLS}
+        self._environment = environment
+
+    def render(self, name: str, view: View, frame: View, *, status: int = 200) -> Response:
+        """Return a page."""
+        template = self._environment.get_template(f"{name}.html")
+        html = template.render(view=view, frame=frame, page=name)
+        return Response(html, status, dict(_HEADERS), media_type=HTML)
+
+    def file(self, name: str) -> Response:
+        """Return a file of the pages.
+
+        Raises:
+            NotFoundError: There is none of this name (definite).
+        """
+        if name not in self._files:
+            raise NotFoundError(f"the dashboard has no file {name[:80]!r}", path=name[:80])
+        headers = {"cache-control": "public, max-age=31536000, immutable"}
+        kind = _MEDIA[name.rpartition(".")[2]]
+        return Response(self._files[name], headers=headers, media_type=kind)
+
+    def _static(self, name: str) -> str:
+        digest = hashlib.sha256(self._files[name]).hexdigest()
+        return f"{DASHBOARD}/static/{name}?{digest[:12]}"
+
+
+class DashboardRoutes(RouteHandlers):
+    """One method per route."""
+
+    def __init__(self, node: Node, pages: Pages) -> None:
+        self._node, self._pages = node, pages
+        self._views = DashboardViews(node)
+
+    async def start_page(self, request: Request) -> Response:
+        return await self.dashboard_page(request, "overview")
+
+    async def dashboard_page(self, request: Request, page: str) -> Response:
+        after = request.query_params.get("after", "")
+        views: dict[str, Callable[[StatusAnswer], View | Awaitable[View]]] = {
+            "overview": self._views.overview,
+            "queue": lambda status: self._views.queue(status, _position(after)),
+            "tables": lambda status: self._views.tables(status, after),
+            "transfers": self._views.transfers,
+            "epochs": lambda _: self._views.epochs(),
+        }
+        name = page.removesuffix(_JSON)
+        if name not in views:
+            raise NotFoundError(
+                f"the dashboard has no page {page[:80]!r}",
+                hint=f"It has {', '.join(views)}, and {DASHBOARD}/transactions/ID.",
+                path=page[:80],
+            )
+        status = self._node.status(tables=name == "tables")
+        view = views[name](status)
+        return self._answer(name, view if isinstance(view, dict) else await view, page, status)
+
+    async def transaction_page(self, id_: str) -> Response:
+        status = self._node.status()
+        view = await self._views.transaction(status, id_.removesuffix(_JSON))
+        return self._answer("transaction", view, id_, status)
+
+    def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
+        frame = self._views.frame(status)
+        if asked.endswith(_JSON):
+            return json_response({**frame, **view})
+        return self._pages.render(name, view, frame)
+
+    def search_dashboard(self, q: str) -> Response:
+        text = q.strip()
+        if text.replace(",", "").isdigit():
+            where = f"queue?after={max(0, int(text.replace(',', '')) - 1)}"
+        elif text in self._node.tables():
+            where = f"tables?after={quote(text[:-1], safe='')}"
+        else:
+            where = f"transactions/{quote(text, safe='')}"
+        return RedirectResponse(f"{DASHBOARD}/{where}", 303)
+
+    def dashboard_file(self, name: str) -> Response:
+        return self._pages.file(name)
+
+    def dashboard_events(self) -> Response:
+        return StreamingResponse(self._events(), headers=_HEADERS, media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """Yield an event when something has changed, at most each `_LOOK_S`."""
+        seen, ending, end = self._news(), self._node.base.ending, monotonic() + TOLD_S
+        yield b"retry: 2000\n\n"
+        while not ending.is_set() and monotonic() < end:
+            try:
+                await asyncio.wait_for(ending.wait(), _LOOK_S)
+            except TimeoutError:
+                news = self._news()
+                # A comment shows that the connection is alive.
+                yield b": nothing new\n\n" if news == seen else b"event: news\ndata:\n\n"
+                seen = news
+
+    def _news(self) -> bytes:
+        """Return a digest of what a page shows beside counters and ages."""
+        status: dict[str, Any] = {**self._node.status()}
+        for name in _NO_NEWS:
+            status.pop(name, None)
+        for line in (*status["peers"], *status["replicas"]):
+            for name in [name for name in line if name.endswith(("_s", "_us", "_at", "posts"))]:
+                del line[name]
+        told = msgspec.json.encode([status.pop("peers"), status.pop("replicas"), status])
+        return hashlib.sha256(told).digest()
+
+
+def _position(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit() or len(text) > 18:
+        raise InvalidRequestError(
+            f"after={text[:40]} is no position", hint="A position is a whole number.", field="after"
+        )
+    return int(text)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.1f} s" if value < 120 else f"{value / 60:,.1f} min"
+
+
+def _time(micros: int | None) -> str:
+    if not micros:
+        return "–"
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,316 @@
+"""What the pages of the dashboard show, as plain values: each is a page's `.json` twin.
+
+A view is made from what the node answers to programs anyway, in one call; it asks no other node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from sparktxlog.model.answers import ListedRun, StatusAnswer
+from sparktxlog.model.ids import transaction_id_from_text
+from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.status_words import (
+    ClusterState,
+    awaited_text,
+    judge_status,
+    last_transfer_text,
+    restricted_text,
+    synchronous_text,
+    uncompared_text,
+    upgrade_text,
+    verdict_text,
+)
+from sparktxlog.runtime.node import Node
+
+#: A page's values; what `json` in `msgspec` can encode.
+View = dict[str, Any]
+
+#: How far a run got at one site, in rising order; `differs` instead of `equal` ends a way.
+CELLS = ("waiting", "acquired", "ordered", "applied", "equal", "differs")
+#: Most tables, and epochs or catch-ups, of a page.
+TABLES = 200
+LINES = 50
+#: The picture of the sites: its width and height, and how far the sites are from its middle.
+_PICTURE = (640, 300)
+_RADIUS = (220, 100)
+
+
+class DashboardViews:
+    """Makes the views of one node; used on the event loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def frame(self, status: StatusAnswer) -> View:
+        """Return what every page has: the node, the state of the cluster, and its alarms."""
+        return {
+            "node": status["node_id"],
+            "lineage": status["lineage"],
+            "state": judge_status(status).value,
+            "alarms": alarms_of(status),
+            "at": status["wall"],
+            "witness": self._node.config.is_witness,
+        }
+
+    def overview(self, status: StatusAnswer) -> View:
+        """Return sites and links, positions, what the order waits for, replicas and their plans."""
+        names = (
+            "epoch phase duty members quorum position published applied kept_after log_bytes "
+            "incoming_runs incoming_transactions incoming_bytes round undecided"
+        )
+        return {
+            **{name: status.get(name) for name in names.split()},
+            "waits": [awaited_text(wait) for wait in status["waiting_for"]],
+            "sites": (sites := _sites(status)),
+            "links": _links(status, sites),
+            "replicas": [_replica_line(status, line) for line in status["replicas"]],
+            "commit_tables": status["commit_tables"],
+        }
+
+    def queue(self, status: StatusAnswer, after: int | None, limit: int = LINES) -> View:
+        """Return runs of the queue with a cell for each site: those after a position, or the last.
+
+        Args:
+            after: Runs that begin after it; None = the last ones.
+        """
+        if after is None:
+            runs = _last_runs(self._node.queue, status, limit)
+        else:
+            runs = self._node.queue(after, limit)
+        sites = [one["id"] for one in _sites(status) if not one["witness"]]
+        first = runs[0]["position"] if runs else None
+        return {
+            "position": status["position"],
+            "incoming_runs": status["incoming_runs"],
+            "incoming_transactions": status["incoming_transactions"],
+            "waits": [awaited_text(wait) for wait in status["waiting_for"]],
+            "sites": sites,
+            "runs": [{**run, "cells": _cells(status, run, sites)} for run in reversed(runs)],
+            "older": None if first is None else max(0, first - 1 - limit),
+            "newer": None if not runs else runs[-1]["position"] + runs[-1]["n"] - 1,
+            "kept_after": status["kept_after"],
+        }
+
+    def tables(self, status: StatusAnswer, after: str) -> View:
+        """Return row tables with version and signature at each site, and commit tables.
+
+        Args:
+            status: With the tables of each replica.
+            after: Tables whose names come after this one.
+        """
+        replicas = _furthest(status)
+        names = sorted(name for name in self._node.tables() if name > after)
+        shown = names[:TABLES]
+        return {
+            "sites": list(replicas),
+            "tables": [self._table_line(name, replicas) for name in shown],
+            "total": len(self._node.tables()),
+            "more_after": shown[-1] if len(names) > len(shown) else None,
+            "commit_tables": status["commit_tables"],
+        }
+
+    def _table_line(self, name: str, replicas: Mapping[str, Mapping[str, Any]]) -> View:
+        definition, writes = self._node.tables()[name], self._node.writes(name)
+        at = {
+            site: (line.get("tables") or {}).get(name)
+            and {**line["tables"][name], "position": line["position"]}
+            for site, line in replicas.items()
+        }
+        return {
+            "name": name,
+            "columns": len(definition.columns),
+            "keys": list(definition.keys),
+            "version": None if writes is None else writes.version,
+            "last_write": None if writes is None else writes.position,
+            "at": at,
+            "same": _same(at),
+        }
+
+    def transfers(self, status: StatusAnswer) -> View:
+        """Return catch-ups that run, with estimates, and the latest ones that ended."""
+        running = [
+            {"worker": line["worker_id"], "site": line["node_id"], **one}
+            for line in status["replicas"]
+            for one in line["running_transfers"]
+        ]
+        return {"running": running, "ended": list(reversed(self._node.transfers(LINES)))}
+
+    async def epochs(self) -> View:
+        """Return the epochs that this node took part in, newest first."""
+        history = self._node.epochs.history
+        await history.settle()
+        return {"epochs": history.latest(LINES)}
+
+    async def transaction(self, status: StatusAnswer, id_: str) -> View:
+        """Return a transaction's way, step by step; `receipt` is None if this node never saw it.
+
+        Raises:
+            InvalidNameError: The id is no UUID (definite).
+        """
+        receipt = await self._node.find_decided(transaction_id_from_text(id_), 0.0)
+        if receipt is None:
+            return {"id": id_, "receipt": None, "steps": [], "at": []}
+        position = receipt.position
+        at = [
+            {
+                "site": line["node_id"],
+                "worker": line["worker_id"],
+                "position": line["position"],
+                "applied": position is not None and line["position"] >= position,
+                "verdict": verdict_text(line),
+            }
+            for line in status["replicas"]
+        ]
+        levels = list(Level)
+        reached = -1 if receipt.level is None else levels.index(receipt.level)
+        steps = [{"level": one.value, "reached": levels.index(one) <= reached} for one in levels]
+        return {"id": id_, "receipt": receipt, "steps": steps, "at": at}
+
+
+def alarms_of(status: StatusAnswer) -> list[View]:
+    """Return what a person must look at: `severity` is alarm or warning, `text` a sentence."""
+
+    def alarm(text: str) -> View:
+        return {"severity": "alarm", "text": text}
+
+    def warning(text: str) -> View:
+        return {"severity": "warning", "text": text}
+
+    found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
+    for line in status["replicas"]:
+        if judge_status({"replicas": [line]}) is ClusterState.DIVERGED:
+            site = f"Site {line['node_id']}, worker {line['worker_id']}"
+            found.append(alarm(f"{site}: {verdict_text(line)}: {line['reason']}"))
+    for table in status["commit_tables"]["tables"]:
+        if table["state"] == "diverged":
+            found.append(alarm(f"Commit table {table['name']} differs here: {table['reason']}"))
+    if status.get("phase_reason") and status["phase"] not in ("NORMAL", "WITNESS", "FAULT"):
+        found.append(warning(f"{status['phase']}: {status['phase_reason']}"))
+    found += [warning(f"{name} does not answer") for name in status["suspects"]]
+    texts = [one["text"] for one in status["warnings"]]
+    texts += [
+        f"{one['task']} fails, {one['times']:,} times: {one['text']}" for one in status["failing"]
+    ]
+    if restricted := status.get("restricted"):
+        texts.append(restricted_text(restricted))
+    if text := synchronous_text(status):
+        texts.append(text)
+    if uncompared := status.get("uncompared"):
+        texts.append(uncompared_text(uncompared))
+    if status.get("wire_version_waits_for"):
+        texts.append(upgrade_text(status))
+    return [*found, *map(warning, texts)]
+
+
+def _sites(status: StatusAnswer) -> list[View]:
+    """Return all nodes with their places in the picture; this one first."""
+    own = status["node_id"]
+    peers = {peer["id"]: peer for peer in status["peers"]}
+    seats = {seat["id"]: seat for seat in status["roster"]}
+    names = [own, *sorted((set(peers) | set(seats)) - {own})]
+    turn = 2 * math.pi / len(names)
+    sites = []
+    for number, name in enumerate(names):
+        seat, peer = seats.get(name), peers.get(name)
+        x, y = (half // 2 for half in _PICTURE)
+        if len(names) > 1:
+            x += round(-_RADIUS[0] * math.cos(turn * number))
+            y += round(-_RADIUS[1] * math.sin(turn * number))
+        silent = peer is not None and (not peer["linked"] or name in status["suspects"])
+        member = name in status["members"]
+        sites.append(
+            {
+                "id": name,
+                "state": "away" if silent else "member" if member else "no member",
+                "own": name == own,
+                "witness": any(one["witness"] for one in (seat, peer) if one is not None),
+                "position": status["position"] if peer is None else peer["position"],
+                "x": x,
+                "y": y,
+            }
+        )
+    return sites
+
+
+def _links(status: StatusAnswer, sites: Sequence[View]) -> list[View]:
+    """Return the link of each two nodes: whether both, one or none of them says that it is up."""
+    linked = status["reachability"]["linked"]
+    trips = {peer["id"]: peer["round_trip_s"] for peer in status["peers"]}
+    links = []
+    for one, other in combinations(sites, 2):
+        a, b = one["id"], other["id"]
+        said = [x for x in (linked.get(a, {}).get(b), linked.get(b, {}).get(a)) if x is not None]
+        state = "unknown" if not said else "up" if all(said) else "half" if any(said) else "down"
+        trip = trips.get(b) if one["own"] else None
+        links.append({"nodes": [a, b], "state": state, "round_trip_s": trip})
+    return links
+
+
+def _replica_line(status: StatusAnswer, line: Mapping[str, Any]) -> View:
+    names = (
+        "worker_id node_id position age_s alive silent error plan plan_reason needs_copy "
+        "table_count running_transfers"
+    )
+    return {
+        **{name: line.get(name) for name in names.split()},
+        "verdict": verdict_text(line),
+        "reason": line.get("reason"),
+        "lag": max(0, status["published"] - line["position"]),
+        "transfer": last_transfer_text(line),
+    }
+
+
+def _furthest(status: StatusAnswer) -> dict[str, Mapping[str, Any]]:
+    """Return site → its replica that has got furthest."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for line in sorted(status["replicas"], key=lambda one: (one["node_id"], one["position"])):
+        found[line["node_id"]] = line
+    return found
+
+
+def _last_runs(
+    read: Callable[[int, int], list[ListedRun]], status: StatusAnswer, limit: int
+) -> list[ListedRun]:
+    """Return the last runs of the queue: it is read by positions, and a run has 1 to thousands."""
+    position, most, width = status["position"], 1_000, limit
+    while True:
+        after = max(status["kept_after"], position - width)
+        runs = read(after, most)
+        if len(runs) >= limit or after <= status["kept_after"] or width >= LONGEST_RUN:
+            return runs[-limit:]
+        width *= 8
+
+
+def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[str, str]:
+    """Return site → how far a run got there, one of `CELLS`."""
+    end, replicas = run["position"] + run["n"] - 1, _furthest(status)
+    peers = {peer["id"]: peer for peer in status["peers"]}
+    cells = {}
+    for site in sites:
+        peer, replica = peers.get(site), replicas.get(site)
+        if replica is not None and replica["position"] >= end:
+            judged = judge_status({"replicas": [replica]}) is ClusterState.DIVERGED
+            is_equal = replica["verdict"] == "IN_SYNC"
+            cells[site] = "differs" if judged else "equal" if is_equal else "applied"
+        elif peer is None or peer["position"] >= end:
+            cells[site] = "ordered"
+        else:
+            held = peer["acquired"].get(run["origin"], 0) >= run["seq"] + run["n"] - 1
+            cells[site] = "acquired" if held else "waiting"
+    return cells
+
+
+def _same(at: Mapping[str, Any]) -> bool | None:
+    """Return whether sites at the same position have one signature; None = none can be compared."""
+    by_position: dict[int, set[str]] = {}
+    places = [one for one in at.values() if one]
+    for one in places:
+        by_position.setdefault(one["position"], set()).add(one["signature"])
+    if any(len(found) > 1 for found in by_position.values()):
+        return False
+    return True if len(by_position) < len(places) else None

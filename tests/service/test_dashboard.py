@@ -1,0 +1,221 @@
+"""The dashboard of real nodes: pages and twins, tokens, alarms, news, and a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import threading
+import tomllib
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tests.service.local_nodes import cluster, until
+from tests.support.browser import browser_page
+from tests.support.replica_lakes import report_of
+
+from sparktxlog import Client
+from sparktxlog.runtime.node import Node
+
+TOKEN = "a token of the clients"
+PAGES = ("overview", "queue", "tables", "transfers", "epochs")
+STATIC = resources.files("sparktxlog.service.dashboard") / "static"
+
+
+class Reader:
+    """Asks a node as a browser does."""
+
+    def __init__(self, node: Node, token: str | None = None) -> None:
+        self.root = node.config.master_url
+        self._headers = {}
+        if token is not None:
+            shown = base64.b64encode(f"anybody:{token}".encode()).decode()
+            self._headers["authorization"] = f"Basic {shown}"
+
+    async def get(self, path: str) -> tuple[int, str, dict[str, str]]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self.root + path, headers=self._headers, allow_redirects=False) as answer,
+        ):
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, await answer.text(), headers
+
+    async def json(self, path: str) -> Any:
+        status, text, headers = await self.get(path)
+        assert (status, headers["content-type"]) == (200, "application/json"), text
+        return json.loads(text)
+
+
+def commit(node: Node, token: str | None = None) -> str:
+    """Commit a table and two rows; return the id of the last transaction."""
+    with Client(node.config.master_url, token=token) as client:
+        client.create_table("bronze.b", "id bigint", keys=["id"])
+        client.append("bronze.b", [{"id": 1}])
+        return str(client.append("bronze.b", [{"id": 2}]).transaction_id)
+
+
+def test_pages_and_their_twins(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            id_ = await asyncio.to_thread(commit, a)
+            await until(lambda: b.status()["position"] == b.status()["published"] == 3)
+            b.accept_report(report_of(b.status(), 3))
+            await until(lambda: any(line["position"] == 3 for line in a.status()["replicas"]))
+            reader = Reader(a)
+            for page in ("/", *(f"/dashboard/{name}" for name in PAGES)):
+                status, text, headers = await reader.get(page)
+                assert (status, "<h" in text, "node A" in text) == (200, True, True), page
+                assert "default-src" in headers["content-security-policy"]
+            assert "bronze.b" in (await reader.get("/dashboard/tables"))[1]
+            # What others wrote is never taken for a page's own marks.
+            status, text, _ = await reader.get("/dashboard/%3Cb%3E")
+            assert status == 404 and "&lt;b&gt;" in text and "<b>'" not in text
+
+            view = await reader.json("/dashboard/overview.json")
+            assert [(one["id"], one["state"]) for one in view["sites"]] == [
+                ("A", "member"),
+                ("B", "member"),
+            ]
+            assert view["links"][0]["state"] == "up" and view["alarms"] == view["waits"] == []
+            view = await reader.json("/dashboard/queue.json")
+            assert [run["position"] for run in view["runs"]] == [3, 2, 1]
+            assert view["runs"][0]["cells"] == {"A": "ordered", "B": "equal"}
+            view = await reader.json("/dashboard/queue.json?after=1")
+            assert [run["position"] for run in view["runs"]] == [3, 2]
+            view = await reader.json("/dashboard/tables.json")
+            assert (view["tables"][0]["version"], view["sites"]) == (2, ["B"])
+            assert (await reader.json("/dashboard/epochs.json"))["epochs"][0]["epoch"] == 1
+            view = await reader.json(f"/dashboard/transactions/{id_}.json")
+            assert view["receipt"]["position"] == 3 and view["at"][0]["applied"]
+            assert "at position" in (await reader.get(f"/dashboard/transactions/{id_}"))[1]
+            strange = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+            assert "never saw it" in (await reader.get(f"/dashboard/transactions/{strange}"))[1]
+
+            for what, where in (
+                ("2", "queue?after=1"),
+                (id_, f"transactions/{id_}"),
+                ("bronze.b", "tables?after=bronze."),
+            ):
+                status, _, headers = await reader.get(f"/dashboard/search?q={what}")
+                assert (status, headers["location"]) == (303, f"/dashboard/{where}")
+            for path, wanted in (
+                ("nothing", 404),
+                ("queue?after=x", 400),
+                ("transactions/x", 400),
+                ("static/x.js", 404),
+            ):
+                assert (await reader.get(f"/dashboard/{path}"))[0] == wanted
+            status, text, _ = await reader.get("/dashboard/queue.json?after=x")
+            assert status == 400 and json.loads(text)["title"] == "invalid-request"
+
+    asyncio.run(main())
+
+
+def test_a_token_is_the_password(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A", client_token=TOKEN) as nodes:
+            (a,) = nodes.values()
+            status, text, headers = await Reader(a).get("/")
+            assert status == 401 and headers["www-authenticate"].startswith("Basic realm=")
+            assert "the password is the token" in text and "node A" not in text
+            assert (await Reader(a, "another").get("/"))[0] == 401
+            assert (await Reader(a, TOKEN).get("/"))[0] == 200
+            # Only pages take it: a browser shows it to what another site's page asks for as well.
+            assert (await Reader(a, TOKEN).get("/v1/status"))[0] == 401
+            name = "htmx.min.js"
+            status, text, headers = await Reader(a).get(f"/dashboard/static/{name}")
+            assert status == 200 and "immutable" in headers["cache-control"]
+            assert text == (STATIC / name).read_text()
+
+    asyncio.run(main())
+
+
+def test_scripts_are_what_their_authors_published() -> None:
+    listed = tomllib.loads((STATIC / "vendored.toml").read_text())["script"]
+    found = {item.name: item.read_bytes() for item in STATIC.iterdir()}
+    assert {one["file"] for one in listed} == {name for name in found if name.endswith(".js")}
+    for one in listed:
+        assert hashlib.sha256(found[one["file"]]).hexdigest() == one["sha256"], one["file"]
+    sent = sum(len(data) for name, data in found.items() if not name.endswith(".toml"))
+    assert sent <= 100_000
+
+
+def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            (a,) = nodes.values()
+            await asyncio.to_thread(commit, a)
+            await until(lambda: a.status()["published"] == 3)
+            report = report_of(a.status(), 3)
+            tables = {
+                name: replace(one, diverged="version 7 was written by user ada")
+                for name, one in report.tables.items()
+            }
+            a.accept_report(replace(report, tables=tables))
+            view = await Reader(a).json("/dashboard/overview.json")
+            assert view["state"] == "diverged"
+            (alarm,) = [one for one in view["alarms"] if one["severity"] == "alarm"]
+            assert f"table {next(iter(tables))!r}: version 7" in alarm["text"]
+            text = (await Reader(a).get("/dashboard/queue"))[1]
+            assert "✕ Alarm" in text and "● In sync" not in text
+
+    asyncio.run(main())
+
+
+def test_news_are_told_and_end_with_the_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            async with cluster(tmp_path, "A") as nodes:
+                (a,) = nodes.values()
+                stream = await session.get(f"{a.config.master_url}/dashboard/events")
+                assert await stream.content.readline() == b"retry: 2000\n"
+                await asyncio.to_thread(commit, a)
+                while await stream.content.readline() != b"event: news\n":
+                    pass
+            # The node stopped without waiting for its reader.
+            await stream.read()
+
+    asyncio.run(main())
+
+
+def test_a_browser_shows_news_and_asks_nobody_else(tmp_path: Path) -> None:
+    """Scripts obey the page's own policy, and what a person types stays."""
+    nodes: dict[str, Node] = {}
+    started, done = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as found:
+            nodes.update(found)
+            started.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert started.wait(90)
+        root = nodes["A"].config.master_url
+        with browser_page(tmp_path / "profile") as page:
+            page.open(f"{root}/dashboard/queue")
+            page.until("document.body.innerText.includes('Nothing is ordered here')")
+            page.until("!!window.htmx && !!window.Idiomorph")
+            page.value("document.querySelector('input').value = 'typed'")
+            page.value("document.querySelector('input').focus()")
+            page.value("window.mark = 'not loaded again'")
+            commit(nodes["B"])
+            page.until("document.querySelectorAll('tr').length === 4")
+            assert page.value("document.activeElement.value") == "typed"
+            assert page.value("window.mark") == "not loaded again"
+            page.open(f"{root}/")
+            assert page.value("document.querySelectorAll('svg circle').length") == 2
+            wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+            assert not page.value(wide)
+            assert [url for url in page.asked if not url.startswith(root)] == []
+            assert page.errors == []
+    finally:
+        done.set()
+        thread.join()
