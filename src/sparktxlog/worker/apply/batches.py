@@ -1,11 +1,11 @@
 """Plans what a worker does to each table for published segments; pure, no Spark.
 
 A *batch* is a series of whole segments, up to the first signature boundary (protocol S2a).  For
-each table the rows of a batch fall into *stages*, cut by `delete_where` and `overwrite`, whose
-effect is on the table as a whole, and by changes of the table.  Within a stage only the last upsert
-or delete of a key counts.  So appends, upserts and deletes of thousands of transactions become at
-most one MERGE and one placing of untouched files.  Operations before the last overwrite of a batch
-are skipped.
+each table the rows of a batch fall into *stages*, cut by changes of the table.  Within a stage only
+the last upsert or delete of a key counts, and a `delete_where` removes the rows that stand before
+it, those of the table and those of the stage.  So thousands of transactions become at most one
+MERGE and one placing of untouched files.  Operations before the last overwrite of a batch are
+skipped.  Many predicates cut a stage too, since one MERGE can only test so many.
 
 Steps, the Delta commits of one table in one batch, are numbered; a table's `txn` version is
 `to_position * STEPS + step`, which rises with every commit and is the same when a batch is done
@@ -27,8 +27,9 @@ from sparktxlog.storage.interfaces import Segment, TableEffect
 
 #: Upper bound of steps of one table in one batch; see `OwnCommit.txn_version`.
 STEPS = 1 << 16
-#: Most adjacent predicates in one DELETE.
+#: Most different predicates in one stage, and most characters of them.
 PREDICATES_PER_STAGE = 32
+_PREDICATE_CHARACTERS = 65_536
 _STEPS_PER_STAGE = 4
 _CLEARING = (OperationKind.DELETE_WHERE, OperationKind.OVERWRITE)
 _APPENDING = (OperationKind.APPEND, OperationKind.OVERWRITE)
@@ -50,9 +51,18 @@ START = LogPlace(0, 0)
 _LAST_OP = 1 << 31
 
 
-class Clear(str, Enum):
-    """What a stage clears before its rows."""
+class Where(NamedTuple):
+    """A `delete_where`: it removes the rows before its place for which its predicate is true."""
 
+    place: LogPlace
+    #: Spark SQL.
+    predicate: str
+
+
+class Clear(str, Enum):
+    """What a stage clears by a commit of its own, before its rows."""
+
+    #: Its MERGE removes what its predicates match.
     NOTHING = "nothing"
     MATCHING = "matching"
     EVERYTHING = "everything"
@@ -75,6 +85,8 @@ class Piece:
     effect: TableEffect
     #: True: all its rows belong to it.  False: only those between the stage's bounds.
     whole: bool
+    #: No row of it stands before this place.
+    start: LogPlace = START
 
     @property
     def claimed(self) -> bool:
@@ -84,15 +96,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStage:
-    """At most one clearing, then rows of which the last operation of each key counts.
+    """Rows of which the last operation of each key counts, less what predicates after them match.
 
     Or a change of the table, and nothing else.
     """
 
     index: int
     clear: Clear = Clear.NOTHING
-    #: For MATCHING: Spark SQL.
-    predicate: str = ""
+    #: Each predicate once, with its last place.
+    wheres: tuple[Where, ...] = ()
     #: Rows at or after this place …
     lower: LogPlace = START
     #: … and before this one, None = to the end of the batch.
@@ -102,14 +114,31 @@ class TableStage:
     change: TableChange | None = None
 
     @property
+    def predicate(self) -> str:
+        """What all predicates match together; empty without one."""
+        return " OR ".join(f"({where.predicate})" for where in self.wheres)
+
+    @property
+    def merges_wheres(self) -> bool:
+        """Whether the MERGE removes the table's rows that the predicates match."""
+        return self.clear is Clear.NOTHING and bool(self.wheres)
+
+    @property
     def partial(self) -> tuple[Piece, ...]:
         """Appended pieces whose files cannot be placed as they are."""
         return tuple(piece for piece in self.appends if not piece.whole)
 
     @property
     def whole(self) -> tuple[Piece, ...]:
-        """Appended pieces whose files can be placed unless a keyed operation affects their rows."""
+        """Appended pieces whose files can be placed unless a later operation removes their rows."""
         return tuple(piece for piece in self.appends if piece.whole)
+
+    @property
+    def removable(self) -> tuple[Piece, ...]:
+        """Whole pieces of which a later operation may remove rows."""
+        keyed = (LogPlace(piece.effect.last, _LAST_OP) for piece in self.keyed)
+        last = max([START, *keyed, *(where.place for where in self.wheres)])
+        return tuple(piece for piece in self.whole if piece.start < last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +176,7 @@ class TablePlan:
                 found.append((base, StepKind.ALTER, stage))
             if stage.clear is not Clear.NOTHING:
                 found.append((base, StepKind.CLEAR, stage))
-            if stage.keyed or stage.partial:
+            if stage.keyed or stage.partial or stage.removable:
                 found.append((base + 1, StepKind.MERGE, stage))
             if stage.whole:
                 found.append((base + 2, StepKind.PLACE, stage))
@@ -260,6 +289,7 @@ def plan_batch(
     position: int = 0,
     chain_hash: str = "",
     known: Collection[str] = (),
+    folds: bool = True,
 ) -> Batch:
     """Plan what to do to each table for some segments.
 
@@ -272,6 +302,8 @@ def plan_batch(
         chain_hash: At that position.
         known: Tables that the replica has at that position.  To create one again is a commit
             without effect (protocol P25b); segments that older nodes published name it.
+        folds: False: each `delete_where` that has rows before it begins a stage, as in batches that
+            an older release began.
     """
     done = max(0, position - segments[0].first + 1)
     begin = LogPlace(position + 1, 0) if done else START
@@ -283,7 +315,7 @@ def plan_batch(
             if effect.last >= begin.position:
                 effects.setdefault(effect.table, []).append(effect)
     plans = [
-        _plan_table(name, effects[name], extent, (begin, end), known=name in known)
+        _plan_table(name, effects[name], _Cutting(extent, begin, end, folds), known=name in known)
         for name in sorted(effects)
     ]
     return Batch(
@@ -298,13 +330,19 @@ def plan_batch(
     )
 
 
+class _Cutting(NamedTuple):
+    """How the rows of a batch are cut into stages: arguments of `plan_batch`."""
+
+    extent: Extent
+    #: Rows at or after this place …
+    begin: LogPlace
+    #: … and before this one.
+    end: LogPlace
+    folds: bool
+
+
 def _plan_table(
-    table: str,
-    effects: Sequence[TableEffect],
-    extent: Extent,
-    bounds: tuple[LogPlace, LogPlace],
-    *,
-    known: bool,
+    table: str, effects: Sequence[TableEffect], cutting: _Cutting, *, known: bool
 ) -> TablePlan | None:
     """Plan the tables of one name: the one that is there, and the one that is there at the end.
 
@@ -321,10 +359,10 @@ def _plan_table(
     if not drops:
         # The replica's table: to create it again has no effect.
         kept = [e for e in effects if not known or e.kind != OperationKind.CREATE_TABLE]
-        return _plan_life(table, kept, extent, bounds) if kept else None
+        return _plan_life(table, kept, cutting) if kept else None
     successor = None
     if after := [effect for effect in effects if effect.schema_version > max(drops)]:
-        successor = _plan_life(table, after, extent, bounds)
+        successor = _plan_life(table, after, cutting)
     if not known:
         return successor
     last = min(drops)
@@ -333,40 +371,34 @@ def _plan_table(
         for effect in effects
         if effect.schema_version <= last and effect.kind not in _ENDS_OF_LIFE
     ]
-    plan = _plan_life(table, before, extent, bounds)
+    plan = _plan_life(table, before, cutting)
     return replace(plan, dropped=drops[last], successor=successor)
 
 
-def _plan_life(
-    table: str,
-    effects: Sequence[TableEffect],
-    extent: Extent,
-    bounds: tuple[LogPlace, LogPlace],
-) -> TablePlan:
+def _plan_life(table: str, effects: Sequence[TableEffect], cutting: _Cutting) -> TablePlan:
     """Plan one table: what was made for a schema version comes before the change to the next."""
     create = next((effect.definition for effect in effects if effect.definition is not None), None)
     stages: list[TableStage] = []
     for version in sorted({effect.schema_version for effect in effects}):
         made_for = [effect for effect in effects if effect.schema_version == version]
-        stages += _stages_of_schema(made_for, extent, *bounds)
+        stages += _stages_of_schema(made_for, cutting)
         stages += [TableStage(index=0, change=e.change) for e in made_for if e.change is not None]
     numbered = (replace(stage, index=index) for index, stage in enumerate(stages))
     return TablePlan(table=table, create=create, stages=tuple(numbered))
 
 
-def _stages_of_schema(
-    effects: Iterable[TableEffect], extent: Extent, begin: LogPlace, end: LogPlace
-) -> tuple[TableStage, ...]:
-    wheres: list[tuple[LogPlace, str]] = []
+def _stages_of_schema(effects: Iterable[TableEffect], cutting: _Cutting) -> tuple[TableStage, ...]:
+    wheres: list[Where] = []
     rows: list[TableEffect] = []
     for effect in effects:
         kind = OperationKind(effect.kind)
         if kind in _ABOUT_TABLES:
             continue
         if kind is OperationKind.DELETE_WHERE:
-            wheres.append((LogPlace(effect.first, effect.op), effect.predicate or "false"))
+            wheres.append(Where(LogPlace(effect.first, effect.op), effect.predicate or "false"))
         else:
             rows.append(effect)
+    extent, begin, end = cutting.extent, cutting.begin, cutting.end
     overwritten = max(
         (
             (extent(effect) if effect.inline else _staged_extent(effect))[1]
@@ -376,63 +408,84 @@ def _stages_of_schema(
         default=None,
     )
     if overwritten is not None:
-        wheres = [where for where in wheres if where[0] > overwritten]
+        wheres = [where for where in wheres if where.place > overwritten]
     wheres.sort()
-    cuts = [place for place, _ in wheres] + ([overwritten] if overwritten is not None else [])
+    # Where two stages may meet, inline rows on both sides are looked for.
+    cuts = [where.place for where in wheres if not cutting.folds]
+    if overwritten is not None:
+        cuts.append(overwritten)
     spans = [(effect, *_extent_of(effect, cuts, extent, end)) for effect in rows]
     upper = end if any(effect.last >= end.position for effect in rows) else None
     if overwritten is not None and overwritten < begin:
         # An inline overwrite that ended before the position.
         overwritten = None
-    return _stages(begin, upper, overwritten, wheres, spans)
+    return _stages(begin, upper, overwritten, wheres, spans, folds=cutting.folds)
 
 
 def _stages(
     begin: LogPlace,
     end: LogPlace | None,
     overwritten: LogPlace | None,
-    wheres: list[tuple[LogPlace, str]],
+    wheres: list[Where],
     spans: list[tuple[TableEffect, LogPlace, LogPlace]],
+    *,
+    folds: bool,
 ) -> tuple[TableStage, ...]:
-    """Cut rows at the clearing operations; adjacent predicates are combined.
+    """Distribute predicates and rows over as few stages as possible.
 
     Args:
         end: Rows from here on are left out; None = there are none.
     """
-    start = Clear.EVERYTHING if overwritten is not None else Clear.NOTHING
-    open_stages: list[tuple[Clear, list[str], LogPlace]] = [(start, [], overwritten or begin)]
-    for place, predicate in wheres:
-        clear, predicates, lower = open_stages[-1]
-        between = _pieces(spans, lower, place)
-        if clear is Clear.MATCHING and not between and len(predicates) < PREDICATES_PER_STAGE:
-            open_stages[-1] = (clear, [*predicates, predicate], place)
+    lower = overwritten or begin
+    open_stages: list[tuple[LogPlace, dict[str, Where]]] = [(lower, {})]
+    for where in wheres:
+        lower, found = open_stages[-1]
+        joins = _has_room(found, where.predicate) and (
+            folds or (found and not _pieces(spans, lower, where.place))
+        )
+        if joins:
+            # Only the last place of a predicate counts: it removes all that came before.
+            found[where.predicate] = where
+            if not folds:
+                open_stages[-1] = (where.place, found)
         else:
-            open_stages.append((Clear.MATCHING, [predicate], place))
+            open_stages.append((where.place, {where.predicate: where}))
     stages: list[TableStage] = []
-    for index, (clear, predicates, lower) in enumerate(open_stages):
-        upper = open_stages[index + 1][2] if index + 1 < len(open_stages) else end
-        if clear is Clear.NOTHING and not _pieces(spans, lower, upper):
-            continue
+    for index, (lower, found) in enumerate(open_stages):
+        upper = open_stages[index + 1][0] if index + 1 < len(open_stages) else end
         pieces = _pieces(spans, lower, upper)
+        keyed = tuple(piece for piece in pieces if piece.effect.kind in _KEYED)
+        clear = Clear.MATCHING if found and not (folds and keyed) else Clear.NOTHING
+        if index == 0 and overwritten is not None:
+            clear = Clear.EVERYTHING
+        if clear is Clear.NOTHING and not pieces:
+            continue
         stages.append(
             TableStage(
                 index=len(stages),
                 clear=clear,
-                predicate=" OR ".join(f"({predicate})" for predicate in predicates),
+                wheres=tuple(found.values()),
                 lower=lower,
                 upper=upper,
                 appends=tuple(piece for piece in pieces if piece.effect.kind in _APPENDING),
-                keyed=tuple(piece for piece in pieces if piece.effect.kind in _KEYED),
+                keyed=keyed,
             )
         )
     return tuple(stages)
+
+
+def _has_room(found: dict[str, Where], predicate: str) -> bool:
+    if predicate in found:
+        return True
+    characters = sum(len(one) for one in found) + len(predicate)
+    return not found or (len(found) < PREDICATES_PER_STAGE and characters <= _PREDICATE_CHARACTERS)
 
 
 def _pieces(
     spans: list[tuple[TableEffect, LogPlace, LogPlace]], lower: LogPlace, upper: LogPlace | None
 ) -> list[Piece]:
     return [
-        Piece(effect=effect, whole=start >= lower and (upper is None or end < upper))
+        Piece(effect=effect, whole=start >= lower and (upper is None or end < upper), start=start)
         for effect, start, end in spans
         if end >= lower and (upper is None or start < upper)
     ]

@@ -1,7 +1,7 @@
 """Rows of a batch as DataFrames, reduced by key: functions from DataFrame to DataFrame.
 
 `rows_of` reads pieces of effects with the place of each row; `last_operations` keeps the last
-upsert or delete of each key; `survivors` drops appended rows that a later one replaces.
+upsert or delete of each key; `with_gone` tells which appended rows a later operation removes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from urllib.parse import quote
 
 from pyspark.sql import functions as F
 
+from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.apply.batches import Piece, TableStage
+from sparktxlog.worker.apply.batches import Piece, TableStage, Where
 from sparktxlog.worker.apply.signatures import row_hash, signature_columns, signature_from
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 FILE_COLUMN = "__txlog_file"
 #: True: the key's rows are removed and not replaced.
 DELETED_COLUMN = "__txlog_deleted"
+#: True: a later operation removes the appended row.
+GONE_COLUMN = "__txlog_gone"
 _TAG_COLUMN = "__txlog_tag"
 _PARTITION_COLUMN = "__txlog_partition"
 _INLINE_COLUMN = "__txlog_inline"
@@ -191,30 +195,55 @@ def last_operations(
     folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
         F.max_by(carried, order).alias(_ROW_COLUMN)
     )
-    return folded.select(f"{_ROW_COLUMN}.*")
+    last = folded.select(f"{_ROW_COLUMN}.*")
+    if not stage.wheres:
+        return last
+    gone = _removed_later(definition, stage.wheres)
+    return last.withColumn(DELETED_COLUMN, F.col(DELETED_COLUMN) | gone)
 
 
-def concerned_files(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> set[str]:
-    """Return the files with a row that a later keyed operation removes; one Spark job."""
-    found = appended.join(_lasts(last, keys), _later(keys), "left_semi")
-    return {row[0] for row in found.select(FILE_COLUMN).distinct().collect()}
+def with_gone(
+    appended: DataFrame, last: DataFrame | None, definition: TableDefinition, stage: TableStage
+) -> DataFrame:
+    """Add `GONE_COLUMN` to appended rows; rows with NULL keys are removed by predicates only.
+
+    Args:
+        last: As `last_operations` returns it; None = the stage has no keyed rows.
+    """
+    gone = _removed_later(definition, stage.wheres)
+    if last is not None:
+        appended = appended.join(_lasts(last, definition.keys), _same_key(definition), "left_outer")
+        at = F.struct(F.col(_AT_POSITION).alias(POSITION_COLUMN), F.col(_AT_OP).alias(OP_COLUMN))
+        later = F.struct(POSITION_COLUMN, OP_COLUMN) < at
+        gone = gone | (F.col(_AT_POSITION).isNotNull() & later)
+    return appended.withColumn(GONE_COLUMN, gone)
 
 
-def survivors(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return appended rows that no later keyed operation removes; rows with NULL keys stay."""
-    return appended.join(_lasts(last, keys), _later(keys), "left_anti")
+def removed_rows(
+    target: DataFrame, last: DataFrame, definition: TableDefinition, stage: TableStage
+) -> DataFrame:
+    """Return the rows of a table that a stage's MERGE removes: by their keys, and by predicates."""
+    lasts = _lasts(last, definition.keys)
+    if not stage.merges_wheres:
+        return target.join(lasts, _same_key(definition), "left_semi")
+    marked = target.join(lasts, _same_key(definition), "left_outer")
+    return marked.where(F.col(_AT_POSITION).isNotNull() | matching(definition, stage.predicate))
 
 
-def dropped(appended: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return appended rows that a later keyed operation removes."""
-    return appended.join(_lasts(last, keys), _later(keys), "left_semi")
+def matching(definition: TableDefinition, predicate: str) -> Column:
+    """Return a predicate of the log as a condition, false where it is NULL."""
+    condition = F.expr(evaluable(predicate, arrow_schema(definition)))
+    return F.coalesce(condition, F.lit(False))
 
 
-def matched(target: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a table whose key a stage upserts or deletes."""
-    lasts = _lasts(last, keys)
-    same = [F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in keys]
-    return target.join(lasts, same, "left_semi")
+def _removed_later(definition: TableDefinition, wheres: Iterable[Where]) -> Column:
+    """Return whether a predicate removes a row that stands before it."""
+    place = F.struct(POSITION_COLUMN, OP_COLUMN)
+    removed = (
+        (place < _place_literal(where.place)) & matching(definition, where.predicate)
+        for where in wheres
+    )
+    return reduce(lambda left, right: left | right, removed, F.lit(False))
 
 
 def signatures_of(
@@ -251,13 +280,11 @@ def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
     )
 
 
-def _later(keys: Sequence[str]) -> Column:
-    same = [F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in keys]
-    position, op = F.col(_AT_POSITION), F.col(_AT_OP)
-    later = (position > F.col(POSITION_COLUMN)) | (
-        (position == F.col(POSITION_COLUMN)) & (op > F.col(OP_COLUMN))
-    )
-    return reduce(lambda left, right: left & right, same, later)
+def _same_key(definition: TableDefinition) -> Column:
+    same = [
+        F.col(quoted_name(key)) == F.col(quoted_name(_LAST_PREFIX + key)) for key in definition.keys
+    ]
+    return reduce(lambda left, right: left & right, same)
 
 
 def _escape_glob(path: str) -> str:

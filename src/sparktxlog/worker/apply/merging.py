@@ -1,9 +1,9 @@
-"""Commits that Spark makes: MERGE of a stage's keyed rows, and clearing by predicate.
+"""Commits that Spark makes: MERGE of a stage's keyed rows and predicates.
 
 A stage's MERGE removes every row whose key it upserts or deletes and inserts exactly one row for
-each key whose last operation is an upsert, so that duplicates by key never depend on layout.  A
-semi-join of the version before counts the removed rows (protocol S2b), so that the new signature
-is part of the same commit.
+each key whose last operation is an upsert, so that duplicates by key never depend on layout.  Of
+the other rows it removes those that a predicate of the stage matches.  A join with the version
+before counts the removed rows (protocol S2b), so that the new signature is part of the same commit.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage
 from sparktxlog.worker.apply.fold import (
     DELETED_COLUMN,
-    concerned_files,
-    dropped,
+    FILE_COLUMN,
+    GONE_COLUMN,
     join_path,
     last_operations,
-    matched,
+    matching,
     quoted_path,
+    removed_rows,
     rows_of,
     signatures_of,
-    survivors,
+    with_gone,
 )
 from sparktxlog.worker.apply.tables import OwnCommit
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+#: Names of both sides of a MERGE; a table may have columns of any other name.
+_TARGET, _SOURCE = "__txlog_target", "__txlog_source"
 
 #: Fixed for all rows processed by a worker, so that every site evaluates alike.
 SESSION_SETTINGS = {
@@ -125,6 +128,10 @@ class StageRows:
         if self._last is not None:
             _release(self._last)
 
+    def has_merge(self) -> bool:
+        """Return whether there is something to MERGE: it takes a Spark job to see that of files."""
+        return bool(self._stage.keyed or self._stage.partial or self._touched_pieces())
+
     def untouched_files(self) -> list[StagedFile]:
         """Return the appended files that can be placed as they are, in the log's order."""
         touched = {file.path for piece in self._touched_pieces() for file in piece.effect.files}
@@ -142,25 +149,24 @@ class StageRows:
         that disappear are subtracted here.
         """
         frames: list[tuple[str, DataFrame]] = []
-        last, keys = self._last_operations(), self._definition.keys
-        partial = self._appended(self._stage.partial)
+        last = self._last_operations()
         if last is not None:
             target = read_newest(self._session, self._table)
-            frames.append(("removed", matched(target, last, keys)))
+            frames.append(("removed", removed_rows(target, last, self._definition, self._stage)))
             frames.append(("inserted", last.where(~F.col(DELETED_COLUMN))))
-            touched = self._appended(self._touched_pieces())
-            if touched is not None:
-                frames.append(("dropped", dropped(touched, last, keys)))
+        touched = self._appended(self._touched_pieces())
+        if touched is not None:
+            frames.append(("dropped", touched.where(GONE_COLUMN)))
+        partial = self._appended(self._stage.partial)
         if partial is not None:
-            kept = partial if last is None else survivors(partial, last, keys)
-            frames.append(("partial", kept))
+            frames.append(("partial", partial.where(~F.col(GONE_COLUMN))))
         found = signatures_of((tag, frame, self._definition) for tag, frame in frames)
         gained = found.get("inserted", EMPTY_SIGNATURE) + found.get("partial", EMPTY_SIGNATURE)
         lost = found.get("removed", EMPTY_SIGNATURE) + found.get("dropped", EMPTY_SIGNATURE)
         return gained - lost
 
     def commit(self, own: OwnCommit) -> None:
-        """MERGE the stage's keyed rows and the appended rows of touched files."""
+        """MERGE the stage's keyed rows, its predicates, and the appended rows of touched files."""
         last = self._last_operations()
         inserted = self._inserted(last)
         with marked(self._session, own):
@@ -178,17 +184,21 @@ class StageRows:
             )
             source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
             names = [quoted_name(column.name) for column in self._definition.columns]
-            (
+            merge = (
                 DeltaTable.forPath(self._session, self._table)
-                .alias("t")
-                .merge(source.alias("s"), self._condition())
+                .alias(_TARGET)
+                .merge(source.alias(_SOURCE), self._condition())
                 .whenMatchedDelete()
                 .whenNotMatchedInsert(
-                    condition=f"NOT s.{DELETED_COLUMN}",
-                    values={name: F.col(f"s.{name}") for name in names},
+                    condition=f"NOT {_SOURCE}.{DELETED_COLUMN}",
+                    values={name: F.col(f"{_SOURCE}.{name}") for name in names},
                 )
-                .execute()
             )
+            if self._stage.merges_wheres:
+                merge = merge.whenNotMatchedBySourceDelete(
+                    matching(self._definition, self._stage.predicate)
+                )
+            merge.execute()
 
     def _inserted(self, last: DataFrame | None) -> DataFrame:
         """Return the rows to insert: last upserts, and appended rows of files not placed."""
@@ -198,16 +208,15 @@ class StageRows:
             frames.append(last.where(~F.col(DELETED_COLUMN)).select(*names))
         appended = self._appended([*self._stage.partial, *self._touched_pieces()])
         if appended is not None:
-            kept = appended if last is None else survivors(appended, last, self._definition.keys)
-            frames.append(kept.select(*names))
+            frames.append(appended.where(~F.col(GONE_COLUMN)).select(*names))
         return reduce(lambda left, right: left.unionByName(right), frames)
 
     def _condition(self) -> Column:
         same = [
-            F.col(f"t.{quoted_name(key)}") == F.col(f"s.{quoted_name(key)}")
+            F.col(f"{_TARGET}.{quoted_name(key)}") == F.col(f"{_SOURCE}.{quoted_name(key)}")
             for key in self._definition.keys
         ]
-        return reduce(lambda left, right: left & right, same, F.col(f"s.{DELETED_COLUMN}"))
+        return reduce(lambda left, right: left & right, same, F.col(f"{_SOURCE}.{DELETED_COLUMN}"))
 
     def _last_operations(self) -> DataFrame | None:
         if self._last is None and self._stage.keyed:
@@ -223,13 +232,12 @@ class StageRows:
         return self._touched
 
     def _find_touched(self) -> tuple[Piece, ...]:
-        last = self._last_operations()
-        latest = max((piece.effect.last for piece in self._stage.keyed), default=0)
-        candidates = [piece for piece in self._stage.whole if piece.effect.first <= latest]
+        candidates = self._stage.removable
         appended = self._appended(candidates)
-        if last is None or appended is None:
+        if appended is None:
             return ()
-        found = concerned_files(appended, last, self._definition.keys)
+        gone = appended.where(GONE_COLUMN).select(FILE_COLUMN).distinct()
+        found = {row[0] for row in gone.collect()}
         touched = []
         for piece in candidates:
             files = tuple(
@@ -248,9 +256,12 @@ class StageRows:
         return tuple(touched)
 
     def _appended(self, pieces: Sequence[Piece]) -> DataFrame | None:
+        """Return appended rows with `GONE_COLUMN`."""
         if not pieces:
             return None
-        return rows_of(self._session, self._root, self._definition.columns, pieces, self._stage)
+        columns = self._definition.columns
+        rows = rows_of(self._session, self._root, columns, pieces, self._stage)
+        return with_gone(rows, self._last_operations(), self._definition, self._stage)
 
 
 def _release(checkpointed: DataFrame) -> None:

@@ -190,10 +190,12 @@ class TableSteps:
                     for step in steps:
                         if step.number <= progress.done:
                             continue
-                        merges = step.kind is StepKind.MERGE
-                        if merges and stage.whole and not rows.untouched_files():
-                            # It takes all appended rows: it stands for the placing as well.
-                            step = replace(steps[-1], kind=StepKind.MERGE)
+                        if step.kind is StepKind.MERGE:
+                            if not rows.has_merge():
+                                continue
+                            if stage.whole and not rows.untouched_files():
+                                # It takes all appended rows: it stands for the placing as well.
+                                step = replace(steps[-1], kind=StepKind.MERGE)
                         places = step.number == steps[-1].number and bool(stage.whole)
                         self.run_step(
                             batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
@@ -207,7 +209,7 @@ class TableSteps:
         """Check the files that a MERGE reads: Spark takes garbage for rows where it can."""
         for step in steps:
             if step.kind is StepKind.MERGE:
-                for piece in (*step.stage.keyed, *step.stage.partial):
+                for piece in (*step.stage.keyed, *step.stage.partial, *step.stage.removable):
                     for file in piece.effect.files:
                         check_payload(file, self._payload_root / file.path)
 

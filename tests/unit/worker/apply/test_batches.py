@@ -14,11 +14,13 @@ from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import (
+    PREDICATES_PER_STAGE,
     STEPS,
     Clear,
     LogPlace,
     StepKind,
     TablePlan,
+    Where,
     batch_segments,
     check_chain,
     plan_batch,
@@ -30,9 +32,9 @@ def never(found: TableEffect) -> tuple[LogPlace, LogPlace]:
     raise AssertionError(f"the rows of {found} were looked at")
 
 
-def plan(*effects: TableEffect, extent: Any = never) -> TablePlan:
+def plan(*effects: TableEffect, extent: Any = never, folds: bool = True) -> TablePlan:
     last = max(e.last for e in effects)
-    return plan_batch([segment(1, last, *effects)], extent).tables["t"]
+    return plan_batch([segment(1, last, *effects)], extent, folds=folds).tables["t"]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +107,11 @@ def test_a_copied_replica_goes_on_inside_a_segment() -> None:
     assert (batch.first, batch.last, batch.from_hash, batch.transactions) == (5, 12, "h4", 8)
     plan_of_t = batch.tables["t"]
     assert plan_of_t.create is None
-    first, second = plan_of_t.stages
-    assert (first.lower, first.clear) == (LogPlace(5, 0), Clear.NOTHING)
+    (stage,) = plan_of_t.stages
+    assert (stage.lower, stage.clear) == (LogPlace(5, 0), Clear.MATCHING)
     # What came before is left out; of the inline rows only the later ones count.
-    assert [(piece.effect.first, piece.whole) for piece in first.appends] == [(1, False), (5, True)]
-    assert not first.keyed and second.predicate == "(new)"
+    assert [(piece.effect.first, piece.whole) for piece in stage.appends] == [(1, False), (5, True)]
+    assert not stage.keyed and stage.predicate == "(new)"
 
 
 def test_to_create_a_table_again_does_nothing() -> None:
@@ -198,12 +200,71 @@ def test_appends_alone_are_one_placing_and_no_row_is_looked_at() -> None:
     assert [piece.claimed for piece in found.stages[0].whole] == [True, False]
 
 
-def test_a_clearing_between_inline_rows_takes_them_apart() -> None:
+def test_predicates_and_keyed_rows_are_one_merge() -> None:
+    found = plan(
+        effect("append", 1, 9, inline=True, claim="c"),
+        effect("upsert", 2),
+        effect("delete_where", 3, op=1, predicate="a"),
+        effect("delete_keys", 4),
+        effect("delete_where", 5, predicate="b"),
+        effect("append", 6),
+        effect("delete_where", 7, predicate="a"),
+        effect("append", 8),
+    )
+    (stage,) = found.stages
+    # Of a predicate that stands twice the last place counts.
+    assert stage.wheres == (Where(LogPlace(7, 0), "a"), Where(LogPlace(5, 0), "b"))
+    assert stage.clear is Clear.NOTHING and stage.merges_wheres
+    assert [step.kind for step in found.steps()] == [StepKind.MERGE, StepKind.PLACE]
+    assert stage.whole[0].claimed
+    assert [piece.effect.first for piece in stage.removable] == [1, 6]
+
+
+def test_predicates_without_keyed_rows_are_one_delete_and_touch_earlier_appends_only() -> None:
+    found = plan(
+        effect("append", 1),
+        effect("delete_where", 2, predicate="a"),
+        effect("append", 2, op=1),
+        effect("delete_where", 4, predicate="b"),
+        effect("append", 5),
+    )
+    (stage,) = found.stages
+    assert (stage.clear, stage.predicate) == (Clear.MATCHING, "(a) OR (b)")
+    assert not stage.merges_wheres
+    kinds = [step.kind for step in found.steps()]
+    assert kinds == [StepKind.CLEAR, StepKind.MERGE, StepKind.PLACE]
+    # To replace partitions reads no row.
+    found = plan(effect("delete_where", 2, predicate="a"), effect("append", 2, op=1))
+    assert [step.kind for step in found.steps()] == [StepKind.CLEAR, StepKind.PLACE]
+
+
+def test_after_an_overwrite_predicates_concern_the_rows_of_the_batch_only() -> None:
+    found = plan(
+        effect("overwrite", 1), effect("upsert", 2), effect("delete_where", 3, predicate="a")
+    )
+    (stage,) = found.stages
+    assert stage.clear is Clear.EVERYTHING and not stage.merges_wheres
+    assert stage.predicate == "(a)" and stage.removable == stage.whole
+
+
+@pytest.mark.parametrize("size", [1, 3_000])
+def test_a_stage_has_so_many_predicates_only(size: int) -> None:
+    wheres = [effect("delete_where", i, predicate=f"{i:0{size}}") for i in range(1, 41)]
+    found = plan(effect("upsert", 1), *wheres, effect("upsert", 50))
+    first, second = found.stages
+    assert len(first.wheres) == (PREDICATES_PER_STAGE if size == 1 else 21)
+    assert first.merges_wheres and second.merges_wheres
+    assert first.upper == second.lower == second.wheres[0].place
+    assert [step.kind for step in found.steps()] == [StepKind.MERGE, StepKind.MERGE]
+
+
+def test_in_a_batch_of_an_older_release_a_clearing_takes_inline_rows_apart() -> None:
     rows = effect("append", 1, 5, inline=True, claim="c")
     found = plan(
         rows,
         effect("delete_where", 3, op=1, predicate="id > 1"),
         extent=lambda _: (LogPlace(1, 0), LogPlace(5, 0)),
+        folds=False,
     )
     before, after = found.stages
     assert (before.clear, before.upper) == (Clear.NOTHING, LogPlace(3, 1))
@@ -223,6 +284,7 @@ def test_a_clearing_beside_inline_rows_leaves_them_whole() -> None:
         effect("append", 1, 5, inline=True),
         effect("delete_where", 3, op=1, predicate="x"),
         extent=lambda _: (LogPlace(4, 0), LogPlace(5, 0)),
+        folds=False,
     )
     assert [stage.clear for stage in found.stages] == [Clear.MATCHING]
     assert found.stages[0].whole
@@ -234,6 +296,7 @@ def test_predicates_without_rows_between_are_one_delete() -> None:
         effect("delete_where", 2, predicate="b"),
         effect("append", 3),
         effect("delete_where", 4, predicate="c"),
+        folds=False,
     )
     assert [stage.predicate for stage in found.stages] == ["(a) OR (b)", "(c)"]
 
@@ -271,7 +334,8 @@ def test_steps_are_numbered_alike_and_rise() -> None:
         effect("delete_where", 4, predicate="a"),
         effect("append", 5),
     )
-    steps = plan(*effects).steps()
+    assert [step.kind.value for step in plan(*effects).steps()] == ["create", "merge", "place"]
+    steps = plan(*effects, folds=False).steps()
     assert [step.kind.value for step in steps] == ["create", "merge", "place", "clear", "place"]
     numbers = [step.number for step in steps]
     assert numbers == sorted(set(numbers)) and numbers[-1] < STEPS

@@ -55,8 +55,9 @@ def log(tmp_path: Path) -> LogBuilder:
     return log
 
 
-def planned(log: LogBuilder) -> tuple[Batch, TablePlan]:
-    batch = plan_batch(log.segments, lambda _: pytest.fail("no inline rows are here"))
+def planned(log: LogBuilder, *, folds: bool = True) -> tuple[Batch, TablePlan]:
+    no_rows = lambda _: pytest.fail("no inline rows are here")
+    batch = plan_batch(log.segments, no_rows, folds=folds)
     return batch, batch.tables["t"]
 
 
@@ -91,6 +92,19 @@ def test_a_merge_of_all_appended_rows_stands_for_the_placing(
     assert len(made.made) == 2
 
 
+def test_a_merge_without_rows_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(TABLE)
+    log.transaction().staged("append", "t", [(1,), (2,)], claim=CLAIM.to_text())
+    log.transaction().delete_where("t", "id = 5", lambda row: row == (5,))
+    log.publish()
+    batch, plan = planned(log)
+    monkeypatch.setattr(steps.StageRows, "_touched_pieces", lambda _: ())
+    made = Recorder(log, tmp_path / "lake")
+    made.apply(batch, plan, TableProgress(definition=TABLE), {})
+    assert made.made[1:] == [(StepKind.CLEAR, 0, False), (StepKind.PLACE, 2, True)]
+
+
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_steps_that_are_done_are_not_done_again(
     log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
@@ -110,7 +124,7 @@ def test_rows_are_counted_only_for_stages_that_are_left(
     log.transaction().delete_where("t", "id = 1", lambda row: row == (1,))
     log.transaction().staged("append", "t", [(8,)])
     log.publish()
-    batch, plan = planned(log)
+    batch, plan = planned(log, folds=False)
     monkeypatch.setattr(steps, "rows_of", lambda *_: "rows")
     monkeypatch.setattr(steps, "signatures_of", lambda frames: {tag: CLAIM for tag, _, _ in frames})
     made, progress = Recorder(log, tmp_path / "lake"), TableProgress(definition=TABLE)
