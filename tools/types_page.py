@@ -93,7 +93,7 @@ _MIDDLE = """
 - **NOT NULL** is kept for columns. Inside nested types it is not: elements and fields take NULL.
   Keys of maps never do.
 - **What Spark keeps beside a type** is not taken: defaults, identities, generated columns, and
-  comments of columns other than those of `alter_table`.
+  comments of fields inside nested types. Comments of columns are kept.
 
 ## Refused
 

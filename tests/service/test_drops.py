@@ -18,7 +18,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.protocol.words.versions import DROPS, SCHEMAS
+from sparktxlog.protocol.words.versions import DESCRIPTIONS, DROPS, SCHEMAS
 
 
 def test_a_drop_and_a_creation_are_everywhere_at_their_positions(tmp_path: Path) -> None:
@@ -148,5 +148,16 @@ def _too_early(url: str) -> None:
         client.alter_table("t", add={"n": "int"})
         with pytest.raises(InvalidRequestError, match=f"schemas need wire version {SCHEMAS}"):
             client.create_table("bronze.t", {"id": "bigint"})
+        told = f"clustering of tables need wire version {DESCRIPTIONS}"
+        for said in ({"comment": "c"}, {"cluster_by": ["id"]}, {"properties": {"a": "b"}}):
+            with pytest.raises(InvalidRequestError, match=told):
+                client.create_table("u", {"id": "bigint"}, **said)
+        with pytest.raises(InvalidRequestError, match=told):
+            client.create_table("u", "id bigint comment 'c'")
+        with pytest.raises(InvalidRequestError, match=told):
+            client.alter_table("t", comments={"id": "c"})
+        # Older releases know a comment of a column that is added, and an equal table is no new one.
+        client.alter_table("t", add={"m": ("int", "c")})
+        client.create_table("t", "id bigint comment 'c', n int, m int", comment="c")
         with pytest.raises(InvalidRequestError, match=f"drops .* need wire version {DROPS}"):
             client.drop_table("t")

@@ -83,6 +83,9 @@ def use_each_form(log: TxLog, client: sparktxlog.Client, frame: DataFrame, table
         each.create_table("t", "id bigint not null, name string", keys=["id"])
         each.create_table("t", {"id": "bigint not null"}, deletion_vectors=False)
         each.create_table("t", [Column(name="id", type="bigint")], is_sync=True)
+        each.create_table("t", "id int", cluster_by=["id"], comment="c", properties={"a": "b"})
+        each.alter_table("t", comment="c", comments={"id": "c"}, properties={"a": None})
+        each.create_table("t", "id int", properties={"a": None})  # type: ignore[dict-item]
         each.create_table("t", StructType([StructField("id", LongType())]))
         each.create_table("t", table.schema)
         each.create_table("t", frame)

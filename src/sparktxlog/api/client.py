@@ -26,7 +26,13 @@ from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
 from sparktxlog.api.grouped import EncodedRun
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Commits, Isolation, TransactionDraft, made_for_newest
+from sparktxlog.api.operations import (
+    Commits,
+    Isolation,
+    NewTable,
+    TransactionDraft,
+    made_for_newest,
+)
 from sparktxlog.api.reading.at_least import come_after, least_position
 from sparktxlog.codec.alterations import put_change
 from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
@@ -113,27 +119,22 @@ class Transaction(TransactionDraft[Rows, Columns]):
             operation.arrow, count = arrow_text(given), given.num_rows
         self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
 
-    def _create(
-        self,
-        table: str,
-        columns: Columns,
-        keys: Sequence[str],
-        partition_by: Sequence[str],
-        deletion_vectors: bool | None,
-        is_sync: bool,
-    ) -> None:
+    def _create(self, columns: Columns, table: NewTable) -> None:
         self._add(
             OperationRequest(
                 kind=OperationKind.CREATE_TABLE,
-                table=table,
+                table=table.table,
                 columns=[
-                    ColumnRequest(name=c.name, type=c.type, nullable=c.nullable)
+                    ColumnRequest(name=c.name, type=c.type, nullable=c.nullable, comment=c.comment)
                     for c in columns_given(columns)
                 ],
-                keys=list(keys),
-                partition_by=list(partition_by),
-                deletion_vectors=deletion_vectors,
-                is_sync=is_sync or None,
+                keys=list(table.keys),
+                partition_by=list(table.partition_by),
+                deletion_vectors=table.deletion_vectors,
+                is_sync=table.is_sync or None,
+                cluster_by=list(table.cluster_by) or None,
+                comment=table.comment or None,
+                properties=None if table.properties is None else dict(table.properties),
             )
         )
 

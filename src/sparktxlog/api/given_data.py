@@ -32,13 +32,15 @@ class ArrowStream(Protocol):
 #: Rows of one operation.
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | ArrowStream"
 #: Columns of a new table: DDL text, name → DDL type, `Column`s, an Arrow schema (which has no type
-#: stubs), a StructType, or a DataFrame of Spark that has them.
+#: stubs), a StructType, or a DataFrame of Spark that has them.  All but Arrow may have comments.
 Columns: TypeAlias = "str | Mapping[str, str] | Iterable[Column] | StructType | DataFrame | Any"
 
 _NOT_NULL = re.compile(r"\s*(.+?)\s+not\s+null\s*", re.IGNORECASE | re.DOTALL)
 #: A column in DDL text: its name, its type and what follows.
-_COLUMN = re.compile(
-    r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)(.+?)(?:\s+comment\s+(?:'.*'|\".*\"))?\s*",
+_COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s`:]+)(?:\s*:\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
+#: A comment at the end of a column.
+_COMMENT = re.compile(
+    r"(.+?)\s+comment\s+(?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")\s*",
     re.IGNORECASE | re.DOTALL,
 )
 #: Commas between columns: not inside `<>`, `()`, quoted names and comments.
@@ -65,7 +67,7 @@ def columns_given(columns: Columns) -> tuple[Column, ...]:
     if isinstance(columns, Iterable):
         found = tuple(columns)
         if all(isinstance(column, Column) for column in found):
-            return tuple(_normal(c.name, c.type, c.nullable) for c in found)
+            return tuple(_normal(c.name, c.type, c.nullable, c.comment) for c in found)
     raise InvalidRequestError(
         f"columns are given as {type(columns).__name__}",
         hint="Give DDL text such as 'id bigint not null, name string', a dict of name to type, an "
@@ -99,13 +101,16 @@ def _column(part: str, ddl: str) -> Column:
 
 
 def _typed(name: str, text: str) -> Column:
+    said, comment = _COMMENT.fullmatch(text), ""
+    if said is not None:
+        text, comment = said[1], re.sub(r"\\(.)", r"\1", said[2] or said[3] or "")
     match = _NOT_NULL.fullmatch(text)
-    return _normal(name, match[1] if match else text, match is None)
+    return _normal(name, match[1] if match else text, match is None, comment)
 
 
-def _normal(name: str, kind: str, nullable: bool) -> Column:
+def _normal(name: str, kind: str, nullable: bool, comment: str) -> Column:
     try:
-        return Column(name=name, type=normal_type(kind), nullable=nullable)
+        return Column(name=name, type=normal_type(kind), nullable=nullable, comment=comment)
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
             f"column {name!r}: {error.message}", hint=error.hint, column=name

@@ -253,7 +253,7 @@ class Nodes:
     def tables(self) -> list[VersionedTable]:
         """Return all tables at a node that has reached `position`; errors as `table`."""
         found = self.get("/v1/tables", waits=True, after=self.position or None)
-        return msgspec.convert(found, list[VersionedTable])
+        return [_versioned(table) for table in found]
 
     def table(self, name: str, timeout_s: float | None = None) -> VersionedTable:
         """Return a table at a node that has reached `position`.
@@ -264,8 +264,9 @@ class Nodes:
             TransportError: No node answers.
         """
         path = f"/v1/tables/{quote(name, safe='')}"
-        found = self.get(path, timeout_s=timeout_s, waits=True, after=self.position or None)
-        return msgspec.convert(found, VersionedTable)
+        return _versioned(
+            self.get(path, timeout_s=timeout_s, waits=True, after=self.position or None)
+        )
 
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         """Return the most that any node knows of a transaction.
@@ -659,3 +660,8 @@ def _never_saw(link: Http, errand: _Errand) -> bool:
     except TxLogError:
         return False
     return False
+
+
+def _versioned(found: dict[str, Any]) -> VersionedTable:
+    pairs = tuple((found.get("properties") or {}).items())
+    return msgspec.convert(found | {"properties": pairs}, VersionedTable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import (
     ClassVar,
@@ -29,12 +30,13 @@ from sparktxlog.errors import (
     LocalProtocolError,
     SchemaMismatchError,
 )
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table_properties import property_pairs
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
@@ -102,6 +104,20 @@ def made_for_newest(
     return use(newest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What `create_table` says beside columns; None = as a table has it that is there."""
+
+    table: str
+    keys: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    deletion_vectors: bool | None
+    is_sync: bool
+    cluster_by: tuple[str, ...]
+    comment: str
+    properties: tuple[tuple[str, str], ...] | None
+
+
 class Operations(ABC, Generic[RowsT, ColumnsT]):
     """What a transaction can do to tables."""
 
@@ -114,14 +130,18 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         deletion_vectors: bool | None = None,
         *,
         is_sync: bool = False,
+        cluster_by: Sequence[str] = (),
+        comment: str = "",
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         """Create a table; creating an equal one again does nothing.
 
         Args:
             table: A letter, then letters, digits and underscores; with a schema before it,
                 `bronze.orders`, else it is in schema `default`.  128 characters at most.
-            columns: DDL text (`id bigint not null, name string`), name → DDL type, an Arrow schema,
-                a StructType, `Column`s, or a Spark DataFrame whose names and types are taken.
+            columns: DDL text (`id bigint not null, name string comment 'full'`), name → DDL type,
+                an Arrow schema, a StructType, `Column`s, or a Spark DataFrame whose names, types
+                and comments are taken.
             keys: Columns that upserts and deletes match on; never NULL.
             partition_by: Partition columns.
             deletion_vectors: Whether Delta marks deleted rows instead of rewriting files, which is
@@ -129,12 +149,34 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 table that is there: as it has it.
             is_sync: Whether each transaction that writes to it is synchronous: ordered only once
                 as many members hold it as `synchro-quorum` says.
+            cluster_by: Up to four columns by which OPTIMIZE arranges rows in files; not of a
+                partitioned table.
+            comment: For people.  A table that is there keeps its own, and those of its columns.
+            properties: Of Delta's those that docs/changing-tables.md lists, and any whose names do
+                not begin with `delta.`.  Default: none; of a table that is there: as it has them.
 
         Raises:
             InvalidNameError: A name is outside the allowed pattern (definite).
-            SchemaMismatchError: An unknown type, key or partition column (definite).
+            SchemaMismatchError: An unknown type, key, partition or clustering column (definite).
+            InvalidRequestError: A property that the log decides itself (definite).
         """
-        self._create(table, columns, keys, partition_by, deletion_vectors, is_sync)
+        for role, given in (
+            ("keys", keys),
+            ("partition_by", partition_by),
+            ("cluster_by", cluster_by),
+        ):
+            _names(role, given)
+        request = NewTable(
+            table=table,
+            keys=tuple(keys),
+            partition_by=tuple(partition_by),
+            deletion_vectors=deletion_vectors,
+            is_sync=is_sync,
+            cluster_by=tuple(cluster_by),
+            comment=comment,
+            properties=None if properties is None else property_pairs(table, properties),
+        )
+        self._create(columns, request)
 
     def alter_table(
         self,
@@ -146,6 +188,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         widen: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
         is_sync: bool | None = None,
+        comment: str | None = None,
+        comments: Mapping[str, str] | None = None,
+        properties: Mapping[str, str | None] | None = None,
     ) -> None:
         """Change a table where this transaction takes effect; at every site alike.
 
@@ -165,6 +210,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             keys: Columns that upserts and deletes match on from then on, by their new names; none:
                 it has no keys.
             is_sync: Whether its transactions are synchronous from then on, see `create_table`.
+            comment: Of the table; "": none.
+            comments: Column → its comment; "": none.
+            properties: Name → value, see `create_table`; None: without it from then on.
 
         Raises:
             UnknownTableError, UnknownColumnError, NameTakenError, ColumnInUseError: At submit, or
@@ -181,6 +229,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             widen=tuple((widen or {}).items()),
             keys=_names("keys", keys),
             is_sync=is_sync,
+            comment=comment,
+            comments=tuple((comments or {}).items()),
+            properties=tuple((properties or {}).items()),
         )
         if change.is_nothing:
             raise InvalidRequestError(
@@ -258,15 +309,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         """Add an operation of a kind that carries rows."""
 
     @abstractmethod
-    def _create(
-        self,
-        table: str,
-        columns: ColumnsT,
-        keys: Sequence[str],
-        partition_by: Sequence[str],
-        deletion_vectors: bool | None,
-        is_sync: bool,
-    ) -> None: ...
+    def _create(self, columns: ColumnsT, table: NewTable) -> None: ...
 
     @abstractmethod
     def _append_new(self, table: str, rows: RowsT) -> None: ...
@@ -278,9 +321,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
     def _delete_where(self, table: str, predicate: str) -> None: ...
 
 
-def _added(name: str, kind: str | tuple[str, str]) -> AddedColumn:
+def _added(name: str, kind: str | tuple[str, str]) -> Column:
     found, comment = (kind, "") if isinstance(kind, str) else kind
-    return AddedColumn(name=name, type=found, comment=comment)
+    return Column(name=name, type=found, comment=comment)
 
 
 def _names(role: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -523,12 +566,26 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         keys: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         deletion_vectors: bool | None = None,
+        *,
+        cluster_by: Sequence[str] = (),
+        comment: str = "",
+        properties: Mapping[str, str] | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Create a table; see `Operations.create_table`."""
         is_sync = options.pop("is_sync", False)
         with self.transaction(**options) as t:
-            t.create_table(table, columns, keys, partition_by, deletion_vectors, is_sync=is_sync)
+            t.create_table(
+                table,
+                columns,
+                keys,
+                partition_by,
+                deletion_vectors,
+                is_sync=is_sync,
+                cluster_by=cluster_by,
+                comment=comment,
+                properties=properties,
+            )
         return t.receipt
 
     def alter_table(
@@ -540,13 +597,25 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         drop: Sequence[str] = (),
         widen: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
+        comment: str | None = None,
+        comments: Mapping[str, str] | None = None,
+        properties: Mapping[str, str | None] | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Change a table; see `Operations.alter_table`."""
         is_sync = options.pop("is_sync", None)
         with self.transaction(**options) as t:
             t.alter_table(
-                table, add=add, rename=rename, drop=drop, widen=widen, keys=keys, is_sync=is_sync
+                table,
+                add=add,
+                rename=rename,
+                drop=drop,
+                widen=widen,
+                keys=keys,
+                is_sync=is_sync,
+                comment=comment,
+                comments=comments,
+                properties=properties,
             )
         return t.receipt
 

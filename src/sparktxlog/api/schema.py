@@ -44,8 +44,8 @@ def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:
     """Return the columns that a new table gets.
 
     Args:
-        schema: A StructType, or a DataFrame whose names and types are taken; all its columns become
-            nullable.
+        schema: A StructType, or a DataFrame whose names, types and comments are taken; all its
+            columns become nullable.
 
     Raises:
         SchemaMismatchError: A type is none that a table can hold (definite).
@@ -61,7 +61,8 @@ def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:
                 f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name
             ) from error
         nullable = field.nullable or not is_struct
-        columns.append(Column(name=field.name, type=kind, nullable=nullable))
+        comment = str(field.metadata.get("comment") or "")
+        columns.append(Column(name=field.name, type=kind, nullable=nullable, comment=comment))
     return tuple(columns)
 
 

@@ -8,11 +8,12 @@ The change is ordered before the rows; if several writers make it, one of them d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from sparktxlog.codec.alterations import widens
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import ConflictError, NameTakenError
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import Column, TableDefinition
 
 #: Others may change the table each time; then somebody has to look at it.
@@ -29,7 +30,7 @@ def change_to_fit(given: Iterable[Column], table: TableDefinition) -> TableChang
     for column in given:
         found = known.get(column.name.lower())
         if found is None:
-            add.append(AddedColumn(name=column.name, type=column.type))
+            add.append(replace(column, nullable=True))
         elif found.name not in table.partition_by and widens(
             arrow_type(found.type), arrow_type(column.type)
         ):

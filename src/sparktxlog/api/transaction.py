@@ -13,7 +13,7 @@ from sparktxlog.api.frame_staging import FrameStager, frame_of, keys_of
 from sparktxlog.api.given_data import Columns, Rows, columns_given
 from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Isolation, TransactionDraft
+from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.codec.lexer import quoted_name
@@ -361,8 +361,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     def rename_table(self, table: str, name: str) -> None:
         """Give a table another name, where this transaction takes effect.
 
-        Its rows are copied into a new table, with the columns, keys and settings of this one but
-        without comments, and it is dropped.  The rows are those that `read` would return, and that
+        Its rows are copied into a new table, with the columns, keys, comments and settings of this
+        one, and it is dropped.  The rows are those that `read` would return, and that
         read is recorded: if anybody writes to the table before the transaction takes effect, that
         is a conflict (`retry`), so no row is lost.
 
@@ -436,30 +436,26 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 position=position,
             )
 
-    def _create(
-        self,
-        table: str,
-        columns: Columns,
-        keys: Sequence[str],
-        partition_by: Sequence[str],
-        deletion_vectors: bool | None,
-        is_sync: bool,
-    ) -> None:
+    def _create(self, columns: Columns, table: NewTable) -> None:
         if not self._takes_more():
             return
-        for role, given in (("keys", keys), ("partition_by", partition_by)):
-            if isinstance(given, str):
-                raise InvalidRequestError(f"{role}={given!r} is a string", hint=f"Write {[given]}.")
-        if deletion_vectors is None:  # who does not say it takes what is there
-            present = self._log.existing(table)
-            deletion_vectors = present is not None and present.deletion_vectors
+        has_vectors, properties, present = table.deletion_vectors, table.properties, None
+        if has_vectors is None or properties is None:  # who does not say it takes what is there
+            present = self._log.existing(table.table)
+        if has_vectors is None:
+            has_vectors = present is not None and present.deletion_vectors
+        if properties is None:
+            properties = () if present is None else present.properties
         definition = TableDefinition(
-            name=table_name(table),
+            name=table_name(table.table),
             columns=columns_given(columns),
-            keys=tuple(keys),
-            partition_by=tuple(partition_by),
-            deletion_vectors=deletion_vectors,
-            is_sync=is_sync,
+            keys=table.keys,
+            partition_by=table.partition_by,
+            deletion_vectors=has_vectors,
+            is_sync=table.is_sync,
+            cluster_by=table.cluster_by,
+            comment=table.comment,
+            properties=properties,
         )
         self._add_table(definition)
 

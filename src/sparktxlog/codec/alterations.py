@@ -11,7 +11,7 @@ from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.codec.validation import check_definition
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from sparktxlog.codec.requests import OperationRequest
 
 #: Fields of an operation that say what becomes of its table.
-CHANGE_FIELDS = frozenset({"add", "rename", "drop", "widen", "keys", "is_sync"})
-_MAX_COMMENT = 1_000
+CHANGE_FIELDS = frozenset(
+    {"add", "rename", "drop", "widen", "keys", "is_sync", "comment", "comments", "properties"}
+)
 _WIDER = (
     "Possible are: whole numbers to wider ones; tinyint, smallint, int and float to double; "
     "tinyint, smallint and int to decimal(10+n,n), bigint to decimal(20+n,n); decimals to more "
@@ -64,10 +65,10 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
 def _asked(operation: OperationRequest) -> TableChange:
     return TableChange(
         add=tuple(
-            AddedColumn(
+            Column(
                 name=check_new_name(column.name),
                 type=normal_type(column.type),
-                comment=column.comment[:_MAX_COMMENT],
+                comment=column.comment,
             )
             for column in operation.add or ()
         ),
@@ -76,6 +77,9 @@ def _asked(operation: OperationRequest) -> TableChange:
         widen=tuple((name, normal_type(kind)) for name, kind in (operation.widen or {}).items()),
         keys=None if operation.keys is None else tuple(operation.keys),
         is_sync=operation.is_sync,
+        comment=operation.comment,
+        comments=tuple((operation.comments or {}).items()),
+        properties=tuple((operation.properties or {}).items()),
     )
 
 
@@ -132,3 +136,6 @@ def put_change(change: TableChange | None, request: OperationRequest) -> None:
     request.widen = dict(change.widen) or None
     request.keys = None if change.keys is None else list(change.keys)
     request.is_sync = change.is_sync
+    request.comment = change.comment
+    request.comments = dict(change.comments) or None
+    request.properties = dict(change.properties) or None

@@ -48,8 +48,13 @@ _LATER_FIELDS = (
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _CHANGE = fields(TableChange)
-_LATER_CHANGES = ("is_sync", "is_dropped")
-_TABLE = tuple(field for field in fields(TableDefinition) if field.name != "first_version")
+_LATER_CHANGES = ("is_sync", "is_dropped", "comment", "comments", "properties")
+_LATER_OF_TABLE = ("cluster_by", "comment", "properties")
+_TABLE = tuple(
+    field.name
+    for field in fields(TableDefinition)
+    if field.name not in ("first_version", *_LATER_OF_TABLE)
+)
 _PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
 
@@ -80,9 +85,13 @@ def _said(block: Block) -> object:
 
 
 def _definition(table: TableDefinition) -> object:
-    said: dict[str, object] = {field.name: getattr(table, field.name) for field in _TABLE}
-    said["columns"] = [{name: getattr(c, name) for name in _PLAIN_COLUMN} for c in table.columns]
-    return said
+    said: dict[str, object] = {name: getattr(table, name) for name in _TABLE}
+    said["columns"] = [
+        {name: getattr(c, name) for name in _PLAIN_COLUMN}
+        | ({"comment": c.comment} if c.comment else {})
+        for c in table.columns
+    ]
+    return said | {name: value for name in _LATER_OF_TABLE if (value := getattr(table, name))}
 
 
 def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryview]]:

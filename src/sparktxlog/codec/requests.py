@@ -77,6 +77,7 @@ from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition, Tables
+from sparktxlog.model.table_properties import property_pairs
 
 _Read = TypeVar("_Read")
 
@@ -97,12 +98,13 @@ _SchemaVersion = Annotated[int, msgspec.Meta(ge=1, le=1 << 45)]
 _Session = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
-class ColumnRequest(msgspec.Struct, forbid_unknown_fields=True):
+class ColumnRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A column of `create_table`."""
 
     name: str
     type: str
     nullable: bool = True
+    comment: str = ""
 
 
 class FileRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,6 +142,14 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Of a table: whether its transactions are synchronous.
     is_sync: bool | None = None
+    cluster_by: _Names | None = None
+    #: Of a table.
+    comment: str | None = None
+    #: Column → its comment from then on.
+    comments: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
+    #: Of a table; of a change null = without it from then on.  A new table without the field takes
+    #: those of an equal one that is there.
+    properties: Annotated[dict[str, str | None], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Schema version of the table that it was made for; `stale-schema` if that is another one.
     schema_version: _SchemaVersion | None = None
 
@@ -199,7 +209,8 @@ _encoder = msgspec.json.Encoder()
 _ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "schema_version"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset(
-        {"columns", "keys", "partition_by", "deletion_vectors", "is_sync"}
+        {"columns", "keys", "partition_by", "deletion_vectors", "is_sync", "cluster_by"}
+        | {"comment", "properties"}
     ),
     OperationKind.ALTER_TABLE: CHANGE_FIELDS | {"schema_version"},
     OperationKind.DROP_TABLE: frozenset({"schema_version"}),
@@ -427,16 +438,23 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     has_vectors = operation.deletion_vectors
     if has_vectors is None:  # who does not say it takes what is there
         has_vectors = present is not None and present.deletion_vectors
+    if operation.properties is not None:
+        properties = property_pairs(name, operation.properties)
+    else:
+        properties = () if present is None else present.properties
     definition = TableDefinition(
         name=name if present is None else present.name,
         columns=tuple(
-            Column(name=c.name, type=normal_type(c.type), nullable=c.nullable)
+            Column(name=c.name, type=normal_type(c.type), nullable=c.nullable, comment=c.comment)
             for c in operation.columns or ()
         ),
         keys=tuple(operation.keys or ()),
         partition_by=tuple(operation.partition_by or ()),
         deletion_vectors=has_vectors,
         is_sync=bool(operation.is_sync),
+        cluster_by=tuple(operation.cluster_by or ()),
+        comment=operation.comment or "",
+        properties=properties,
     )
     check_definition(definition)
     if present is None:
@@ -745,4 +763,7 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
         request.partition_by = list(definition.partition_by)
         request.deletion_vectors = definition.deletion_vectors
         request.is_sync = definition.is_sync or None
+        request.cluster_by = list(definition.cluster_by) or None
+        request.comment = definition.comment or None
+        request.properties = dict(definition.properties) or None
     return request

@@ -35,12 +35,15 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, OperationKind
 from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.model.table_properties import check_comment, check_properties
 
 #: Transactions or operations of rows, int32.
 IndexArray = npt.NDArray[np.int32]
 
 #: Fields of a table, those of nested types included.
 _MAX_FIELDS = 10_000
+#: Clustering columns of a Delta table, and fields from the first one that have statistics.
+_MAX_CLUSTERING, _WITH_STATISTICS = 4, 32
 _KEYED = frozenset({OperationKind.UPSERT, OperationKind.DELETE_KEYS})
 
 #: The nearest name is searched for among so many tables at most.
@@ -143,6 +146,10 @@ def check_definition(definition: TableDefinition) -> None:
     """
     for name in (definition.name, *(column.name for column in definition.columns)):
         check_new_name(name)
+    check_comment(definition.name, definition.comment)
+    for column in definition.columns:
+        check_comment(definition.name, column.comment, column.name)
+    check_properties(definition.name, dict(definition.properties))
     schema = arrow_schema(definition)
     fields = sum(map(_fields, schema.types))
     if fields > _MAX_FIELDS:
@@ -151,12 +158,19 @@ def check_definition(definition: TableDefinition) -> None:
             f"{_MAX_FIELDS:,} are allowed",
             table=definition.name,
         )
-    for role, names in (("key", definition.keys), ("partition", definition.partition_by)):
+    _check_clustering(definition, schema)
+    for role, names in (
+        ("key", definition.keys),
+        ("partition", definition.partition_by),
+        ("clustering", definition.cluster_by),
+    ):
         if len(set(names)) != len(names):
             raise SchemaMismatchError(
                 f"table {definition.name!r}: a {role} column is named twice",
                 table=definition.name,
             )
+        if role == "clustering":
+            continue
         for name in names:
             kind = schema.field(name).type
             # Delta has no text of bytes.
@@ -177,6 +191,36 @@ def check_definition(definition: TableDefinition) -> None:
                     table=definition.name,
                     column=name,
                 )
+
+
+def _check_clustering(definition: TableDefinition, schema: pa.Schema) -> None:
+    """Refuse clustering columns that Delta cannot have.
+
+    Raises:
+        SchemaMismatchError: (definite).
+    """
+    names, reason = definition.cluster_by, ""
+    if not names:
+        return
+    if definition.partition_by:
+        reason = "a table is partitioned or clustered, not both"
+    elif len(names) > _MAX_CLUSTERING:
+        reason = f"{len(names)} are given, Delta takes {_MAX_CLUSTERING}"
+    for name in names:
+        kind, before = schema.field(name).type, schema.types[: schema.names.index(name)]
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_boolean(kind):
+            reason = f"{name!r} of type {type_name(kind)} has no bounds in statistics"
+        elif sum(map(_fields, before)) >= _WITH_STATISTICS:
+            reason = f"{name!r} is not among the first {_WITH_STATISTICS} fields, which have "
+            reason += "statistics"
+    if reason:
+        raise SchemaMismatchError(
+            f"table {definition.name!r} cannot have the clustering columns {', '.join(names)}: "
+            f"{reason}",
+            hint="Take up to four of the first columns: numbers, texts, dates or timestamps.",
+            table=definition.name,
+            field="cluster_by",
+        )
 
 
 def _fields(kind: pa.DataType) -> int:

@@ -19,21 +19,14 @@ from sparktxlog.model.table import Column, TableDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedColumn(Column):
-    """A column that a table gets; rows that were there before have NULL in it."""
-
-    #: For people; Delta keeps it with the column, the catalog does not.
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
     """What becomes of a table, all of it at one position.
 
     Columns are named as they were before; `keys` as they are afterwards.
     """
 
-    add: tuple[AddedColumn, ...] = ()
+    #: Columns that it gets; rows that were there before have NULL in them.
+    add: tuple[Column, ...] = ()
     #: (name, new name).
     rename: tuple[tuple[str, str], ...] = ()
     drop: tuple[str, ...] = ()
@@ -45,6 +38,12 @@ class TableChange:
     is_sync: bool | None = None
     #: The table is dropped; nothing else is changed then.
     is_dropped: bool = False
+    #: Of the table; None = as it was.
+    comment: str | None = None
+    #: (column, its comment from now on).
+    comments: tuple[tuple[str, str], ...] = ()
+    #: (name of a property, its value from now on; None = there is none).
+    properties: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def changes_hashes(self) -> bool:
@@ -54,9 +53,12 @@ class TableChange:
     @property
     def is_nothing(self) -> bool:
         """Whether it changes nothing."""
-        columns = self.add or self.rename or self.drop or self.widen
-        others = self.keys is not None or self.is_sync is not None or self.is_dropped
-        return not columns and not others
+        return self == _NOTHING
+
+    @property
+    def says_more(self) -> bool:
+        """Whether it changes comments or properties, which wire version 5 does not know (P31)."""
+        return self.comment is not None or bool(self.comments or self.properties)
 
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
@@ -72,6 +74,7 @@ class TableChange:
             return table.dropped()
         self._check(table)
         renamed, widened, dropped = dict(self.rename), dict(self.widen), set(self.drop)
+        comments = dict(self.comments)
         version = table.schema_version + 1
         # Files that are there keep their names of columns, and later files have the same ones.
         maps = table.is_mapped or bool(renamed or dropped)
@@ -81,15 +84,14 @@ class TableChange:
                 name=renamed.get(column.name, column.name),
                 type=widened.get(column.name, column.type),
                 stored=column.in_files if maps else "",
+                comment=comments.get(column.name, column.comment),
             )
             for column in table.columns
             if column.name not in dropped
         ]
         added = [
-            Column(
-                name=column.name,
-                type=column.type,
-                nullable=column.nullable,
+            replace(
+                column,
                 # Not that of a dropped column: its values are still in the files.
                 stored=f"{RESERVED_PREFIX}{version}_{column.name}" if maps else "",
             )
@@ -118,16 +120,24 @@ class TableChange:
             columns=(*columns, *added),
             keys=keys,
             partition_by=tuple(renamed.get(name, name) for name in table.partition_by),
+            cluster_by=tuple(renamed.get(name, name) for name in table.cluster_by),
             is_sync=table.is_sync if self.is_sync is None else self.is_sync,
             schema_version=version,
+            comment=table.comment if self.comment is None else self.comment,
+            properties=self._changed_properties(table),
         )
+
+    def _changed_properties(self, table: TableDefinition) -> tuple[tuple[str, str], ...]:
+        found: dict[str, str | None] = {**dict(table.properties), **dict(self.properties)}
+        return tuple(sorted((name, value) for name, value in found.items() if value is not None))
 
     def _check(self, table: TableDefinition) -> None:
         """Refuse a change of what is not there, or is changed twice, or is needed; see above."""
         if self.is_nothing:
             raise InvalidRequestError(
                 f"the change of table {table.name!r} changes nothing",
-                hint="Name what to add, rename, drop or widen, the keys, or is_sync.",
+                hint="Name what to add, rename, drop or widen, the keys, is_sync, a comment, or "
+                "properties.",
                 table=table.name,
             )
         named = [*(old for old, _ in self.rename), *self.drop, *(name for name, _ in self.widen)]
@@ -142,10 +152,13 @@ class TableChange:
                     table=table.name,
                     column=name,
                 )
+        for name, _ in self.comments:
+            if table.column(name) is None or name in self.drop:
+                raise _unknown(table, name)
         keys = table.keys if self.keys is None else ()
         for name in self.drop:
-            if name in keys or name in table.partition_by:
-                role = "key" if name in keys else "partition"
+            roles = {"key": keys, "partition": table.partition_by, "clustering": table.cluster_by}
+            for role in (role for role, names in roles.items() if name in names):
                 raise ColumnInUseError(
                     f"table {table.name!r}: {name!r} is a {role} column",
                     hint="Give the table other keys in the same change."
@@ -156,6 +169,7 @@ class TableChange:
                 )
 
 
+_NOTHING = TableChange()
 #: Drops a table.
 DROPPED = TableChange(is_dropped=True)
 

@@ -452,6 +452,9 @@ class TableAt(TypedDict):
     schema_version: int
     #: That with which it came into being, above 1 if a table of its name was dropped before.
     first_version: int
+    cluster_by: list[str]
+    comment: str
+    properties: dict[str, str]
     position: int
     #: How many transactions wrote to it and took effect, since the log counts them; None = it does
     #: not count them yet.

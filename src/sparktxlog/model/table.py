@@ -22,6 +22,8 @@ class Column:
     #: Its name in files and signatures, once a column of the table was renamed or dropped (P33): it
     #: never changes, and no later column gets it.  Empty = `name`.
     stored: str = ""
+    #: For people.
+    comment: str = ""
 
     @property
     def in_files(self) -> str:
@@ -45,6 +47,12 @@ class TableDefinition:
     #: Schema version that it was created with, above 1 if there was a table of its name before.
     #: Above its own one: it was dropped, and who creates it again begins with that one (P33).
     first_version: int = 1
+    #: Columns by which OPTIMIZE arranges rows in files (liquid clustering).
+    cluster_by: tuple[str, ...] = ()
+    #: For people.
+    comment: str = ""
+    #: (name, value) by name: of Delta's those in `table_properties`, and any of the user's own.
+    properties: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_table_name(self.name)
@@ -58,7 +66,11 @@ class TableDefinition:
                     table=self.name,
                     column=name,
                 )
-        for role, wanted in (("key", self.keys), ("partition", self.partition_by)):
+        for role, wanted in (
+            ("key", self.keys),
+            ("partition", self.partition_by),
+            ("clustering", self.cluster_by),
+        ):
             for name in wanted:
                 if name not in names:
                     raise SchemaMismatchError(
@@ -115,13 +127,13 @@ class TableDefinition:
         return tuple(stored[name] for name in names)
 
     def is_like(self, other: TableDefinition) -> bool:
-        """Return whether who creates the one may use the other: a create says no more (P25b)."""
+        """Return whether who creates the one may use the other (P25b); comments are for people."""
         one, two = (
             (
                 table.name,
                 tuple((column.name, column.type, column.nullable) for column in table.columns),
-                (table.keys, table.partition_by),
-                (table.deletion_vectors, table.is_sync),
+                (table.keys, table.partition_by, table.cluster_by),
+                (table.deletion_vectors, table.is_sync, table.properties),
             )
             for table in (self, other)
         )
@@ -145,15 +157,22 @@ class TableDefinition:
                 found.append(f"column {name!r} is{' not' if column.nullable else ''} NOT NULL")
         if not found and list(mine) != list(given):
             found.append(f"its columns stand as {', '.join(mine)}")
-        for what, has, asked in (
+        for what, mine_by, other_by in (
             ("keys", self.keys, other.keys),
             ("partition columns", self.partition_by, other.partition_by),
+            ("clustering columns", self.cluster_by, other.cluster_by),
         ):
-            if has != asked:
-                found.append(f"its {what} are {list(has)}, not {list(asked)}")
+            if mine_by != other_by:
+                found.append(f"its {what} are {list(mine_by)}, not {list(other_by)}")
         for flag in ("deletion_vectors", "is_sync"):
             if getattr(self, flag) != getattr(other, flag):
                 found.append(f"its {flag} is {getattr(self, flag)}")
+        has, asked = dict(self.properties), dict(other.properties)
+        found += [
+            f"its property {name!r} is {has.get(name)!r}, not {asked.get(name)!r}"
+            for name in sorted({*has, *asked})
+            if has.get(name) != asked.get(name)
+        ]
         return found
 
     def fingerprint(self) -> str:

@@ -79,6 +79,7 @@ class QuestionRoutes(RouteHandlers):
     def _at_position(self, definition: TableDefinition) -> TableAt:
         position, writes = self._node.info()["position"], self._node.writes(definition.name)
         counted = {
+            "properties": dict(definition.properties),
             "position": position,
             "version": None if writes is None else writes.version,
             "last_write": None if writes is None else writes.position,

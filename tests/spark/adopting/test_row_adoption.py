@@ -113,6 +113,71 @@ def test_rows_that_the_log_cannot_take_in_place_are_written_again(
     assert sorted(sites.b.table("grown").collect(), key=lambda r: r.id) == expected
 
 
+def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:
+    """Return what Delta says of a table in the lake of a site."""
+    path = Path(log.home.get("/v1/info")["lake_root"]) / table
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    columns = spark.read.format("delta").load(str(path)).schema.fields
+    return {
+        "comment": detail.description,
+        "clustered": detail.clusteringColumns,
+        "properties": detail.properties,
+        "comments": {field.name: field.metadata.get("comment") for field in columns},
+    }
+
+
+def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path = tmp_path / "told"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT NOT NULL COMMENT 'of the order', n INT) "
+        "USING delta CLUSTER BY (n) COMMENT 'orders of the shop' TBLPROPERTIES ('team' = 'sales', "
+        "'delta.logRetentionDuration' = 'interval 90 days', 'delta.enableRowTracking' = 'true', "
+        "'delta.isolationLevel' = 'Serializable')"
+    )
+    spark.sql(f"INSERT INTO delta.`{path}` SELECT id, id % 7 FROM range(100)")
+    done = sites.a.adopt_table("told", str(path), keys=["id"])
+    assert done.left_behind == [
+        "its row ids",
+        "property delta.isolationLevel (only the worker writes to the table)",
+    ]
+    at_a, at_b = sites.signatures("told")
+    assert at_a == at_b == done.signature
+    for log in (sites.a, sites.b):
+        found = described(spark, log, "told")
+        assert (found["comment"], found["clustered"]) == ("orders of the shop", ["n"])
+        assert found["comments"] == {"id": "of the order", "n": None}
+        assert found["properties"] == {
+            "team": "sales",
+            "delta.logRetentionDuration": "interval 90 days",
+        }
+    sites.b.alter_table(
+        "told",
+        rename={"n": "number"},
+        comment="orders",
+        comments={"id": "", "n": "of the day"},
+        properties={"team": None, "delta.checkpointInterval": "20"},
+    )
+    # MERGE and OPTIMIZE work on what the worker wrote by hand.
+    sites.a.upsert("told", spark.createDataFrame([(7, 70), (200, 1)], "id bigint, number int"))
+    at_a, at_b = sites.signatures("told")
+    assert at_a == at_b and at_a.startswith("101:")
+    for log in (sites.a, sites.b):
+        found = described(spark, log, "told")
+        assert (found["comment"], found["clustered"]) == ("orders", ["number"])
+        assert found["comments"] == {"id": None, "number": "of the day"}
+        assert found["properties"]["delta.checkpointInterval"] == "20"
+        assert "team" not in found["properties"]
+    lake = Path(sites.a.home.get("/v1/info")["lake_root"])
+    spark.sql(f"OPTIMIZE delta.`{lake / 'told'}` FULL")
+    sites.a.append("told", spark.createDataFrame([(201, 1)], "id bigint, number int"))
+    at_a, at_b = sites.signatures("told")
+    assert at_a == at_b and at_a.startswith("102:")
+    with pytest.raises(InvalidRequestError, match=r"delta.appendOnly.*upserts and deletes"):
+        sites.a.alter_table("told", properties={"delta.appendOnly": "true"})
+
+
 def test_what_is_in_the_way_is_named_at_once(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:

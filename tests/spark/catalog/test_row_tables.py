@@ -35,7 +35,8 @@ def log(spark: SparkSession, node: RunningNode) -> Iterator[TxLog]:
     """Return a connected log that applies what it commits, with the table `orders`."""
     with connect(spark, node.url, TOKEN, apply="inline") as connected:
         with connected.transaction() as t:
-            t.create_table("orders", COLUMNS, keys=["id"])
+            said = {"comment": "of the shop", "properties": {"team": "sales"}}
+            t.create_table("orders", f"{COLUMNS} comment 'what it is'", keys=["id"], **said)
             t.append("orders", spark.createDataFrame(BEGIN, COLUMNS))
         yield connected
 
@@ -63,6 +64,10 @@ def test_row_tables_are_read_beside_commit_tables(
     described = {row[0]: row[1] for row in tx.sql("DESCRIBE EXTENDED tx.default.orders").collect()}
     assert described["Type"] == "EXTERNAL"
     assert 'sparktxlog.keys=["id"]' in described["Table Properties"]
+    assert "team=sales" in described["Table Properties"]
+    assert described["Comment"] == "of the shop"
+    columns = {row[0]: row[2] for row in tx.sql("DESCRIBE tx.default.orders").collect()}
+    assert columns == {"id": None, "v": "what it is"}
     log.append("orders", tx.createDataFrame([(3, "c")], COLUMNS))
     assert rows(tx, joined) == [("b", 20), ("c", 30)]
     versions = [row.version for row in tx.sql("DESCRIBE HISTORY tx.default.orders").collect()]

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.copying import Decision
+from sparktxlog.model.table import Column
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.signatures import signature_of
@@ -167,7 +168,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     here.lake("lake", "renamed")
     log.transaction().alter(
         "orders",
-        TableChange(widen=(("n", "bigint"),), add=(AddedColumn(name="note", type="string"),)),
+        TableChange(widen=(("n", "bigint"),), add=(Column(name="note", type="string"),)),
     )
     _claimed(spark, log, [(i, None, f"i{i}", i << 33, "new") for i in range(20, 24)])
     log.publish()

@@ -24,7 +24,7 @@ _WANTED = (
     "given",
     [
         "id bigint not null, price decimal(10, 2), tags array<struct<a:int, b:string>>",
-        "`id` LONG NOT  NULL,price dec(10,2) COMMENT 'a, b',\n tags array<struct<a:int,b:string>>",
+        "`id` LONG NOT  NULL,price dec(10,2),\n tags array<struct<a:int,b:string>>",
         "id: bigint not null, price: decimal(10,2), tags: array<struct<a: int, b: string>>",
         {
             "id": "bigint not null",
@@ -48,6 +48,25 @@ _WANTED = (
 )
 def test_columns_mean_the_same_in_each_form(given: Any) -> None:
     assert columns_given(given) == _WANTED
+
+
+def test_comments_are_taken_from_ddl_and_from_spark() -> None:
+    wanted = (
+        Column(name="id", type="bigint", nullable=False, comment="the customer's, a number"),
+        Column(name="price", type="decimal(10,2)", comment='in "EUR"'),
+        Column(name="comment", type="string"),
+    )
+    ddl = r"id long not null COMMENT 'the customer\'s, a number', price dec(10,2) comment "
+    ddl += r'"in \"EUR\"", comment string'
+    assert columns_given(ddl) == wanted
+    struct = (
+        T.StructType()
+        .add("id", T.LongType(), False, metadata={"comment": "the customer's, a number"})
+        .add("price", T.DecimalType(10, 2), metadata={"comment": 'in "EUR"'})
+        .add("comment", "string")
+    )
+    assert columns_given(struct) == wanted
+    assert columns_given(wanted) == wanted
 
 
 def test_a_quoted_name_may_have_what_separates_others() -> None:

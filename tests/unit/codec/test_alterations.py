@@ -20,7 +20,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -51,14 +51,20 @@ def test_a_change_is_read_and_written_again() -> None:
         drop=["v"],
         widen={"s": "LONG"},
         keys=["number"],
+        comment="",
+        comments={"s": "of s"},
+        properties={"team": None, "owner": "ada"},
     )
     prepared = prepare_change(given, TABLE)
     change = TableChange(
-        add=(AddedColumn(name="n", type="bigint", comment="c"),),
+        add=(Column(name="n", type="bigint", comment="c"),),
         rename=(("id", "number"),),
         drop=("v",),
         widen=(("s", "bigint"),),
         keys=("number",),
+        comment="",
+        comments=(("s", "of s"),),
+        properties=(("team", None), ("owner", "ada")),
     )
     assert (prepared.change, prepared.schema_version) == (change, 3)
     written = OperationRequest(kind=OperationKind.ALTER_TABLE, table="t")
@@ -84,6 +90,7 @@ def test_older_releases_find_in_a_manifest_only_what_they_know() -> None:
     changes = {
         TableChange(drop=("v",)): plain,
         TableChange(is_sync=False): plain | {"is_sync"},
+        TableChange(comment="", properties=(("a", None),)): plain | {"comment", "properties"},
         DROPPED: plain | {"is_dropped"},
     }
     definition = TABLE.dropped().dropped()
@@ -95,6 +102,8 @@ def test_older_releases_find_in_a_manifest_only_what_they_know() -> None:
         payload = encode_payload(RunManifest(n=1, ids=b"i" * 16, blocks=blocks, submitted_at=1), ())
         said = msgspec.msgpack.decode(split_payload(payload)[0])["blocks"]
         assert set(said[0]["change"]) == names and "first_version" not in said[1]["definition"]
+        assert not {"comment", "properties", "cluster_by"} & said[1]["definition"].keys()
+        assert "comment" not in said[1]["definition"]["columns"][0]
         assert read_manifest(payload).blocks[0] == blocks[0]
 
 

@@ -123,6 +123,54 @@ def test_who_does_not_say_whether_deleted_rows_are_marked_takes_the_table_as_it_
         make({**same, "deletion_vectors": False}, tables=tables)
 
 
+def test_a_table_is_created_with_comments_properties_and_clustering() -> None:
+    said = {
+        "kind": "create_table",
+        "table": "events",
+        "columns": [{"name": "id", "type": "bigint", "comment": "of the event"}],
+        "cluster_by": ["id"],
+        "comment": "what happened",
+        "properties": {"team": "sales", "delta.checkpointInterval": "20"},
+    }
+    prepared = make(said)
+    (found,) = (operation.definition for operation in prepared.operations)
+    assert found is not None and found.columns[0].comment == "of the event"
+    assert (found.comment, found.cluster_by) == ("what happened", ("id",))
+    assert found.properties == (("delta.checkpointInterval", "20"), ("team", "sales"))
+    written = msgspec.json.decode(request_of(prepared))["operations"]
+    assert make(*written).operations[0].definition == found
+    # Who does not say them takes the table as it has them.
+    tables = {"events": found}
+    same = {name: said[name] for name in ("kind", "table", "columns", "cluster_by")}
+    for again in (same, {**same, "comment": "another"}, said):
+        assert make(again, tables=tables).operations[0].definition == found
+    with pytest.raises(SchemaMismatchError, match="its property 'team' is 'sales', not None"):
+        make({**same, "properties": {}}, tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "text"),
+    [
+        ({"cluster_by": ["id"], "partition_by": ["day"]}, SchemaMismatchError, "not both"),
+        ({"cluster_by": ["flag"]}, SchemaMismatchError, "'flag' of type boolean has no bounds"),
+        ({"cluster_by": ["late"]}, SchemaMismatchError, "not among the first 32"),
+        ({"cluster_by": ["nowhere"]}, SchemaMismatchError, "clustering column 'nowhere'"),
+        ({"cluster_by": ["id", "id"]}, SchemaMismatchError, "a clustering column is named twice"),
+        ({"cluster_by": ["id", "c0", "c1", "c2", "c3"]}, SchemaMismatchError, "5 are given"),
+        ({"comment": "x" * 4001}, InvalidRequestError, "4,001 characters"),
+        ({"properties": {"delta.appendOnly": "true"}}, InvalidRequestError, "upserts and deletes"),
+    ],
+)
+def test_what_a_new_table_cannot_have_is_refused(
+    said: dict[str, Any], error: type[TxLogError], text: str
+) -> None:
+    types = {"id": "bigint", "day": "date", "flag": "boolean"}
+    types |= {f"c{index}": "int" for index in range(30)} | {"late": "int"}
+    columns = [{"name": name, "type": kind} for name, kind in types.items()]
+    with pytest.raises(error, match=text):
+        make({"kind": "create_table", "table": "events", "columns": columns, **said})
+
+
 def request_of_table(table: TableDefinition) -> dict[str, Any]:
     columns = [{"name": column.name, "type": column.type} for column in table.columns]
     keys = list(table.keys)
@@ -152,6 +200,13 @@ def request_of_table(table: TableDefinition) -> dict[str, Any]:
                 "its keys are ['id'], not []",
                 "its partition columns are [], not ['id']",
                 "its is_sync is False",
+            ],
+        ),
+        (
+            {"properties": (("a", "1"),), "cluster_by": ("id",)},
+            [
+                "its clustering columns are [], not ['id']",
+                "its property 'a' is None, not '1'",
             ],
         ),
         ({"name": "Orders"}, ["its name is 'orders', not 'Orders' (case is ignored)"]),

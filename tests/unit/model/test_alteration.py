@@ -14,7 +14,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownColumnError,
 )
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import Column, TableDefinition
 
 TABLE = TableDefinition(
@@ -31,8 +31,8 @@ TABLE = TableDefinition(
 )
 
 
-def added(name: str) -> AddedColumn:
-    return AddedColumn(name=name, type="string", comment="why")
+def added(name: str) -> Column:
+    return Column(name=name, type="string", comment="why")
 
 
 def test_all_of_a_change_happens_at_once() -> None:
@@ -54,7 +54,7 @@ def test_all_of_a_change_happens_at_once() -> None:
             Column(name="number", type="int", nullable=False, stored="id"),
             Column(name="on", type="date", stored="day"),
             Column(name="b", type="string", stored="a"),
-            Column(name="c", type="string", stored="__txlog_5_c"),
+            Column(name="c", type="string", stored="__txlog_5_c", comment="why"),
         ),
         keys=("number",),
         partition_by=("on",),
@@ -115,6 +115,8 @@ def test_types_and_keys() -> None:
         (TableChange(drop=("a",), keys=("a",)), UnknownColumnError, "no column 'a'"),
         (TableChange(drop=("id",)), ColumnInUseError, "'id' is a key column"),
         (TableChange(drop=("day",)), ColumnInUseError, "'day' is a partition column"),
+        (TableChange(comments=(("x", "no"),)), UnknownColumnError, "no column 'x'"),
+        (TableChange(comments=(("a", "no"),), drop=("a",)), UnknownColumnError, "no column 'a'"),
         (TableChange(add=(added("A"),)), NameTakenError, "'A' already"),
         (TableChange(rename=(("a", "B"),)), NameTakenError, "a column 'b' already"),
         (TableChange(add=(added("c"), added("C"))), NameTakenError, "'C' already"),
@@ -128,3 +130,35 @@ def test_what_is_refused(change: TableChange, error: type[CommitRejectedError], 
         change.applied_to(TABLE)
     assert caught.value.fields["table"] == "t"
     assert caught.value.hint or error is SchemaMismatchError
+
+
+def test_comments_and_properties_are_changed_one_by_one() -> None:
+    clustered = replace(
+        TABLE,
+        partition_by=(),
+        cluster_by=("a",),
+        comment="old",
+        properties=(("gone", "1"), ("kept", "2")),
+    )
+    change = TableChange(
+        rename=(("a", "c"),),
+        comment="new",
+        comments=(("a", "of a"), ("id", "")),
+        properties=(("gone", None), ("delta.checkpointInterval", "20"), ("never", None)),
+    )
+    found = change.applied_to(clustered)
+    assert (found.comment, found.cluster_by, found.schema_version) == ("new", ("c",), 5)
+    assert [(column.name, column.comment) for column in found.columns] == [
+        ("id", ""),
+        ("day", ""),
+        ("c", "of a"),
+        ("b", ""),
+    ]
+    assert found.properties == (("delta.checkpointInterval", "20"), ("kept", "2"))
+    assert change.says_more and not TableChange(add=(added("d"),)).says_more
+    # Comments are for people, so who creates the table again need not know them.
+    assert found.is_like(replace(found, comment="", columns=found.columns))
+    assert not found.is_like(clustered)
+    with pytest.raises(ColumnInUseError, match="'c' is a clustering column"):
+        TableChange(drop=("c",)).applied_to(found)
+    assert found.named("u").properties == found.properties

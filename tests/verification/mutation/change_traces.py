@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.verification.mutation.lone import SECOND_US, Lone, queued
 
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
@@ -17,7 +17,7 @@ from sparktxlog.protocol.words.events import PostReceived
 from sparktxlog.protocol.words.messages import RunHeader
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
-_NOTE = TableChange(add=(AddedColumn(name="note", type="string"),))
+_NOTE = TableChange(add=(Column(name="note", type="string"),))
 _NAMES = (
     _NOTE,
     TableChange(rename=(("id", "number"),)),
@@ -100,7 +100,7 @@ def of_two_changes_the_first_wins(core: type[Master]) -> None:
     """P33: two changes of one schema version: the second one was made for what is no more."""
     node = _alone(core)
     assert not _told(node.submit(**_changing()))
-    other = TableChange(add=(AddedColumn(name="rank", type="int"),))
+    other = TableChange(add=(Column(name="rank", type="int"),))
     again: dict[str, Any] = {"touches": (_writes(1, 0),), "changes": ((0, "t", other),)}
     assert _told(node.submit(**again)) == [(3, "stale-schema", 2)]
     assert _columns(node) == (2, ["id", "note"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone, entry_of, queued, tail_of
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Mark, Touch
 from sparktxlog.model.table import Column, TableDefinition
@@ -20,7 +20,7 @@ _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 _CREATE: dict[str, Any] = {"creates": ((0, _TABLE),)}
 _WRITE: dict[str, Any] = {"touches": (Touch(table="t", schema_version=1),)}
 _CHANGE: dict[str, Any] = {
-    "changes": ((0, "t", TableChange(add=(AddedColumn(name="note", type="string"),))),),
+    "changes": ((0, "t", TableChange(add=(Column(name="note", type="string"),))),),
     **_WRITE,
 }
 _X, _Y = b"x" * 16, b"y" * 16

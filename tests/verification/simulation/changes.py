@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.operation import Touch
+from sparktxlog.model.table import Column
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.versions import CHANGES, DROPS
 
@@ -81,6 +82,6 @@ class Alterers:
             return TableChange(widen=((chosen, f"decimal({20 + min(columns, 18)},0)"),))
         if (drawn < _DROPS and columns > 1) or columns >= _MOST_COLUMNS:
             # To drop a key is refused, and changes nothing.
-            again = AddedColumn(name=chosen, type="bigint")
+            again = Column(name=chosen, type="bigint")
             return TableChange(drop=(chosen,), add=(again,) if random.random() < 0.5 else ())
-        return TableChange(add=(AddedColumn(name=fresh, type="bigint"),))
+        return TableChange(add=(Column(name=fresh, type="bigint"),))

@@ -128,7 +128,7 @@ def adopt_rows(
     name = table_name(name)
     source.check_possible()
     draft = log.transaction()
-    draft.create_table(name, source.struct, keys, source.partition_by)
+    create_like(draft, name, source, keys)
     files = source.files()
     definition = draft.definition(name)
     check_definition(definition)
@@ -148,7 +148,7 @@ def adopt_rows(
         return _counted(planned, _count(rows, definition))
     t = log.transaction(transaction_id=transaction_id, timeout=min(timeout_s, _LONGEST_WAIT_S))
     try:
-        t.create_table(name, source.struct, keys, source.partition_by)
+        create_like(t, name, source, keys)
         total = append_files(t, name, source, split, lambda: _count(rows, definition), log)
         tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
         newest = SourceTable.read(log.spark, str(source.path), files=False).version
@@ -166,6 +166,19 @@ def adopt_rows(
         raise
     commit_in(t, timeout_s)
     return _done(_counted(planned, total), t.receipt)
+
+
+def create_like(t: SparkTransaction, name: str, source: SourceTable, keys: Sequence[str]) -> None:
+    """Create a table with the columns, comments, properties and clustering of a Delta table."""
+    t.create_table(
+        name,
+        source.struct,
+        keys,
+        source.partition_by,
+        cluster_by=source.cluster_by,
+        comment=source.comment,
+        properties=source.properties,
+    )
 
 
 def commit_in(t: SparkTransaction, timeout_s: float) -> Receipt:

@@ -26,7 +26,9 @@ from sparktxlog.codec.validation import check_file_schema
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_properties import MAX_TEXT, why_not
 from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
+from sparktxlog.worker.apply.tables import CLUSTERING
 from sparktxlog.worker.commit_tables.plain_reading import read_delta
 from sparktxlog.worker.commit_tables.table_adoption import local_path
 
@@ -42,7 +44,7 @@ _ALLOWED = {
     "changeDataFeed": "",
     "checkConstraints": "",
     "checkpointProtection": "",
-    "clustering": "its clustering",
+    "clustering": "",
     "columnMapping": "",
     "deletionVectors": "",
     "domainMetadata": "",
@@ -63,10 +65,20 @@ _COMPUTED = {
     "delta.identity.start": "is an identity column",
     "delta.invariants": "has an invariant",
 }
-#: Property of a table → what a row table does not keep.
+#: Property of a table → what a row table does not keep; empty = nothing that anybody misses.
 _LEFT = {
     "delta.appendOnly": "that it is append-only",
     "delta.enableChangeDataFeed": "its change data feed",
+    "delta.columnMapping.": "",
+    "delta.enableDeletionVectors": "",
+    "delta.enableInCommitTimestamps": "",
+    "delta.enableRowTracking": "",
+    "delta.enableTypeWidening": "",
+    "delta.feature.": "",
+    "delta.inCommitTimestampEnablement": "",
+    "delta.min": "",
+    "delta.requireCheckpointProtectionBeforeVersion": "",
+    "delta.rowTracking.": "",
 }
 _CONSTRAINT = "delta.constraints."
 
@@ -167,9 +179,36 @@ class SourceTable:
     def left_behind(self) -> list[str]:
         """What a row table does not keep of it, for people."""
         found = [kept for name, kept in _ALLOWED.items() if kept and name in self.log.features]
-        properties = self.log.configuration
-        found += [kept for name, kept in _LEFT.items() if properties.get(name) == "true"]
-        return found
+        if "clustering" in self.log.features and not self.cluster_by:
+            found.append("its clustering")
+        for name, value in sorted(self.log.configuration.items()):
+            reason = why_not(name, value)
+            if reason is None or value == "false":
+                continue
+            known = [kept for start, kept in _LEFT.items() if name.startswith(start)]
+            found += known or [f"property {name} ({reason})"]
+        if len(self.comment) < len(self.log.metadata.get("description") or ""):
+            found.append(f"what its comment says after {MAX_TEXT:,} characters")
+        return [kept for kept in found if kept]
+
+    @property
+    def comment(self) -> str:
+        """Its comment."""
+        return str(self.log.metadata.get("description") or "")[:MAX_TEXT]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Those of its properties that a row table may have."""
+        found = self.log.configuration
+        return {name: value for name, value in found.items() if why_not(name, value) is None}
+
+    @cached_property
+    def cluster_by(self) -> tuple[str, ...]:
+        """The columns that it is clustered by; empty also where one is a field of a struct."""
+        told = json.loads(self.log.domains.get(CLUSTERING, "{}")).get("clusteringColumns") or []
+        names = self.log.names_in_files
+        plain = all(len(path) == 1 and path[0] in names for path in told)
+        return tuple(names[path[0]] for path in told) if plain else ()
 
     def check_possible(self) -> None:
         """Refuse a table that cannot become a row table.

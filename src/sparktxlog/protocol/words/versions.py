@@ -40,6 +40,8 @@ DROPS = 6
 COMMIT_TABLES = 6
 #: In force: row tables may be in a schema, `bronze.orders`.
 SCHEMAS = 6
+#: In force: row tables may have comments, properties and clustering columns (P33).
+DESCRIPTIONS = 6
 
 
 def deciders(view: View) -> set[NodeId]:

@@ -36,6 +36,7 @@ from sparktxlog.protocol.words.versions import (
     CHANGES,
     COMMIT_TABLES,
     CONDITIONS,
+    DESCRIPTIONS,
     DROPS,
     SCHEMAS,
     SYNCHRONOUS,
@@ -127,6 +128,8 @@ class Submits:
                 self._check_may_create(one.definition)
         if changes:
             self._check_may_change(drops=any(change.is_dropped for change in changes))
+        if any(change.says_more for change in changes):
+            self._check_may_describe()
         if any(change.is_sync is False for change in changes):
             self._copies_needed(True)
         copies_needed = self._copies_needed(is_synchronous(tx, self._master.catalog))
@@ -311,6 +314,25 @@ class Submits:
                 "Until then take a name without a dot.",
                 field="table",
                 value=table.name,
+            )
+        said = table.comment, table.properties, table.cluster_by
+        if any(said) or any(column.comment for column in table.columns):
+            self._check_may_describe()
+
+    def _check_may_describe(self) -> None:
+        """Refuse comments and properties while a member would forget them (P31).
+
+        Raises:
+            InvalidRequestError: Nothing happened (definite).
+        """
+        in_force = self._master.view.version
+        if in_force < DESCRIPTIONS:
+            raise InvalidRequestError(
+                "comments, properties and clustering of tables need wire version "
+                f"{DESCRIPTIONS}, the log uses {in_force}",
+                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.  "
+                "Until then leave them out; a comment may be given later, by alter_table.",
+                field="comment",
             )
 
     def _check_may_change(self, *, drops: bool) -> None:

@@ -18,7 +18,13 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.deltalog import STORED_NAME
-from sparktxlog.worker.apply.tables import WIDENING, OwnCommit, commit_by_hand, lowest_protocol
+from sparktxlog.worker.apply.tables import (
+    WIDENING,
+    OwnCommit,
+    commit_by_hand,
+    lowest_protocol,
+    put_comments,
+)
 
 _MODE, _MOST = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 _ID = "delta.columnMapping.id"
@@ -49,6 +55,10 @@ def alter_table(
         actions.append({"protocol": wanted})
     fields: list[Field] = json.loads(known.schema().to_json())["fields"]
     configuration = dict(held.configuration)
+    for name, value in change.properties:
+        configuration.pop(name, None)
+        if value is not None:
+            configuration[name] = value
     metadata = {
         "id": str(held.id),
         "format": {"provider": "parquet", "options": {}},
@@ -57,6 +67,9 @@ def alter_table(
         "configuration": configuration,
         "createdTime": held.created_time,
     }
+    comment = held.description if change.comment is None else change.comment
+    if comment:
+        metadata["description"] = comment
     if change != TableChange(keys=change.keys, is_sync=change.is_sync):
         actions.append({"metaData": metadata})
     actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
@@ -88,13 +101,13 @@ def _changed(
     if change.add:
         names = [column.name for column in change.add]
         added = json.loads(Schema.from_arrow(arrow_schema(after, names)).to_json())["fields"]
-        for field, column in zip(added, change.add, strict=True):
-            field["metadata"] = {"comment": column.comment} if column.comment else {}
         if after.is_mapped:
             _map(added, configuration)
             for field, stored in zip(added, after.in_files(names), strict=True):
                 field["metadata"][STORED_NAME] = stored
         fields += added
+    told = {renamed.get(name, name): comment for name, comment in change.comments}
+    put_comments(fields, told | {column.name: column.comment for column in change.add})
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
 
 
@@ -125,5 +138,8 @@ def _described(change: TableChange) -> dict[str, str]:
         "widen": dict(change.widen),
         "keys": change.keys,
         "is_sync": change.is_sync,
+        "comment": change.comment,
+        "comments": dict(change.comments),
+        "properties": dict(change.properties),
     }
     return {what: json.dumps(value) for what, value in done.items() if value or value is False}

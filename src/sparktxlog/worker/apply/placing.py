@@ -64,7 +64,7 @@ class Placer:
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
             actions = list(threads.map(partial(self._link, table), files))
         handle = self._handle(definition.name)
-        if WIDENING in (handle.protocol().reader_features or ()):
+        if WIDENING in (handle.protocol().reader_features or ()) or definition.cluster_by:
             self._place_by_hand(handle, table, actions, own)
         else:
             self._place(handle, definition, actions, own)

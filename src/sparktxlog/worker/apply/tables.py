@@ -13,7 +13,7 @@ import json
 import os
 import pwd
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -32,6 +32,10 @@ from sparktxlog.worker.apply.version_files import files_of
 
 #: Feature of tables with a column whose type was widened.
 WIDENING = "typeWidening"
+#: Domain of a table's metadata that names the columns it is clustered by.
+CLUSTERING = "delta.clustering"
+#: Features that writer version 2 stands for.
+_OF_WRITERS = "appendOnly", "invariants"
 _METADATA_KEY = "sparktxlog"
 
 
@@ -285,18 +289,28 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
         txn: `txn` action of the commit.
     """
     properties = {"delta.enableDeletionVectors": "true"} if definition.deletion_vectors else {}
+    schema = json.loads(_schema(definition))
+    put_comments(schema["fields"], {column.name: column.comment for column in definition.columns})
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _schema(definition),
+        "schemaString": json.dumps(schema, separators=(",", ":")),
         "partitionColumns": list(definition.partition_by),
-        "configuration": properties,
+        "configuration": dict(definition.properties) | properties,
     }
+    if definition.comment:
+        metadata["description"] = definition.comment
     info = {
         "operation": "CREATE TABLE",
         "operationParameters": {"partitionBy": json.dumps(list(definition.partition_by))},
     }
     actions = [{"protocol": lowest_protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
+    if definition.cluster_by:
+        # By names in files; a rename changes none of these.
+        columns = [[name] for name in definition.in_files(definition.cluster_by)]
+        told = json.dumps({"clusteringColumns": columns, "domainName": CLUSTERING})
+        domain = {"domain": CLUSTERING, "configuration": told, "removed": False}
+        actions.append({"domainMetadata": domain})
     (table / "_delta_log").mkdir(parents=True, exist_ok=True)
     commit_by_hand(table, 0, info, user_metadata, actions)
     sync_directory(table.parent)
@@ -304,6 +318,16 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
 
 def _schema(definition: TableDefinition) -> str:
     return Schema.from_arrow(arrow_schema(definition)).to_json()
+
+
+def put_comments(fields: Iterable[dict[str, Any]], comments: Mapping[str, str]) -> None:
+    """Give fields of Delta's JSON their comments; those of others stay."""
+    for field in fields:
+        comment = comments.get(field["name"])
+        if comment:
+            field["metadata"]["comment"] = comment
+        elif comment is not None:
+            field["metadata"].pop("comment", None)
 
 
 def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[str, Any]:
@@ -322,14 +346,13 @@ def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[
         )
         if wanted
     )
-    if not features:
+    of_writers = [*features, *(("clustering", "domainMetadata") if definition.cluster_by else ())]
+    if not of_writers:
         return {"minReaderVersion": 1, "minWriterVersion": 2}
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": features,
-        "writerFeatures": sorted([*features, "appendOnly", "invariants"]),
-    }
+    writers = {"minWriterVersion": 7, "writerFeatures": sorted([*of_writers, *_OF_WRITERS])}
+    if not features:
+        return {"minReaderVersion": 1, **writers}
+    return {"minReaderVersion": 3, "readerFeatures": features, **writers}
 
 
 def commit_by_hand(

@@ -248,7 +248,7 @@ def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: in
     ]
     if _versioned(old.protocol) != _versioned(new.protocol):
         actions.append({"protocol": new.protocol})
-    kept = {key: old.metadata.get(key) for key in ("id", "name", "description", "createdTime")}
+    kept = {key: old.metadata.get(key) for key in ("id", "name", "createdTime")}
     metadata = {**new.metadata, **{key: value for key, value in kept.items() if value is not None}}
     if {**metadata, **kept} != {**old.metadata, **kept}:
         actions.append({"metaData": metadata})

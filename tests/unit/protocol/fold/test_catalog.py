@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Acceptance, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
@@ -107,6 +107,18 @@ def test_a_transaction_is_rejected_as_a_whole() -> None:
 def test_two_creates_in_one_transaction() -> None:
     facts = _facts(1, (_touch("t"), _touch("u")), ((0, T), (0, U)))
     assert _catalog().fold(1, facts) == ((), ((1, T), (1, U)))
+
+
+def test_another_property_is_another_table_and_another_comment_is_not() -> None:
+    commented = replace(
+        T, comment="c", columns=(replace(T.columns[0], comment="c"), *T.columns[1:])
+    )
+    other = replace(T, properties=(("team", "a"),))
+    clustered = replace(T, cluster_by=(T.columns[0].name,))
+    creates = tuple(enumerate((T, commented, other, clustered)))
+    rejections, created = _catalog().fold(1, _facts(4, (), creates))
+    assert _codes(rejections) == [(2, "schema-mismatch"), (3, "schema-mismatch")]
+    assert created == ((1, T),)
 
 
 def test_a_repeated_id_is_rejected_with_its_create() -> None:
@@ -234,7 +246,7 @@ def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
     ]
 
 
-NOTE = TableChange(add=(AddedColumn(name="note", type="string"),))
+NOTE = TableChange(add=(Column(name="note", type="string"),))
 T_NOTE = NOTE.applied_to(T)
 
 
@@ -250,7 +262,7 @@ def test_a_change_counts_for_later_transactions_only() -> None:
 
 
 def test_of_two_changes_for_one_schema_version_the_first_wins() -> None:
-    catalog, rank = _catalog(T), TableChange(add=(AddedColumn(name="rank", type="int"),))
+    catalog, rank = _catalog(T), TableChange(add=(Column(name="rank", type="int"),))
     facts = _facts(2, (_touch("t"),), changes=((0, "t", NOTE), (1, "t", rank)))
     rejections, changed = catalog.fold(1, facts)
     assert _codes(rejections) == [(1, "stale-schema")]
@@ -298,7 +310,7 @@ def test_a_stale_writer_is_told_the_same_whenever_its_node_learned_that_writes_c
 
 def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
     """No node accepts it; should it be ordered all the same, it is an outcome, not an accident."""
-    twice = TableChange(add=(AddedColumn(name="C", type="string"),))
+    twice = TableChange(add=(Column(name="C", type="string"),))
     rejections, changed = _catalog(T).fold(1, _facts(1, (_touch("t"),), changes=((0, "t", twice),)))
     assert _codes(rejections) == [(0, "schema-mismatch")]
     assert changed == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
@@ -22,7 +22,7 @@ T = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),))
 WRITE = (Touch(table="t", schema_version=1),)
 X = b"x" * 16
 UNTIL = 1_000
-CHANGE = TableChange(add=(AddedColumn(name="d", type="bigint"),))
+CHANGE = TableChange(add=(Column(name="d", type="bigint"),))
 
 
 class Log:

@@ -37,9 +37,9 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.fleet.replicas import Replicas
@@ -168,7 +168,7 @@ def test_a_replica_that_stands_before_a_change_is_lent_as_it_is(tmp_path: Path) 
 
     async def main() -> None:
         async with world(tmp_path) as here:
-            again = TableChange(drop=("v",), add=(AddedColumn(name="v", type="string"),))
+            again = TableChange(drop=("v",), add=(Column(name="v", type="string"),))
             here.changed = (20, again.applied_to(DEFINITION))
             assert here.changed[1].fingerprint() == DEFINITION.fingerprint()
             here.report(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.segments import segment
 
-from sparktxlog.model.alteration import AddedColumn, TableChange
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_actions
 
-ADDED = AddedColumn(name="note", type="string", comment="why")
+ADDED = Column(name="note", type="string", comment="why")
 TABLE = TableDefinition(
     name="t",
     columns=(
@@ -133,3 +134,43 @@ def test_another_commit_in_between_is_never_overwritten(tmp_path: Path) -> None:
     changed(tmp_path, TableChange(add=(ADDED,)))
     with pytest.raises(FileExistsError):
         alter_table(tmp_path, 0, TABLE, TableChange(drop=("item",)), own())
+
+
+def test_comments_and_properties_are_in_the_metadata(tmp_path: Path) -> None:
+    before = replace(
+        TABLE,
+        columns=(replace(TABLE.columns[0], comment="timestamp_ntz"), *TABLE.columns[1:]),
+        partition_by=(),
+        cluster_by=("n", "id"),
+        comment="of the shop",
+        properties=(("delta.checkpointInterval", "20"), ("team", "a")),
+    )
+    create_table(tmp_path, before, "", {"appId": "a", "version": 1})
+    table = DeltaTable(tmp_path)
+    # A comment is no type, so it brings no feature; clustering is for writers only.
+    assert table.protocol().min_reader_version == 1
+    assert {"clustering", "domainMetadata"} <= set(table.protocol().writer_features or ())
+    assert table.metadata().description == "of the shop"
+    assert table.metadata().configuration == dict(before.properties)
+    assert {f.name: f.metadata for f in table.schema().fields}["id"] == {"comment": "timestamp_ntz"}
+    change = TableChange(
+        rename=(("id", "number"),),
+        comments=(("id", ""), ("day", "of the order")),
+        properties=(("team", None), ("owner", "b")),
+    )
+    alter_table(tmp_path, 0, before, change, own())
+    table = DeltaTable(tmp_path)
+    said = {field.name: field.metadata for field in table.schema().fields}
+    assert "comment" not in said["number"] and said["day"]["comment"] == "of the order"
+    assert table.metadata().description == "of the shop"
+    kept = table.metadata().configuration
+    assert (kept["owner"], kept["delta.checkpointInterval"], kept.get("team")) == ("b", "20", None)
+    assert {"clustering", "columnMapping"} <= set(table.protocol().writer_features or ())
+    (told,) = (
+        json.loads(action["domainMetadata"]["configuration"])
+        for action in read_actions(tmp_path / "_delta_log" / f"{0:020}.json") or ()
+        if "domainMetadata" in action
+    )
+    assert told["clusteringColumns"] == [["n"], ["id"]]
+    alter_table(tmp_path, 1, change.applied_to(before), TableChange(comment=""), own())
+    assert DeltaTable(tmp_path).metadata().description is None

@@ -9,7 +9,7 @@ import pytest
 from tests.support.segments import effect, segment
 
 from sparktxlog.errors import DivergedError
-from sparktxlog.model.alteration import DROPPED, AddedColumn, TableChange
+from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
@@ -144,7 +144,7 @@ def creating(position: int, definition: TableDefinition = AGAIN) -> TableEffect:
 
 def test_a_dropped_table_gets_its_rows_before_and_its_successor_those_after() -> None:
     """Schema versions tell whose an effect is, wherever the effects of inline rows end."""
-    note = effect("alter_table", 2, change=TableChange(add=(AddedColumn(name="n", type="int"),)))
+    note = effect("alter_table", 2, change=TableChange(add=(Column(name="n", type="int"),)))
     effects = [
         effect("append", 1, 9, inline=True),
         note,
