@@ -18,6 +18,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     table_commands,
     transaction_commands,
 )
+from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.root import (
     AsJson,
     ConfigFile,

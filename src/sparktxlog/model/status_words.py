@@ -54,6 +54,42 @@ def judge_status(status: Mapping[str, Any]) -> ClusterState:
     return ClusterState.IN_SYNC
 
 
+def alarms_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what a person must look at: `severity` is alarm or warning, `text` a sentence."""
+
+    def alarm(text: str) -> dict[str, str]:
+        return {"severity": "alarm", "text": text}
+
+    def warning(text: str) -> dict[str, str]:
+        return {"severity": "warning", "text": text}
+
+    found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
+    for line in status.get("replicas") or []:
+        if judge_status({"replicas": [line]}) is ClusterState.DIVERGED:
+            site = f"Site {line['node_id']}, worker {line['worker_id']}"
+            found.append(alarm(f"{site}: {verdict_text(line)}: {line['reason']}"))
+    for table in (status.get("commit_tables") or {}).get("tables") or []:
+        if table["state"] == "diverged":
+            found.append(alarm(f"Commit table {table['name']} differs here: {table['reason']}"))
+    if status.get("phase_reason") and status["phase"] not in ("NORMAL", "WITNESS", "FAULT"):
+        found.append(warning(f"{status['phase']}: {status['phase_reason']}"))
+    found += [warning(f"{name} does not answer") for name in status.get("suspects") or []]
+    texts = [one["text"] for one in status.get("warnings") or []]
+    texts += [
+        f"{one['task']} fails, {one['times']:,} times: {one['text']}"
+        for one in status.get("failing") or []
+    ]
+    if restricted := status.get("restricted"):
+        texts.append(restricted_text(restricted))
+    if text := synchronous_text(status):
+        texts.append(text)
+    if uncompared := status.get("uncompared"):
+        texts.append(uncompared_text(uncompared))
+    if status.get("wire_version_waits_for"):
+        texts.append(upgrade_text(status))
+    return [*found, *map(warning, texts)]
+
+
 def verdict_text(replica: Mapping[str, Any]) -> str:
     """Return the verdict on a replica, and whether it is contested."""
     verdict = str(replica.get("verdict") or "")

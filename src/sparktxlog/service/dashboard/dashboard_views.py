@@ -16,13 +16,10 @@ from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.status_words import (
     ClusterState,
+    alarms_of,
     awaited_text,
     judge_status,
     last_transfer_text,
-    restricted_text,
-    synchronous_text,
-    uncompared_text,
-    upgrade_text,
     verdict_text,
 )
 from sparktxlog.runtime.node import Node
@@ -170,41 +167,6 @@ class DashboardViews:
         reached = -1 if receipt.level is None else levels.index(receipt.level)
         steps = [{"level": one.value, "reached": levels.index(one) <= reached} for one in levels]
         return {"id": id_, "receipt": receipt, "steps": steps, "at": at}
-
-
-def alarms_of(status: StatusAnswer) -> list[View]:
-    """Return what a person must look at: `severity` is alarm or warning, `text` a sentence."""
-
-    def alarm(text: str) -> View:
-        return {"severity": "alarm", "text": text}
-
-    def warning(text: str) -> View:
-        return {"severity": "warning", "text": text}
-
-    found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
-    for line in status["replicas"]:
-        if judge_status({"replicas": [line]}) is ClusterState.DIVERGED:
-            site = f"Site {line['node_id']}, worker {line['worker_id']}"
-            found.append(alarm(f"{site}: {verdict_text(line)}: {line['reason']}"))
-    for table in status["commit_tables"]["tables"]:
-        if table["state"] == "diverged":
-            found.append(alarm(f"Commit table {table['name']} differs here: {table['reason']}"))
-    if status.get("phase_reason") and status["phase"] not in ("NORMAL", "WITNESS", "FAULT"):
-        found.append(warning(f"{status['phase']}: {status['phase_reason']}"))
-    found += [warning(f"{name} does not answer") for name in status["suspects"]]
-    texts = [one["text"] for one in status["warnings"]]
-    texts += [
-        f"{one['task']} fails, {one['times']:,} times: {one['text']}" for one in status["failing"]
-    ]
-    if restricted := status.get("restricted"):
-        texts.append(restricted_text(restricted))
-    if text := synchronous_text(status):
-        texts.append(text)
-    if uncompared := status.get("uncompared"):
-        texts.append(uncompared_text(uncompared))
-    if status.get("wire_version_waits_for"):
-        texts.append(upgrade_text(status))
-    return [*found, *map(warning, texts)]
 
 
 def _sites(status: StatusAnswer) -> list[View]:

@@ -1,0 +1,203 @@
+"""Command `doctor`: all checks that this machine, a configuration and a node allow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparktxlog.cli.doctor.cluster import (
+    check_addresses,
+    check_port,
+    check_status,
+    token_source,
+)
+from sparktxlog.cli.doctor.disks import check_disks, check_modes
+from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warning
+from sparktxlog.cli.doctor.software import check_software
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    NodeApi,
+    app,
+    end,
+    print_json,
+)
+from sparktxlog.errors import ConfigError, TxLogError, UnauthorizedError
+from sparktxlog.http.link import node_address
+from sparktxlog.model.values import is_loopback
+
+if TYPE_CHECKING:
+    from sparktxlog.config import NodeConfig
+
+_WIDTH = 80
+
+
+@app.command(epilog="Example: sparktxlog doctor --config conf/site-a.toml")
+def doctor(
+    config: ConfigFile = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            envvar="SPARKTXLOG_URL",
+            help="URL of the node to ask; default: that of --config, else http://127.0.0.1:7070.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, and with --config or --url a node: each finding with what mends it.
+
+    It looks at Python, Java, Spark and its JARs, disks, fsync, ports, modes of files with secrets,
+    peers, clocks, tokens and differences between nodes.  Run it as the node's user, on the node's
+    machine.  It needs neither a node nor Spark, and changes nothing.
+
+    Exit code 1: there is a problem.
+    """
+    found = list(_examine(config, url))
+    problems = sum(finding.grade is Grade.PROBLEM for finding in found)
+    warnings = sum(finding.grade is Grade.WARNING for finding in found)
+    if as_json:
+        findings = [asdict(finding) for finding in found]
+        print_json({"problems": problems, "warnings": warnings, "findings": findings})
+    else:
+        _print(found)
+        typer.echo(
+            f"problems: {problems:,}, warnings: {warnings:,}, findings: {len(found):,}", err=True
+        )
+    end(ExitCode.ERROR if problems else ExitCode.IN_SYNC)
+
+
+def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
+    yield from check_software()
+    config = None
+    if path is not None:
+        from sparktxlog.config import load_config
+
+        try:
+            config = load_config(path)
+            yield _check_configuration(path, config)
+        except ConfigError as error:
+            yield _config_problem(error)
+    asked = url or (DEFAULT_URL if config is None else config.master_url.partition(",")[0])
+    api = NodeApi(asked, timeout_s=5.0, ca_file=None if config is None else config.tls_ca_file)
+    yield token_source(api.token, os.environ)
+    if config is not None and api.token is None:
+        api.token = config.client_token
+    status, info, said = _answers_of(api, given=url is not None)
+    if config is not None:
+        answers = status is not None and status["node_id"] == config.node_id
+        yield check_port(config.listen, answers)
+        yield from check_disks(_directories(config), config.tx_log_max_bytes)
+        yield from check_modes(_secrets(path, config))
+        if status is None:
+            yield from check_addresses({peer.id: peer.urls for peer in config.peers})
+    elif info is not None and is_loopback(node_address(asked).hostname or ""):
+        yield from check_disks(_shown_directories(info), None)
+    yield from said
+    if status is not None:
+        yield from check_status(status)
+
+
+def _check_configuration(path: Path, config: NodeConfig) -> Finding:
+    """Do what `sparktxlog config check` does.
+
+    Raises:
+        ConfigError: A directory or a certificate cannot be used (definite).
+    """
+    from sparktxlog.config import check_directories, load_certificates
+
+    check_directories(config)
+    if config.uses_tls:
+        load_certificates(config)
+    return good("configuration", f"{path} is good: node {config.node_id} of {config.cluster}")
+
+
+def _config_problem(error: ConfigError) -> Finding:
+    return problem("configuration", error.message, error.hint or "Mend the file.")
+
+
+def _answers_of(api: NodeApi, *, given: bool) -> tuple[Any, Any, list[Finding]]:
+    """Return status and names of a node, or None and None; and what that says.
+
+    Args:
+        api: The node.
+        given: Whether the user named it: then it should answer.
+    """
+    try:
+        return api.get("/v1/status"), api.get("/v1/info"), []
+    except UnauthorizedError as error:
+        text = f"{api.url} refuses the token: {error.message}"
+        found = problem("tokens", text, error.hint)
+    except TxLogError as error:
+        # No node is there: a problem only for who expects one.
+        found = (problem if given else warning)("node", error.message, error.hint)
+    return None, None, [found]
+
+
+def _directories(config: NodeConfig) -> dict[str, Path]:
+    found = {
+        "data-dir": config.data_dir,
+        "payload-dir": config.payload_dir,
+        "lake-dir": config.lake_dir,
+        "commit-table-dir": config.commit_table_dir,
+        "plain-table-dir": config.plain_table_dir,
+        "backup-dir": config.backup_dir,
+    }
+    return {key: path for key, path in found.items() if path is not None}
+
+
+def _shown_directories(info: dict[str, Any]) -> dict[str, Path]:
+    """Return the directories that a node of this machine shows."""
+    return {
+        "data-dir": Path(info["log_root"]).parent,
+        "payload-dir": Path(info["payload_root"]),
+        "lake-dir": Path(info["lake_root"]),
+        "commit-table-dir": Path(info["commit_table_dir"]),
+    }
+
+
+def _secrets(path: Path | None, config: NodeConfig) -> dict[str, Path]:
+    """Return what other users must not read: the file itself, if it holds a secret."""
+    from sparktxlog.config import SETTINGS
+    from sparktxlog.runtime.worker_token import worker_token_file
+
+    found = {
+        f"{setting.key}-file": getattr(config, f"{setting.attribute}_file")
+        for setting in SETTINGS
+        if setting.secret
+    }
+    found |= {"tls-key-file": config.tls_key_file, "grants-file": config.grants_file}
+    found |= {"worker token": worker_token_file(config.data_dir), "data-dir": config.data_dir}
+    if path is not None and any(
+        setting.secret and str(path) in config.origins.get(setting.key, "") for setting in SETTINGS
+    ):
+        found["configuration"] = path
+    return {name: file for name, file in found.items() if file is not None}
+
+
+def _print(found: Sequence[Finding]) -> None:
+    """Print findings: wrapped for people, one line with tabs for programs."""
+    if not sys.stdout.isatty():
+        for one in found:
+            typer.echo(f"{one.grade.value}\t{one.check}\t{one.text}\t{one.fix}")
+        return
+    width = min(_WIDTH, shutil.get_terminal_size().columns)
+    colours = {Grade.OK: "green", Grade.WARNING: "yellow", Grade.PROBLEM: "red"}
+    for one in found:
+        head = f"{one.grade.value:8} {one.check:14}"
+        lines = textwrap.wrap(one.text, width - len(head), break_long_words=False)
+        typer.echo(typer.style(head, fg=colours[one.grade]) + lines[0])
+        for line in lines[1:]:
+            typer.echo(" " * len(head) + line)
+        for line in textwrap.wrap(one.fix, width - len(head), break_long_words=False):
+            typer.echo(" " * len(head) + typer.style(line, bold=True))

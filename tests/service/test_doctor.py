@@ -1,0 +1,30 @@
+"""`sparktxlog doctor` beside a real node: what it asks is there, and a sound one is fine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.command_line import invoke
+from tests.support.node_processes import NodeProcess
+
+from sparktxlog.cli.doctor import disks, software
+
+
+def test_a_sound_node_has_no_problem(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its configuration, and by its URL alone, which shows where its directories are."""
+    monkeypatch.setattr(software, "_installed", lambda _: None)
+    monkeypatch.setattr(disks, "measure_fsync", lambda _: (1e-3, 2e-3))
+    node.config.chmod(0o600)
+    for arguments in (("--config", str(node.config)), ("--url", node.url)):
+        assert invoke(monkeypatch, "doctor", "--json", *arguments) == 0
+        found = json.loads(capsys.readouterr().out)["findings"]
+        grades = {one["check"]: one["grade"] for one in found}
+        assert {"disk", "fsync", "links", "node", "tokens"} <= set(grades)
+        (said,) = (one["text"] for one in found if one["check"] == "node")
+        assert said == "node A (NORMAL) answers, and warns of nothing"
+        if "--config" in arguments:
+            (port,) = (one for one in found if one["check"] == "ports")
+            assert port["grade"] == "ok" and "the node listens on 127.0.0.1:" in port["text"]
