@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import socket
 import threading
 import tomllib
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.service.local_nodes import cluster, until
+from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.browser import browser_page
 from tests.support.replica_lakes import report_of
 
@@ -22,7 +23,7 @@ from sparktxlog import Client
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
-PAGES = ("overview", "queue", "tables", "transfers", "epochs")
+PAGES = ("overview", "queue", "waits", "tables", "transfers", "epochs")
 STATIC = resources.files("sparktxlog.service.dashboard") / "static"
 
 
@@ -163,6 +164,39 @@ def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:
             assert f"table {next(iter(tables))!r}: version 7" in alarm["text"]
             text = (await Reader(a).get("/dashboard/queue"))[1]
             assert "✕ Alarm" in text and "● In sync" not in text
+
+    asyncio.run(main())
+
+
+def test_what_is_in_negotiation_says_what_it_waits_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+        ports = {name: one.getsockname()[1] for name, one in listeners.items()}
+        async with serving(config_of(tmp_path, "A", ports), listeners["A"]) as a:
+            async with serving(config_of(tmp_path, "B", ports), listeners["B"]):
+                await asyncio.to_thread(commit, a)
+            reader = Reader(a)
+
+            def accept() -> None:
+                with Client(a.config.master_url) as client:
+                    client.create_table("t", "id bigint", level="accepted")
+
+            await asyncio.to_thread(accept)
+            (run,) = (await reader.json("/dashboard/queue.json"))["incoming"]
+            assert {(one["peer"], one["why"]) for one in run["waits"]} == {
+                ("B", "promise"),
+                ("B", "acquired"),
+            }
+            assert (await reader.json("/v1/incoming"))[0]["acquired"]
+            text = (await reader.get("/dashboard/queue"))[1]
+            assert "B: its timestamp counter" in text and "In negotiation" in text
+            await until(lambda: a.waits.latest(10))
+            waits = await reader.json("/v1/waits")
+            assert {(one["peer"], one["position"], one["ended_at"]) for one in waits} == {
+                ("B", 4, None)
+            }
+            text = (await reader.get("/dashboard/waits"))[1]
+            assert "it lasts" in text and "B: its confirmation that it holds the data" in text
 
     asyncio.run(main())
 

@@ -349,8 +349,8 @@ class Scenario:
             return [f"{name}: down synchronized=[{synchronized}]"]
         status = node.master.status()
         incoming = " ".join(
-            self._label(header) if acquired else f"({self._label(header)})"
-            for header, acquired in node.master.incoming()
+            self._label(run.header) if run.acquired else f"({self._label(run.header)})"
+            for run in node.master.incoming()
         )
         line = f"{name}: incoming=[{incoming}] synchronized=[{synchronized}]"
         if status.unstamped_runs:

@@ -258,6 +258,37 @@ class Wait(TypedDict):
     behind: RunKey | None
 
 
+class IncomingRunAnswer(TypedDict):
+    """A run in negotiation: it has no position yet."""
+
+    origin: str
+    incarnation: int
+    seq: int
+    n: int
+    ts: int
+    digest: str
+    size_bytes: int
+    staged_bytes: int
+    #: Its data is durable at this node.
+    acquired: bool
+    #: Since when this node knows it, microseconds.
+    since_us: int
+    #: Which node is missing for it, and why; empty for a run that waits only for those before it.
+    waits: list[Wait]
+
+
+class KeptWait(TypedDict):
+    """A second or more in which the order waited for a node."""
+
+    peer: str
+    why: str
+    #: Wall clock, microseconds since 1970 UTC; `ended_at` is None while it lasts.
+    began_at: int
+    ended_at: int | None
+    #: The position that waited.
+    position: int
+
+
 class PeerState(TypedDict):
     """Another node with a place, as this node knows it."""
 

@@ -50,7 +50,7 @@ from sparktxlog.protocol.epoch.voiding import Inspection
 from sparktxlog.protocol.epoch.voter import Voter
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
+from sparktxlog.protocol.order.status import Awaited, AwaitReason, IncomingRun, MasterStatus
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late, recovered_submit
 from sparktxlog.protocol.words.actions import (
@@ -356,8 +356,8 @@ class Master:
             if member != self._config.node_id
         )
 
-    def incoming(self, limit: int = 100) -> list[tuple[RunHeader, bool]]:
-        """Return the first runs of the incoming queue in agreed order, and whether acquired."""
+    def incoming(self, limit: int = 100) -> list[IncomingRun]:
+        """Return the first runs of the incoming queue in agreed order, and what each waits for."""
         return self._ordering.incoming(limit)
 
     # ------------------------------------------------------------------ events

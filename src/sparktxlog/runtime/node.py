@@ -29,6 +29,7 @@ from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
+from sparktxlog.runtime.commit.wait_history import WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
@@ -122,7 +123,9 @@ class Node:
             self.damage,
             self.catalog.overview,
         )
-        self.status, self.prepared = shown.show, shown.prepared
+        self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
+        #: What the order waited for.
+        self.waits = WaitHistory(base)
         base.metrics.registry.register(StatusMetrics(self.status))
         if (certificate := base.certificate) is not None:
             base.metrics.show_end_of_certificate(lambda: certificate.contexts.expires_at)
@@ -158,6 +161,7 @@ class Node:
         self._run("executor", self.core.executor.run(self._delivery))
         self._run("core", self._run_core())
         self._run("watching workers", self.fleet.watch_workers())
+        self._run("watching waits", self.waits.watch())
         if base.certificate is not None:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
         if not config.is_witness:

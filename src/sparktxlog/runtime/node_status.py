@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from sparktxlog.model.answers import StatusAnswer, SynchronousWaits, UndecidedAnswer, Wait
+from sparktxlog.model.answers import (
+    IncomingRunAnswer,
+    StatusAnswer,
+    SynchronousWaits,
+    UndecidedAnswer,
+    Wait,
+)
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.marks import Undecided
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
@@ -46,6 +52,26 @@ class NodeStatus:
         self._fetcher = fetcher
         self._damage = damage
         self._commit_tables = commit_tables
+
+    def incoming(self, limit: int) -> list[IncomingRunAnswer]:
+        """Return the first runs in negotiation, in the agreed order, and what each waits for."""
+        now = self._base.clock.now()
+        return [
+            {
+                "origin": run.header.origin,
+                "incarnation": run.header.incarnation,
+                "seq": run.header.seq,
+                "n": run.header.n,
+                "ts": run.header.ts,
+                "digest": run.header.digest.hex(),
+                "size_bytes": run.header.size_bytes,
+                "staged_bytes": run.header.staged_bytes,
+                "acquired": run.acquired,
+                "since_us": max(0, now - run.since),
+                "waits": [_wait(item, now) for item in run.waits],
+            }
+            for run in self._base.master.incoming(limit)
+        ]
 
     def show(self, *, tables: bool = False) -> StatusAnswer:
         """Return the node's status: queues, peers, missing nodes, replicas.

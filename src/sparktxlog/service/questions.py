@@ -42,7 +42,8 @@ class QuestionRoutes(RouteHandlers):
         self._node = node
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
-        self.prepared = node.prepared
+        self.prepared, self.incoming = node.prepared, node.incoming
+        self.waits = node.waits.latest
         self.commit_tables = node.catalog.overview.lines
         self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings

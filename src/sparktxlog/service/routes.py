@@ -45,7 +45,9 @@ from sparktxlog.model.answers import (
     EpochsAnswer,
     EpochView,
     ForceAnswer,
+    IncomingRunAnswer,
     InfoAnswer,
+    KeptWait,
     ListedRun,
     OpenedTransaction,
     PositionAnswer,
@@ -438,6 +440,8 @@ _QUESTIONS = (
     _get("/v1/tables", "tables", "All tables", list[TableAt], *_REACH),
     _get("/v1/tables/{table}", "table", "One table", TableAt, *_REACH),
     _get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
+    _get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
+    _get("/v1/waits", "waits", "What the order waited for", list[KeptWait], _ENTRIES),
     _get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
     _get(
         "/v1/published",
@@ -624,7 +628,7 @@ _PAGES = (
     _page(
         f"{DASHBOARD}/{{page}}",
         "dashboard_page",
-        "overview, queue, tables, transfers or epochs; with `.json` the same as JSON",
+        "overview, queue, waits, tables, transfers or epochs; with `.json` the same as JSON",
         _MORE,
     ),
     _page(

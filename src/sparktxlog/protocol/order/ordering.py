@@ -38,8 +38,10 @@ from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, RoundPosts, Rounds
 from sparktxlog.protocol.order.status import (
+    IncomingRun,
     MasterStatus,
     awaited,
+    awaited_by,
     peer_status,
     synchronous_status,
 )
@@ -741,7 +743,21 @@ class Ordering:
             ),
         )
 
-    def incoming(self, limit: int) -> list[tuple[RunHeader, bool]]:
-        """Return the first runs of the incoming queue in agreed order, and whether acquired."""
+    def incoming(self, limit: int) -> list[IncomingRun]:
+        """Return the first runs of the incoming queue in agreed order, and what each waits for."""
         runs = heapq.merge(*(stream.runs for stream in self._streams), key=lambda run: run.key)
-        return [(run.header, run.facts is not None) for run in islice(runs, limit)]
+        return [
+            IncomingRun(
+                header=run.header,
+                acquired=run.facts is not None,
+                since=run.seen_at,
+                waits=awaited_by(
+                    run,
+                    peers=self._peers,
+                    self_id=self._config.node_id,
+                    quorum=self._config.quorum,
+                    since=run.seen_at,
+                ),
+            )
+            for run in islice(runs, limit)
+        ]

@@ -11,6 +11,7 @@ from sparktxlog.protocol.order.addition import copies_needed, holders
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.unstamped import Staging
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import Phase, Seat
 
 
@@ -42,6 +43,19 @@ class Awaited:
     #: Order key of the run that waits; None for an announced one, which has no key yet, and where
     #: no run waits.
     key: tuple[int, int, str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingRun:
+    """A run that has no position yet."""
+
+    header: RunHeader
+    #: Header and payload are durable here.
+    acquired: bool
+    #: Shell's time when the header came, microseconds.
+    since: int
+    #: Empty for a run that waits only for runs before it.
+    waits: tuple[Awaited, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,16 +207,7 @@ def awaited(
     found: list[Awaited] = []
     if head is not None:
         since = max(head.seen_at, last_added_at)
-        for peer in peers:
-            if peer.counter < head.header.ts:
-                found.append(_awaited(peer.node_id, AwaitReason.PROMISE, since, head))
-        if head.facts is None:
-            found.append(_awaited(self_id, AwaitReason.SELF_PAYLOAD, since, head))
-        if holders(head, peers) < copies_needed(head, peers, quorum):
-            origin = head.header.origin
-            for peer in peers:
-                if peer.node_id != origin and peer.acquired.get(origin, 0) < head.last:
-                    found.append(_awaited(peer.node_id, AwaitReason.ACQUIRED, since, head))
+        found += awaited_by(head, peers=peers, self_id=self_id, quorum=quorum, since=since)
     for run in staging.awaited():
         for peer in peers:
             if run.submit.digest not in peer.held:
@@ -214,6 +219,29 @@ def awaited(
                         key=None,
                     )
                 )
+    return tuple(found)
+
+
+def awaited_by(
+    run: Run, *, peers: Sequence[Peer], self_id: NodeId, quorum: int, since: int
+) -> tuple[Awaited, ...]:
+    """Return the members that a run of the incoming queue waits for, if no run is before it.
+
+    Args:
+        since: Shell's time since when, microseconds.
+    """
+    found = [
+        _awaited(peer.node_id, AwaitReason.PROMISE, since, run)
+        for peer in peers
+        if peer.counter < run.header.ts
+    ]
+    if run.facts is None:
+        found.append(_awaited(self_id, AwaitReason.SELF_PAYLOAD, since, run))
+    if holders(run, peers) < copies_needed(run, peers, quorum):
+        origin = run.header.origin
+        for peer in peers:
+            if peer.node_id != origin and peer.acquired.get(origin, 0) < run.last:
+                found.append(_awaited(peer.node_id, AwaitReason.ACQUIRED, since, run))
     return tuple(found)
 
 

@@ -54,19 +54,20 @@ class Voiding:
 
     def _find(self, name: str) -> RunHeader:
         found = [
-            (header, held)
-            for header, held in self._base.master.incoming(_MOST_RUNS)
-            if header.digest.hex().startswith(name.lower())
+            run
+            for run in self._base.master.incoming(_MOST_RUNS)
+            if run.header.digest.hex().startswith(name.lower())
         ]
         if len(found) != 1:
             raise NotFoundError(
                 f"{len(found) or 'no'} runs {name[:64]!r} wait to be ordered here",
                 hint="`sparktxlog status` names the runs that cannot be delivered.",
             )
-        ((header, held),) = found
+        (run,) = found
+        header = run.header
         if not header.staged_bytes:
             raise LocalProtocolError("nothing was changed: the run has no staged files")
-        if not held:
+        if not run.acquired:
             raise LocalProtocolError(
                 "nothing was changed: this node does not have the run's manifest",
                 hint=f"Ask {header.origin}, which accepted it.",

@@ -134,6 +134,7 @@ class DashboardRoutes(RouteHandlers):
             "overview": self._views.overview,
             "queue": lambda status: self._views.queue(status, _position(after)),
             "tables": lambda status: self._views.tables(status, after),
+            "waits": self._views.waits,
             "transfers": self._views.transfers,
             "epochs": lambda _: self._views.epochs(),
         }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from sparktxlog.model.answers import ListedRun, StatusAnswer
+from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.receipt import Level
@@ -35,6 +35,8 @@ LINES = 50
 #: The picture of the sites: its width and height, and how far the sites are from its middle.
 _PICTURE = (640, 300)
 _RADIUS = (220, 100)
+#: Width of a timeline.
+_TIMELINE = 800
 
 
 class DashboardViews:
@@ -79,13 +81,14 @@ class DashboardViews:
             runs = _last_runs(self._node.queue, status, limit)
         else:
             runs = self._node.queue(after, limit)
+        incoming = self._node.incoming(limit) if after is None else []
         sites = [one["id"] for one in _sites(status) if not one["witness"]]
         first = runs[0]["position"] if runs else None
         return {
             "position": status["position"],
             "incoming_runs": status["incoming_runs"],
             "incoming_transactions": status["incoming_transactions"],
-            "waits": [awaited_text(wait) for wait in status["waiting_for"]],
+            "incoming": [_incoming_line(run) for run in incoming],
             "sites": sites,
             "runs": [{**run, "cells": _cells(status, run, sites)} for run in reversed(runs)],
             "older": None if first is None else max(0, first - 1 - limit),
@@ -136,6 +139,27 @@ class DashboardViews:
             for one in line["running_transfers"]
         ]
         return {"running": running, "ended": list(reversed(self._node.transfers(LINES)))}
+
+    def waits(self, status: StatusAnswer) -> View:
+        """Return what the order waited for: a bar for each wait, on the line of its node."""
+        found, end = self._node.waits.latest(LINES), status["wall"]
+        start = min((one["began_at"] for one in found), default=end)
+        whole = max(end - start, 1)
+        return {
+            "from": start,
+            "until": end,
+            "nodes": sorted({one["peer"] for one in found}),
+            "waits": [
+                {
+                    **one,
+                    "text": awaited_text({**one, "since_us": until - one["began_at"]}),
+                    "x": _share(one["began_at"] - start, whole),
+                    "width": max(2, _share(until - one["began_at"], whole)),
+                }
+                for one in found
+                for until in (one["ended_at"] or end,)
+            ],
+        }
 
     async def epochs(self) -> View:
         """Return the epochs that this node took part in, newest first."""
@@ -265,6 +289,16 @@ def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[s
             held = peer["acquired"].get(run["origin"], 0) >= run["seq"] + run["n"] - 1
             cells[site] = "acquired" if held else "waiting"
     return cells
+
+
+def _share(part: int, whole: int) -> int:
+    return round(part * _TIMELINE / whole)
+
+
+def _incoming_line(run: IncomingRunAnswer) -> View:
+    """Return a run in negotiation; what it waits for is what it waits for since it is known."""
+    waits = [{**one, "text": awaited_text({**one, "since_us": 0})} for one in run["waits"]]
+    return {**run, "waits": waits}
 
 
 def _same(at: Mapping[str, Any]) -> bool | None:

@@ -1,4 +1,4 @@
-"""What a status shows of synchronous runs (P34)."""
+"""What a status shows of synchronous runs (P34), and what a run waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.order.status import SynchronousStatus, synchronous_status
+from sparktxlog.protocol.order.status import SynchronousStatus, awaited_by, synchronous_status
 from sparktxlog.protocol.order.unstamped import Staging
 from sparktxlog.protocol.words.events import RunSubmitted
 
@@ -45,3 +45,23 @@ def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
     slow = synchronous_status(staging, stream.runs, peers, 1)
     assert (slow.unconfirmed, slow.unconfirmed_by) == (1, (NodeId("c"),))
     assert synchronous_status(Staging(1, 1), (), peers, 1) == SynchronousStatus()
+
+
+def test_a_run_waits_for_promises_copies_and_its_own_data() -> None:
+    stream = Stream("a", 0)
+    run = stream.register(header(1, 50, origin="a"), 7)
+    peers = [Peer(NodeId("b")), Peer(NodeId("c"))]
+    peers[0].record_acquired({"a": 1})
+
+    def waits(quorum: int) -> list[tuple[str, str]]:
+        found = awaited_by(run, peers=peers, self_id=NodeId("d"), quorum=quorum, since=9)
+        assert {(one.since, one.key) for one in found} <= {(9, run.key)}
+        return [(one.peer, one.why.value) for one in found]
+
+    promises = [("b", "promise"), ("c", "promise")]
+    assert waits(4) == [*promises, ("d", "self-payload"), ("c", "acquired")]
+    stream.acquire(run, RunFacts(n=1, ids=bytes(16)))
+    for peer in peers:
+        peer.counter = 50
+    assert waits(3) == [("c", "acquired")]
+    assert waits(2) == []
