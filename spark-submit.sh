@@ -15,7 +15,8 @@ All options are spark-submit's own; its exit code is handed through.
   ./spark-submit.sh --master spark://host:7077 jobs/verify.py --url http://host:7401
 
 Environment:
-  SPARKTXLOG_PYTHON   interpreter with pyspark (default: .venv/bin/python, else python3)
+  SPARKTXLOG_PYTHON   interpreter with pyspark (default: .venv/bin/python or venv/bin/python
+                      beside this script, else python3)
   SPARKTXLOG_IVY      cache of the resolved JARs (default: ~/.cache/sparktxlog/ivy)
   SPARKTXLOG_JARS     local JARs, comma separated: nothing is resolved or downloaded
   SPARK_HOME          a Spark installation (default: the one inside the pyspark package)
@@ -47,8 +48,10 @@ case "${1:-}" in
 esac
 
 python=${SPARKTXLOG_PYTHON:-}
-[ -n "$python" ] || { [ -x "$here/.venv/bin/python" ] && python="$here/.venv/bin/python"; } ||
-    python=$(command -v python3) || fail "there is no python3 on PATH" "Set SPARKTXLOG_PYTHON."
+for own in "$here/.venv/bin/python" "$here/venv/bin/python"; do  # a clone's, an installation's
+    [ -n "$python" ] || [ ! -x "$own" ] || python=$own
+done
+[ -n "$python" ] || python=$(command -v python3) || fail "there is no python3 on PATH" "Set SPARKTXLOG_PYTHON."
 command -v "$python" >/dev/null ||
     fail "SPARKTXLOG_PYTHON=$python cannot be run" "Name a Python 3.11 or newer with pyspark."
 
@@ -162,16 +165,17 @@ case "$master" in
     *)
         mkdir -p "$cache"
         archive=$cache/sparktxlog.zip
-        (cd "$here/src" && "$python" - "$archive" <<'PYTHON'
+        "$python" - "$archive" <<'PYTHON'
 import os, pathlib, sys, zipfile
+import sparktxlog
+root = pathlib.Path(sparktxlog.__file__).parents[1]
 part = f"{sys.argv[1]}.{os.getpid()}"
 with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-    for path in sorted(pathlib.Path().rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and "egg-info" not in str(path):
-            archive.write(path)
+    for path in [root / "pyspark_txlog.py", *sorted((root / "sparktxlog").rglob("*"))]:
+        if path.is_file() and "__pycache__" not in path.parts:
+            archive.write(path, path.relative_to(root))
 os.replace(part, sys.argv[1])
 PYTHON
-        )
         options+=(--py-files "$archive")
         ;;
 esac

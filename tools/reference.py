@@ -106,7 +106,7 @@ only, everybody is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` ne
 
 ```toml
 [reports]                                     # a name, for messages
-token-file = "/etc/sparktxlog/reports.token"  # no other user may read it
+token-file = "/etc/sparktxlog/secrets/reports.token"  # no other user may read it
 write = ["sales.*", "hr.people", "orders"]    # all tables of a schema, or one table
 ```
 

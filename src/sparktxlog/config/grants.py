@@ -1,7 +1,7 @@
 """Clients that may write some tables only: read from the file of `grants-file`, and checked.
 
     [reports]                                   # name of the client, for messages
-    token-file = "/etc/sparktxlog/reports"      # its own token; no other user may read the file
+    token-file = "/etc/sparktxlog/secrets/reports.token"  # its own; no other user may read it
     write = ["sales.*", "orders", "hr.people"]  # tables, or all tables of a schema
 
 `orders` is `default.orders`, for row tables and commit tables alike.  Case does not count.

@@ -24,6 +24,7 @@ def jobs_in(text: str) -> set[str]:
 def test_cron_lines_have_five_times_a_user_and_a_command() -> None:
     text = (CONF / "cron.example").read_text()
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert lines.pop(0).startswith("SPARKTXLOG_IVY=")
     assert len(lines) == 5
     for line in lines:
         *times, user, command = line.split(None, 6)
@@ -105,7 +106,7 @@ def test_options_of_the_examples_are_the_jobs(name: str) -> None:
     for job in ("maintain", "verify"):
         source = (ROOT / "jobs" / f"{job}.py").read_text()
         known |= set(re.findall(r'"(--[a-z-]+)"', source))
-    known |= {"--json", "--url", "--now"}
+    known |= {"--json", "--url", "--now", "--config"}
     assert set(re.findall(r"(?<![\w-])(--[a-z-]+)", text)) <= known
 
 
