@@ -1,13 +1,36 @@
-"""Commands about single transactions: what became of one, and what is undecided."""
+"""Commands about single transactions: what became of one and why, and what is undecided."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Columns, NodeApi, Url, app, show, time_text
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    Columns,
+    ExitCode,
+    NodeApi,
+    Url,
+    app,
+    end,
+    print_json,
+    show,
+    time_text,
+)
+from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.http.tokens import client_token
+from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.transaction_words import (
+    entry_sentences,
+    missing_sentences,
+    receipt_sentences,
+    sites_of,
+    unseen_sentences,
+)
 
 tx_app = typer.Typer(help="Show single transactions, and decide prepared ones.")
 app.add_typer(tx_app, name="tx", no_args_is_help=True)
@@ -66,3 +89,117 @@ def tx_mark(
     with Client(url, client_token(), timeout=timeout) as client:
         client.mark(checked, participant, yes=yes)
     tx_show(checked, url, as_json)
+
+
+# -- why ------------------------------------------------------------------------------------------
+
+#: Most runs in one answer of a node.
+_PAGE = 1_000
+
+
+@app.command(epilog="Example: sparktxlog why 1204")
+def why(
+    what: Annotated[
+        str, typer.Argument(metavar="TXID|POSITION", help="UUID of a transaction, or a position.")
+    ],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Say in sentences what became of a transaction, what it waits for, and where it is applied.
+
+    Exit code 0: it is rejected, or all sites have applied it; 3: not yet; 1: the node knows nothing
+    of it.
+    """
+    api = NodeApi(url)
+    position = _position_of(what)
+    found = _of_id(api, _checked(what)) if position is None else _of_position(api, position)
+    if as_json:
+        print_json(found)
+    else:
+        for sentence in found["sentences"]:
+            typer.echo(sentence)
+    if found["receipt"] is None and found["run"] is None:
+        end(ExitCode.ERROR)
+    is_final = found["outcome"] == "rejected" or all(one["applied"] for one in found["sites"])
+    end(ExitCode.IN_SYNC if is_final else ExitCode.LAGGING)
+
+
+def _position_of(text: str) -> int | None:
+    """Return a position, which people may write with commas; None = it is an id."""
+    digits = text.replace(",", "")
+    if not digits.isdigit() or len(digits) > 18:
+        return None
+    if int(digits) == 0:
+        raise InvalidRequestError("0 is no position", hint="The first transaction has position 1.")
+    return int(digits)
+
+
+def _of_id(api: NodeApi, transaction_id: str) -> dict[str, Any]:
+    receipt = None
+    with contextlib.suppress(NotFoundError):
+        receipt = api.get(f"/v1/transactions/{transaction_id}")
+    status = api.get("/v1/status")  # after it, so that it knows the receipt's position
+    if receipt is None:
+        return _told(transaction_id, status, None, None, unseen_sentences(transaction_id, status))
+    sentences = receipt_sentences(receipt, status, time_text)
+    return _told(transaction_id, status, receipt, None, sentences)
+
+
+def _of_position(api: NodeApi, position: int) -> dict[str, Any]:
+    status = api.get("/v1/status")
+    run = _run_at(api, position, status)
+    if run is None:
+        return _told(None, status, None, None, missing_sentences(position, status)) | {
+            "position": position
+        }
+    if run["position"] == position:
+        return _of_id(api, run["first_id"]) | {"run": run}
+    found = _told(None, status, None, run, entry_sentences(position, run, status, time_text))
+    rejected = any(run["position"] + one["index"] == position for one in run["rejected"])
+    return found | {
+        "position": position,
+        "outcome": "rejected" if rejected else None,
+        "sites": sites_of(position, status),
+    }
+
+
+def _told(
+    transaction_id: str | None,
+    status: Mapping[str, Any],
+    receipt: Mapping[str, Any] | None,
+    run: Mapping[str, Any] | None,
+    sentences: list[str],
+) -> dict[str, Any]:
+    known = receipt or {}
+    return {
+        "transaction_id": transaction_id,
+        "position": known.get("position"),
+        "outcome": known.get("outcome"),
+        "sentences": sentences,
+        "sites": sites_of(known.get("position"), status),
+        "receipt": receipt,
+        "run": run,
+    }
+
+
+def _run_at(api: NodeApi, position: int, status: Mapping[str, Any]) -> Any:
+    """Return the run that has a position, None = the node has none.
+
+    The queue is asked by the positions at which runs begin, and a run has one to thousands.
+    """
+    least = int(status.get("kept_after") or 0)
+    width = 1
+    while least < position <= status["position"]:
+        after = max(least, position - width)
+        held = None
+        while page := api.get("/v1/queue", after=after, limit=1 if width == 1 else _PAGE):
+            held = next((run for run in page if run["position"] + run["n"] > position), None)
+            if held is not None:
+                break
+            after = page[-1]["position"]
+        if held is not None and held["position"] <= position:
+            return held
+        if after == least or width > LONGEST_RUN:
+            return None
+        width *= 16
+    return None

@@ -35,7 +35,7 @@ def judge_status(status: Mapping[str, Any]) -> ClusterState:
     if status.get("halted"):
         return ClusterState.DIVERGED
     replicas = list(status.get("replicas") or [])
-    if any(r.get("verdict") in _BAD_VERDICTS or r.get("contested") for r in replicas):
+    if any(map(is_diverged, replicas)):
         return ClusterState.DIVERGED
     commit_tables = dict((status.get("commit_tables") or {}).get("states") or {})
     if commit_tables.pop("diverged", 0):
@@ -65,7 +65,7 @@ def alarms_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
 
     found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
     for line in status.get("replicas") or []:
-        if judge_status({"replicas": [line]}) is ClusterState.DIVERGED:
+        if is_diverged(line):
             site = f"Site {line['node_id']}, worker {line['worker_id']}"
             found.append(alarm(f"{site}: {verdict_text(line)}: {line['reason']}"))
     for table in (status.get("commit_tables") or {}).get("tables") or []:
@@ -88,6 +88,11 @@ def alarms_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
     if status.get("wire_version_waits_for"):
         texts.append(upgrade_text(status))
     return [*found, *map(warning, texts)]
+
+
+def is_diverged(replica: Mapping[str, Any]) -> bool:
+    """Return whether a replica differs from the log or from others."""
+    return replica.get("verdict") in _BAD_VERDICTS or bool(replica.get("contested"))
 
 
 def verdict_text(replica: Mapping[str, Any]) -> str:

@@ -151,7 +151,7 @@ class DashboardRoutes(RouteHandlers):
 
     async def transaction_page(self, id_: str) -> Response:
         status = self._node.status()
-        view = await self._views.transaction(status, id_.removesuffix(_JSON))
+        view = await self._views.transaction(status, id_.removesuffix(_JSON), _time)
         return self._answer("transaction", view, id_, status)
 
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:

@@ -10,17 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.status_words import (
-    ClusterState,
     alarms_of,
     awaited_text,
+    is_diverged,
     judge_status,
     last_transfer_text,
     verdict_text,
+)
+from sparktxlog.model.transaction_words import (
+    TimeText,
+    receipt_sentences,
+    sites_of,
+    unseen_sentences,
 )
 from sparktxlog.runtime.node import Node
 
@@ -167,7 +175,7 @@ class DashboardViews:
         await history.settle()
         return {"epochs": history.latest(LINES)}
 
-    async def transaction(self, status: StatusAnswer, id_: str) -> View:
+    async def transaction(self, status: StatusAnswer, id_: str, time_text: TimeText) -> View:
         """Return a transaction's way, step by step; `receipt` is None if this node never saw it.
 
         Raises:
@@ -175,22 +183,19 @@ class DashboardViews:
         """
         receipt = await self._node.find_decided(transaction_id_from_text(id_), 0.0)
         if receipt is None:
-            return {"id": id_, "receipt": None, "steps": [], "at": []}
-        position = receipt.position
-        at = [
-            {
-                "site": line["node_id"],
-                "worker": line["worker_id"],
-                "position": line["position"],
-                "applied": position is not None and line["position"] >= position,
-                "verdict": verdict_text(line),
-            }
-            for line in status["replicas"]
-        ]
+            sentences = unseen_sentences(id_, status)
+            return {"id": id_, "receipt": None, "sentences": sentences, "steps": [], "at": []}
         levels = list(Level)
         reached = -1 if receipt.level is None else levels.index(receipt.level)
-        steps = [{"level": one.value, "reached": levels.index(one) <= reached} for one in levels]
-        return {"id": id_, "receipt": receipt, "steps": steps, "at": at}
+        return {
+            "id": id_,
+            "receipt": receipt,
+            "sentences": receipt_sentences(msgspec.to_builtins(receipt), status, time_text),
+            "steps": [
+                {"level": one.value, "reached": levels.index(one) <= reached} for one in levels
+            ],
+            "at": sites_of(receipt.position, status),
+        }
 
 
 def _sites(status: StatusAnswer) -> list[View]:
@@ -280,9 +285,8 @@ def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[s
     for site in sites:
         peer, replica = peers.get(site), replicas.get(site)
         if replica is not None and replica["position"] >= end:
-            judged = judge_status({"replicas": [replica]}) is ClusterState.DIVERGED
             is_equal = replica["verdict"] == "IN_SYNC"
-            cells[site] = "differs" if judged else "equal" if is_equal else "applied"
+            cells[site] = "differs" if is_diverged(replica) else "equal" if is_equal else "applied"
         elif peer is None or peer["position"] >= end:
             cells[site] = "ordered"
         else:

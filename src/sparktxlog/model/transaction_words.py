@@ -1,0 +1,227 @@
+"""What became of a transaction, in sentences: for `sparktxlog why` and the dashboard alike.
+
+Functions take answers of one node as they come, which may be of an older release: a receipt, an
+entry of the queue, `/v1/status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparktxlog.model.status_words import (
+    awaited_text,
+    is_diverged,
+    restricted_text,
+    synchronous_text,
+    verdict_text,
+)
+
+#: Microseconds since 1970 → text.
+TimeText = Callable[[Any], str]
+
+
+def unseen_sentences(transaction_id: str, status: Mapping[str, Any]) -> list[str]:
+    """Return what there is to say of a transaction that a node never saw."""
+    node = status["node_id"]
+    away = [peer["id"] for peer in status.get("peers") or [] if not peer.get("linked")]
+    text = f"Node {node} never saw transaction {transaction_id}."
+    hint = "It may be on its way from another site: ask the node that it was sent to."
+    return [text, hint, *_listed("There is no link to ", away)]
+
+
+def receipt_sentences(
+    receipt: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
+) -> list[str]:
+    """Return what became of a transaction, where it is, what it waits for, and where it is applied.
+
+    Args:
+        receipt: Of a single transaction.
+        status: Of the node that gave the receipt.
+        time_text: Makes times readable.
+    """
+    run, position, outcome = receipt.get("run"), receipt.get("position"), receipt.get("outcome")
+    told = [] if run is None else [f"Node {run['origin']} accepted it."]
+    if outcome == "prepared":
+        return [*told, *_prepared(receipt, status, time_text)]
+    if position is None:
+        if outcome == "rejected" or receipt.get("level") is None:
+            told.append("It was refused before it had a position, and changed nothing.")
+            return [*told, *_rejected(receipt)]
+        return [*told, *_on_its_way(receipt, status)]
+    if receipt.get("prepared_at") is not None:
+        told.append(f"It was prepared at position {receipt['prepared_at']:,}, then decided.")
+    at = receipt.get("ordered_at")
+    told.append(f"It has position {position:,}" + (f", since {time_text(at)} UTC." if at else "."))
+    if outcome == "rejected":
+        told.append("It was rejected at every site, and changed nothing.")
+        return [*told, *_rejected(receipt)]
+    if outcome is None:
+        told.append("This node no longer keeps whether it took effect or was rejected.")
+    else:
+        told.append("It took effect: every site applies it at this position.")
+    if receipt.get("copies") is not None:
+        told.append(f"Only {receipt['copies']:,} members are known to hold it, fewer than asked.")
+    return [*told, *_at_sites(position, status)]
+
+
+def entry_sentences(
+    position: int, run: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
+) -> list[str]:
+    """Return what became of the transaction at a position of a run whose ids are not listed."""
+    index = position - run["position"]
+    place = f"transaction {index + 1:,} of {run['n']:,} in a run of node {run['origin']}"
+    told = [
+        f"Position {position:,} is {place}, ordered at {time_text(run['ordered_at'])} UTC.",
+        f"The run begins at position {run['position']:,} with transaction {run['first_id']}.",
+    ]
+    found = [one for one in run["rejected"] if one["index"] == index]
+    if found:
+        told.append("It was rejected at every site, and changed nothing.")
+        return [*told, *_rejected({"rejections": found})]
+    return [
+        *told,
+        "It was not rejected: it took effect, unless it is prepared.",
+        *_at_sites(position, status),
+    ]
+
+
+def missing_sentences(position: int, status: Mapping[str, Any]) -> list[str]:
+    """Return why a node has nothing at a position."""
+    node, end = status["node_id"], status["position"]
+    if position > end:
+        told = [f"Nothing has position {position:,} yet: the queue of node {node} ends at {end:,}."]
+        waiting = status.get("incoming_transactions") or 0
+        if waiting:
+            told.append(f"{waiting:,} transactions wait for a position.")
+        return [*told, *_held_up(status)]
+    kept_after = status.get("kept_after") or 0
+    return [
+        f"Node {node} no longer keeps position {position:,}: its log begins after {kept_after:,}.",
+        "Ask for the id of the transaction, or another node.",
+    ]
+
+
+def sites_of(position: int | None, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return, for each site with data, its furthest replica and whether that applied a position."""
+    furthest: dict[str, Mapping[str, Any]] = {}
+    lines = status.get("replicas") or []
+    for line in sorted(lines, key=lambda one: one["position"]):
+        furthest[line["node_id"]] = line
+    seats = [seat["id"] for seat in status.get("roster") or [] if not seat["witness"]]
+    found = []
+    for site in sorted({*seats, *furthest}):
+        line = furthest.get(site, {})
+        has = line.get("position")
+        found.append(
+            {
+                "site": site,
+                "worker": line.get("worker_id") or None,
+                "position": has,
+                "applied": has is not None and position is not None and has >= position,
+                "verdict": verdict_text(line),
+                "text": _site_text(site, line, position),
+            }
+        )
+    return found
+
+
+def _site_text(site: str, line: Mapping[str, Any], position: int | None) -> str:
+    if not line.get("worker_id"):
+        return f"Site {site} has not applied it: no worker has reported there."
+    if is_diverged(line):
+        text = f"The replica of site {site} differs: {verdict_text(line)}"
+        return f"{text}, {line['reason']}." if line.get("reason") else f"{text}."
+    if position is None or line["position"] < position:
+        text = f"Site {site} has not applied it: its replica is at {line['position']:,}"
+        if line.get("error"):
+            return f"{text}, and its worker fails: {line['error']}."
+        if line.get("silent"):
+            return f"{text}, and its worker is silent."
+        if line.get("plan") not in (None, "up-to-date"):
+            why = f", because {line['plan_reason']}" if line.get("plan_reason") else ""
+            return f"{text}, and its plan is {line['plan']}{why}."
+        return f"{text}, and " + (
+            "its worker runs." if line.get("alive") else "its worker does not run at the moment."
+        )
+    return f"Site {site} has applied it."
+
+
+def _at_sites(position: int, status: Mapping[str, Any]) -> list[str]:
+    told = []
+    published = status.get("published") or 0
+    if published < position:
+        told.append(f"It is not published yet: workers see the log up to {published:,}.")
+        if status.get("publish_failure"):
+            told.append(f"Publishing fails: {status['publish_failure']}.")
+    told += [one["text"] for one in sites_of(position, status)]
+    behind = (status.get("commit_tables") or {}).get("behind")
+    if behind:
+        told.append(f"{behind:,} versions of commit tables are not placed at this site yet.")
+    return told
+
+
+def _rejected(receipt: Mapping[str, Any]) -> list[str]:
+    told = []
+    for one in receipt.get("rejections") or []:
+        told.append(f"Why: [{one['code']}] {one['text'].rstrip('.')}.")
+        if one.get("winner") is None:
+            continue
+        table = f" of table {one['table']}" if one.get("table") else ""
+        text = f"It lost to the write{table} at position {one['winner']:,}"
+        if one.get("origin"):
+            text += f", which node {one['origin']} accepted"
+        if one.get("winner_id"):
+            text += f": transaction {one['winner_id']}"
+        told.append(f"{text}.")
+    return told
+
+
+def _prepared(
+    receipt: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
+) -> list[str]:
+    place = receipt.get("prepared_at") or receipt.get("position") or 0
+    told = [f"It is prepared at position {place:,}, and undecided: it has no effect yet."]
+    for one in status.get("prepared") or []:
+        if one["transaction_id"] == receipt.get("transaction_id"):
+            told.append(f"It waits for a YES of {', '.join(one['missing'])}.")
+            told.append(f"What is undecided at {time_text(one['valid_until'])} UTC is rejected.")
+    return told
+
+
+def _on_its_way(receipt: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+    run, level = receipt.get("run"), receipt["level"]
+    if level == "accepted":
+        told = [f"It is durable there, and a quorum of {status['quorum']} does not hold it yet."]
+    else:
+        told = ["A quorum of the members holds its data, and it has no position yet."]
+    if run is not None:
+        peers = [peer for peer in status.get("peers") or [] if not peer.get("witness")]
+        lacking = [
+            peer["id"]
+            for peer in peers
+            if peer["id"] != run["origin"]
+            and (peer.get("acquired") or {}).get(run["origin"], 0) < run["seq"]
+        ]
+        told += _listed("As far as this node knows, it is not yet held by ", lacking)
+    return [*told, *(_held_up(status) or ["Nothing holds it up: it is being ordered."])]
+
+
+def _held_up(status: Mapping[str, Any]) -> list[str]:
+    """Return what the order waits for, one sentence each; empty = nothing."""
+    told = [f"This node halted: {status['halted']}."] if status.get("halted") else []
+    if status.get("disk_full"):
+        told.append("The disk of this node is full.")
+    told += [f"The order waits for {awaited_text(one)}." for one in status.get("waiting_for") or []]
+    if restricted := status.get("restricted"):
+        text = restricted_text(restricted)
+        told.append(f"{text[0].upper()}{text[1:]}.")
+    if text := synchronous_text(status):
+        told.append(f"{text[0].upper()}{text[1:]}.")
+    for run in status.get("undelivered") or []:
+        told.append(f"No node can deliver run {run['digest'][:16]} of {run['origin']}.")
+    return told
+
+
+def _listed(begin: str, names: Sequence[str]) -> list[str]:
+    return [f"{begin}{', '.join(names)}."] if names else []

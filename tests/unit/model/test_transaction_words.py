@@ -1,0 +1,192 @@
+"""What became of a transaction, in sentences; of each way that a transaction can take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparktxlog.model.transaction_words import (
+    entry_sentences,
+    missing_sentences,
+    receipt_sentences,
+    sites_of,
+    unseen_sentences,
+)
+
+ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+WINNER = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
+
+def _status(**change: Any) -> dict[str, Any]:
+    def seat(name: str, *, witness: bool = False) -> dict[str, Any]:
+        return {"id": name, "witness": witness}
+
+    return {
+        "node_id": "A",
+        "quorum": 2,
+        "position": 1_300,
+        "published": 1_250,
+        "kept_after": 100,
+        "incoming_transactions": 3,
+        "roster": [seat("A"), seat("B"), seat("C"), seat("W", witness=True)],
+        "waiting_for": [],
+        "peers": [
+            {"id": "B", "linked": True, "acquired": {"A": 9, "B": 9}},
+            {"id": "C", "linked": False, "acquired": {"A": 7, "B": 7}},
+            {"id": "W", "linked": True, "witness": True, "acquired": {}},
+        ],
+        "replicas": [
+            _replica("A", 1_250, alive=True),
+            _replica("B", 1_200, plan="copy", plan_reason="a replay is 3 times slower"),
+        ],
+    } | change
+
+
+def _replica(site: str, position: int, **change: Any) -> dict[str, Any]:
+    found = {"node_id": site, "worker_id": f"w{site}", "position": position, "verdict": "IN_SYNC"}
+    return found | change
+
+
+def _receipt(**change: Any) -> dict[str, Any]:
+    return {
+        "transaction_id": ID,
+        "n": 1,
+        "level": "ordered",
+        "run": {"origin": "B", "incarnation": 1, "seq": 8},
+        "position": 1_204,
+        "outcome": "committed",
+        "rejections": [],
+        "ordered_at": 5,
+    } | change
+
+
+def _told(receipt: dict[str, Any], **change: Any) -> list[str]:
+    return receipt_sentences(receipt, _status(**change), lambda at: f"t{at}")
+
+
+def test_a_committed_transaction_names_the_sites_that_have_it_and_why_others_do_not() -> None:
+    plan = "and its plan is copy, because a replay is 3 times slower."
+    assert _told(_receipt()) == [
+        "Node B accepted it.",
+        "It has position 1,204, since t5 UTC.",
+        "It took effect: every site applies it at this position.",
+        "Site A has applied it.",
+        f"Site B has not applied it: its replica is at 1,200, {plan}",
+        "Site C has not applied it: no worker has reported there.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"error": "no space left"}, "and its worker fails: no space left."),
+        ({"silent": True}, "and its worker is silent."),
+        ({"alive": True}, "and its worker runs."),
+        ({}, "and its worker does not run at the moment."),
+        ({"verdict": "DIVERGED", "reason": "t at 7"}, "of site B differs: DIVERGED, t at 7."),
+        ({"contested": True, "position": 1_300}, "of site B differs: IN_SYNC, contested."),
+    ],
+)
+def test_a_site_says_why_it_is_behind(change: dict[str, Any], words: str) -> None:
+    replica = _replica("B", 1_200) | change
+    told = _told(_receipt(), replicas=[_replica("B", 900), replica])
+    (said,) = (sentence for sentence in told if "site B" in sentence or "Site B" in sentence)
+    assert said.endswith(words)
+
+
+def test_what_is_not_published_is_told() -> None:
+    told = _told(_receipt(position=1_290), publish_failure="no space left")
+    assert "It is not published yet: workers see the log up to 1,250." in told
+    assert "Publishing fails: no space left." in told
+
+
+def test_commit_tables_that_are_behind_are_told() -> None:
+    assert "2 versions of commit tables are not placed at this site yet." in _told(
+        _receipt(), commit_tables={"behind": 2}
+    )
+
+
+def test_a_rejection_names_the_winner() -> None:
+    lost = {"code": "conflict", "text": "t was written.", "table": "t", "winner": 1_199}
+    lost |= {"origin": "C", "winner_id": WINNER, "index": 0}
+    place = "position 1,199, which node C accepted"
+    assert _told(_receipt(outcome="rejected", rejections=[lost])) == [
+        "Node B accepted it.",
+        "It has position 1,204, since t5 UTC.",
+        "It was rejected at every site, and changed nothing.",
+        "Why: [conflict] t was written.",
+        f"It lost to the write of table t at {place}: transaction {WINNER}.",
+    ]
+
+
+def test_what_was_withdrawn_changed_nothing() -> None:
+    gone = {"code": "busy", "text": "too few members", "index": 0}
+    receipt = _receipt(level=None, run=None, position=None, outcome="rejected", rejections=[gone])
+    assert _told(receipt) == [
+        "It was refused before it had a position, and changed nothing.",
+        "Why: [busy] too few members.",
+    ]
+
+
+def test_what_waits_says_for_whom_and_why() -> None:
+    receipt = _receipt(level="acquired", position=None, outcome=None, ordered_at=None)
+    waits = [{"peer": "C", "why": "promise", "since_us": 3_000_000}]
+    assert _told(receipt, waiting_for=waits) == [
+        "Node B accepted it.",
+        "A quorum of the members holds its data, and it has no position yet.",
+        "As far as this node knows, it is not yet held by C.",
+        "The order waits for C: its timestamp counter (no post since), for 3.0 s.",
+    ]
+    restricted = {"waits_for": ["B", "C"], "since_us": 12_000_000, "levels": ["accepted"]}
+    told = _told(receipt | {"level": "accepted"}, restricted=restricted, halted="broken")
+    assert "It is durable there, and a quorum of 2 does not hold it yet." in told
+    assert "This node halted: broken." in told
+    assert any(sentence.startswith("Restricted: too few nodes answer") for sentence in told)
+    assert _told(receipt)[-1] == "Nothing holds it up: it is being ordered."
+
+
+def test_what_is_prepared_says_whose_yes_is_missing() -> None:
+    receipt = _receipt(outcome="prepared", position=None, prepared_at=1_204)
+    prepared = [{"transaction_id": ID, "missing": ["stock"], "valid_until": 9}]
+    assert _told(receipt, prepared=prepared)[1:] == [
+        "It is prepared at position 1,204, and undecided: it has no effect yet.",
+        "It waits for a YES of stock.",
+        "What is undecided at t9 UTC is rejected.",
+    ]
+    assert "It was prepared at position 1,204, then decided." in _told(
+        _receipt(prepared_at=1_204, position=1_210)
+    )
+
+
+def test_what_was_never_seen_is_looked_for_elsewhere() -> None:
+    told = unseen_sentences(ID, _status())
+    assert told[0] == f"Node A never saw transaction {ID}."
+    assert told[-1] == "There is no link to C."
+
+
+def test_a_position_inside_a_run_is_told_from_the_run() -> None:
+    rejected = [{"index": 4, "code": "conflict", "text": "lost"}]
+    run = {"position": 1_200, "n": 10, "origin": "B", "first_id": ID, "ordered_at": 5}
+    told = entry_sentences(1_204, run | {"rejected": rejected}, _status(), str)
+    assert told[0] == (
+        "Position 1,204 is transaction 5 of 10 in a run of node B, ordered at 5 UTC."
+    )
+    assert ID in told[1] and told[-1] == "Why: [conflict] lost."
+    told = entry_sentences(1_205, run | {"rejected": rejected}, _status(), str)
+    assert "Site A has applied it." in told
+
+
+def test_a_position_that_is_not_there_is_explained() -> None:
+    assert missing_sentences(1_400, _status())[:2] == [
+        "Nothing has position 1,400 yet: the queue of node A ends at 1,300.",
+        "3 transactions wait for a position.",
+    ]
+    assert "its log begins after 100" in missing_sentences(50, _status())[0]
+
+
+def test_sites_are_those_with_data_and_each_has_its_furthest_replica() -> None:
+    status = _status(replicas=[_replica("A", 1_300), _replica("A", 7), _replica("D", 1)])
+    found = [(one["site"], one["position"], one["applied"]) for one in sites_of(1_204, status)]
+    assert found == [("A", 1_300, True), ("B", None, False), ("C", None, False), ("D", 1, False)]
+    assert not any(one["applied"] for one in sites_of(None, status))
