@@ -94,7 +94,7 @@ def test_the_way_of_transactions_at_three_sites(
             await until(lambda: a.status()["waiting_for"])
             code, told = await why.ask(id_)
             assert (code, told[0]) == (3, "Node A accepted it.")
-            assert any(line.startswith("The order waits for C: ") for line in told)
+            assert any(line.startswith("It waits for C: ") for line in told), told
             assert (await why.ask(1))[0] == 1
             assert (await why.ask(uuid4()))[0] == 1
 

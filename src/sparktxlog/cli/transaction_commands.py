@@ -141,7 +141,11 @@ def _of_id(api: NodeApi, transaction_id: str) -> dict[str, Any]:
     status = api.get("/v1/status")  # after it, so that it knows the receipt's position
     if receipt is None:
         return _told(transaction_id, status, None, None, unseen_sentences(transaction_id, status))
-    sentences = receipt_sentences(receipt, status, time_text)
+    incoming: list[Any] = []
+    if receipt["position"] is None:
+        with contextlib.suppress(NotFoundError):  # a node of an older release does not say
+            incoming = api.get("/v1/incoming", limit=_PAGE)
+    sentences = receipt_sentences(receipt, status, time_text, incoming)
     return _told(transaction_id, status, receipt, None, sentences)
 
 

@@ -31,7 +31,10 @@ def unseen_sentences(transaction_id: str, status: Mapping[str, Any]) -> list[str
 
 
 def receipt_sentences(
-    receipt: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
+    receipt: Mapping[str, Any],
+    status: Mapping[str, Any],
+    time_text: TimeText,
+    incoming: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
     """Return what became of a transaction, where it is, what it waits for, and where it is applied.
 
@@ -39,6 +42,7 @@ def receipt_sentences(
         receipt: Of a single transaction.
         status: Of the node that gave the receipt.
         time_text: Makes times readable.
+        incoming: The runs in negotiation, in their order.
     """
     run, position, outcome = receipt.get("run"), receipt.get("position"), receipt.get("outcome")
     told = [] if run is None else [f"Node {run['origin']} accepted it."]
@@ -48,7 +52,7 @@ def receipt_sentences(
         if outcome == "rejected" or receipt.get("level") is None:
             told.append("It was refused before it had a position, and changed nothing.")
             return [*told, *_rejected(receipt)]
-        return [*told, *_on_its_way(receipt, status)]
+        return [*told, *_on_its_way(receipt, status, incoming)]
     if receipt.get("prepared_at") is not None:
         told.append(f"It was prepared at position {receipt['prepared_at']:,}, then decided.")
     at = receipt.get("ordered_at")
@@ -189,22 +193,25 @@ def _prepared(
     return told
 
 
-def _on_its_way(receipt: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
-    run, level = receipt.get("run"), receipt["level"]
-    if level == "accepted":
+def _on_its_way(
+    receipt: Mapping[str, Any],
+    status: Mapping[str, Any],
+    incoming: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    if receipt["level"] == "accepted":
         told = [f"It is durable there, and a quorum of {status['quorum']} does not hold it yet."]
     else:
         told = ["A quorum of the members holds its data, and it has no position yet."]
-    if run is not None:
-        peers = [peer for peer in status.get("peers") or [] if not peer.get("witness")]
-        lacking = [
-            peer["id"]
-            for peer in peers
-            if peer["id"] != run["origin"]
-            and (peer.get("acquired") or {}).get(run["origin"], 0) < run["seq"]
-        ]
-        told += _listed("As far as this node knows, it is not yet held by ", lacking)
-    return [*told, *(_held_up(status) or ["Nothing holds it up: it is being ordered."])]
+    names = ("origin", "incarnation", "seq")
+    place = [(receipt.get("run") or {}).get(name) for name in names]
+    before = next((i for i, run in enumerate(incoming) if [run[n] for n in names] == place), None)
+    own = [] if before is None else incoming[before]["waits"]
+    told += [f"It waits for {awaited_text(one)}." for one in own]
+    if before:
+        told.append(f"{before:,} runs are before it in the order.")
+    # Of the first run both are the same.
+    told += _held_up({**status} | {"waiting_for": []} if own and not before else status)
+    return told if told[1:] else [*told, "Nothing holds it up: it is being ordered."]
 
 
 def _held_up(status: Mapping[str, Any]) -> list[str]:

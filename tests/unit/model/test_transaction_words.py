@@ -135,7 +135,6 @@ def test_what_waits_says_for_whom_and_why() -> None:
     assert _told(receipt, waiting_for=waits) == [
         "Node B accepted it.",
         "A quorum of the members holds its data, and it has no position yet.",
-        "As far as this node knows, it is not yet held by C.",
         "The order waits for C: its timestamp counter (no post since), for 3.0 s.",
     ]
     restricted = {"waits_for": ["B", "C"], "since_us": 12_000_000, "levels": ["accepted"]}
@@ -144,6 +143,23 @@ def test_what_waits_says_for_whom_and_why() -> None:
     assert "This node halted: broken." in told
     assert any(sentence.startswith("Restricted: too few nodes answer") for sentence in told)
     assert _told(receipt)[-1] == "Nothing holds it up: it is being ordered."
+
+
+def test_a_run_in_negotiation_says_what_it_waits_for_itself() -> None:
+    receipt = _receipt(level="accepted", position=None, outcome=None)
+    waits = [{"peer": "C", "why": "acquired", "since_us": 3_000_000}]
+    first = {"origin": "A", "incarnation": 1, "seq": 8, "waits": waits}
+    own = {"origin": "B", "incarnation": 1, "seq": 8, "waits": waits}
+    order = "The order waits for C: its confirmation that it holds the data, for 3.0 s."
+    waits_itself = order.replace("The order", "It")
+
+    def told(*incoming: Any) -> list[str]:
+        status = _status(waiting_for=waits)
+        return receipt_sentences(receipt, status, str, incoming)[2:]
+
+    assert told(own) == [waits_itself]
+    assert told(first, own) == [waits_itself, "1 runs are before it in the order.", order]
+    assert told(first) == [order]
 
 
 def test_what_is_prepared_says_whose_yes_is_missing() -> None:

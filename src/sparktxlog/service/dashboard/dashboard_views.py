@@ -40,6 +40,8 @@ CELLS = ("waiting", "acquired", "ordered", "applied", "equal", "differs")
 #: Most tables, and epochs or catch-ups, of a page.
 TABLES = 200
 LINES = 50
+#: Most runs in negotiation among which that of a transaction is looked for.
+MOST_INCOMING = 1_000
 #: The picture of the sites: its width and height, and how far the sites are from its middle.
 _PICTURE = (640, 300)
 _RADIUS = (220, 100)
@@ -185,12 +187,14 @@ class DashboardViews:
         if receipt is None:
             sentences = unseen_sentences(id_, status)
             return {"id": id_, "receipt": None, "sentences": sentences, "steps": [], "at": []}
+        incoming = self._node.incoming(MOST_INCOMING) if receipt.position is None else []
+        shown = msgspec.to_builtins(receipt)
         levels = list(Level)
         reached = -1 if receipt.level is None else levels.index(receipt.level)
         return {
             "id": id_,
             "receipt": receipt,
-            "sentences": receipt_sentences(msgspec.to_builtins(receipt), status, time_text),
+            "sentences": receipt_sentences(shown, status, time_text, incoming),
             "steps": [
                 {"level": one.value, "reached": levels.index(one) <= reached} for one in levels
             ],
