@@ -19,6 +19,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     transaction_commands,
 )
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
+from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
 from sparktxlog.cli.root import (
     AsJson,
     ConfigFile,

@@ -1,4 +1,4 @@
-"""The nodes of the demo: real `sparktxlog serve` processes, each with its own directories."""
+"""Nodes of demos and drills: real `sparktxlog serve` processes, each with its own directories."""
 
 from __future__ import annotations
 
@@ -38,9 +38,18 @@ class Cluster:
         directory: Parent of the sites' directories; must not contain sites.
         sites: Node ids.
         witness: Id of a node that votes only; empty = none.
+        suspect_timeout_s: Seconds of silence after which the others go on without a node; None =
+            they wait for it, until `restart_evicting`.
     """
 
-    def __init__(self, directory: Path, sites: Sequence[str], witness: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        sites: Sequence[str],
+        witness: str = "",
+        *,
+        suspect_timeout_s: float | None = None,
+    ) -> None:
         self.directory = directory
         self.sites = tuple(sites)
         self.witness = witness
@@ -50,8 +59,7 @@ class Cluster:
         #: Node → port of its relay.
         self._doors: dict[str, int] = {}
         self._secret = secrets.token_hex(24)
-        #: Whether the others go on without a node that is silent for a while.
-        self._evicting = False
+        self._suspect_timeout_s = suspect_timeout_s
 
     @property
     def _relays(self) -> Child:
@@ -84,7 +92,7 @@ class Cluster:
         """Restart all nodes; from now on they go on without one that is silent for a while."""
         for name in self.ports:
             self._children.pop(name).stop()
-        self._evicting = True
+        self._suspect_timeout_s = SUSPECT_TIMEOUT_S
         self._start_nodes()
         self.wait_until(self.is_whole, "all nodes to be linked again")
 
@@ -110,6 +118,7 @@ class Cluster:
     def _write_config(self, site: str) -> Path:
         root = self.site_directory(site)
         urls = {name: f"http://127.0.0.1:{port}" for name, port in self._doors.items()}
+        patience = self._suspect_timeout_s
         lines = [
             f'node-id = "{site}"',
             f'master-url = "{urls[site]}"',
@@ -119,8 +128,8 @@ class Cluster:
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
             # While a site is cut off the others wait for it.
-            f'eviction = "{"auto" if self._evicting else "manual"}"',
-            f"suspect-timeout = {SUSPECT_TIMEOUT_S}" if self._evicting else "",
+            f'eviction = "{"manual" if patience is None else "auto"}"',
+            "" if patience is None else f"suspect-timeout = {patience}",
         ]
         witness = 'roles = ["witness"]'
         if site == self.witness:
