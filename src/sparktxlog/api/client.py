@@ -60,6 +60,7 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.shown import ClusterStatus
 from sparktxlog.model.table import TableDefinition, VersionedTable
 
 if TYPE_CHECKING:
@@ -518,9 +519,9 @@ class Client(Commits[Rows, Columns]):
         """Return names, limits and directories of the node."""
         return dict(self._link.get("/v1/info"))
 
-    def status(self) -> dict[str, Any]:
-        """Return the node's status: queues, peers, missing nodes, replicas."""
-        return dict(self._link.get("/v1/status"))
+    def status(self) -> ClusterStatus:
+        """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
+        return ClusterStatus(self._link.get("/v1/status"))
 
     def queue(self, after: int = 0, limit: int = 100) -> list[dict[str, Any]]:
         """Return the runs of the synchronized queue after a position."""

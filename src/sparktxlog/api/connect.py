@@ -49,6 +49,7 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.shown import ClusterStatus, html_table
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
@@ -776,6 +777,14 @@ class TxLog(Commits[Rows, Columns]):
             max(ordered, self.last_position), self._timeout_s if timeout is None else timeout
         )
         return outcome.position
+
+    def status(self) -> ClusterStatus:
+        """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
+        return ClusterStatus(self._link.get("/v1/status"))
+
+    def _repr_html_(self) -> str:
+        rows = (("node", self.url), ("session", self._session), ("last commit", self.last_position))
+        return html_table(("sparktxlog", ""), rows)
 
     def position(self) -> int:
         """Return the end of the synchronized queue as the node knows it."""

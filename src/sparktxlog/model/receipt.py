@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sparktxlog.model.shown import html_table, utc_text
+
 
 class Level(str, Enum):
     """How far a transaction got, in rising order."""
@@ -77,6 +79,29 @@ class Receipt:
     copies: int | None = None
     #: Of a prepared transaction: where it is ordered.  Once it is decided, `position` says where.
     prepared_at: int | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._parts())
+
+    def _repr_html_(self) -> str:
+        return html_table(("receipt", ""), self._parts())
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """Return what is known, in words."""
+        what = self.transaction_id or f"{self.n:,} transactions"
+        found = [("transaction" if self.transaction_id else "run of", what)]
+        level = "refused" if self.level is None else self.level.value
+        found.append(("level", f"{level} (late)" if self.late else level))
+        if self.position is not None:
+            found.append(("position", f"{self.position:,}"))
+        if self.outcome is not None:
+            found.append(("outcome", self.outcome))
+        if self.rows is not None:
+            found.append(("rows", f"{self.rows:,}"))
+        if self.ordered_at is not None:
+            found.append(("ordered at", utc_text(self.ordered_at)))
+        found += [("rejected", f"{one.code}: {one.text}") for one in self.rejections]
+        return found
 
     @classmethod
     def of_nothing(cls, level: Level) -> Receipt:

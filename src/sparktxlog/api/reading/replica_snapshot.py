@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparktxlog.errors import DivergedError, NotAppliedError
 from sparktxlog.model.ids import find_table, table_name
+from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Snapshot:
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
     _spark: SparkSession = field(repr=False)
     _log: KnowsTables = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, version, self.signatures[name], self.diverged.get(name, ""))
+            for name, version in sorted(self.versions.items())
+        ]
+        head = ("table", "Delta version", "signature", "stands still")
+        return f"<p>Snapshot at position {self.position:,}</p>{html_table(head, rows)}"
 
     @classmethod
     def of(cls, spark: SparkSession, log: KnowsTables, answer: Mapping[str, Any]) -> Snapshot:
