@@ -30,10 +30,15 @@ PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 # API, and readers of Delta tables.
 BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed
 
+# What checks packages: linters and schemas, and Helm.
+CHECKERS := $(VENV)/test-packages/.installed
+HELM := $(VENV)/test-helm/helm
+HELM_VERSION := v3.22.0
+
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -67,14 +72,14 @@ $(TEST_CLASSES): $(STAMP) tests/spark/jvm.py tests/java/sparktxlog/LocalFiles.ja
 	@echo "Keeping the classes that Spark loads for the JVMs of tests (once, about a minute) …"
 	@$(BIN)/python -m tests.spark.jvm || echo "That failed; tests run without, only slower."
 
-$(BESIDE): $(VENV)/test-%/.installed: $(STAMP) constraints-%.txt
+$(BESIDE) $(CHECKERS): $(VENV)/test-%/.installed: $(STAMP) constraints-%.txt
 	@rm -rf $(@D)
 	@$(PIP) --require-hashes --no-deps --target $(@D) --requirement constraints-$*.txt
 	@touch $@
 
 test: $(STAMP) $(TEST_CLASSES) $(BESIDE) lint types ## Check style and types, run the tests; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
-	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough and not packages" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
 test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models and pages, and wide tables of cases
 	@$(PYTHON) tools/check_machine.py --java
@@ -100,6 +105,13 @@ $(SPARK41)/.installed: $(STAMP) constraints-spark41.txt
 test-spark41: $(SPARK41)/.installed ## Run the tests that start a JVM with the oldest Spark that works, 4.1
 	@$(PYTHON) tools/check_machine.py --java
 	$(SPARK41)/bin/python -m pytest -m "spark and not faults and not thorough" -rs $(SHARED) $(PYTEST_ARGS)
+
+$(HELM):
+	@command -v go >/dev/null || { echo "Helm is built by Go: install Go, or set SPARKTXLOG_TEST_HELM to a helm."; exit 1; }
+	GOBIN=$(abspath $(@D)) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) ## Check images, units and chart
+	CI=$${CI:-} $(BIN)/python -m pytest tests/packages -rs $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)
@@ -130,7 +142,7 @@ random-tables: $(STAMP) $(TEST_CLASSES) ## Compare TABLES=1000 random tables at 
 	    tests/spark/random -m long $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
-	$(BIN)/python -m pytest -m "not spark and not e2e and not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not spark and not e2e and not slow and not packages" $(PYTEST_ARGS)
 
 test-spark: $(STAMP) $(TEST_CLASSES) ## Run the tests that start a JVM
 	@$(PYTHON) tools/check_machine.py --java
