@@ -35,10 +35,13 @@ CHECKERS := $(VENV)/test-packages/.installed
 HELM := $(VENV)/test-helm/helm
 HELM_VERSION := v3.22.0
 
+# Builds the documentation as a site.
+SITE := $(VENV)/site
+
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs clean mutants fuzz attacks
+.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -113,6 +116,15 @@ $(HELM):
 test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) ## Check images, units and chart
 	CI=$${CI:-} $(BIN)/python -m pytest tests/packages -rs $(PYTEST_ARGS)
 
+$(SITE)/.installed: $(STAMP) constraints-site.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --require-hashes --no-deps --requirement constraints-site.txt
+	@touch $@
+
+site: $(SITE)/.installed ## Build the documentation as a site, into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)
 
@@ -178,4 +190,4 @@ docs: $(STAMP) ## Write the generated pages: docs/configuration.md, cli.md and t
 	@$(BIN)/python -m tools.reference
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

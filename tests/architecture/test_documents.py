@@ -196,6 +196,12 @@ def test_the_index_lists_every_page() -> None:
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
+def test_the_site_lists_every_page() -> None:
+    """`make site` says so too, but needs MkDocs."""
+    listed = set(re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
 def test_files_that_contributors_are_sent_to_exist() -> None:
     """CONTRIBUTING.md names files and folders that are there; whoever moves one mends the page."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
