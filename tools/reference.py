@@ -126,6 +126,12 @@ files say that.
 |---|---|---|---|---|
 """
 
+_OUTPUT = """Each command takes `--help`. All but `serve` take `--json` and print one line of JSON,
+also for an error. On a terminal tables fit its width: texts fold, and an id, a URL or a path is
+never cut; what is too wide is printed as records. Elsewhere a table is its title, a line of
+headings and a line per row, with a tab between two cells, and numbers without commas.
+`status`, `queue`, `workers` and `transfers` take `--watch SECONDS`. `sparktxlog
+--install-completion` lets the shell complete commands and options."""
 
 _ROUTES = """Every route is declared once, in `src/sparktxlog/service/routes.py`; this page,
 `/openapi.json` and `/docs` of a node follow from it. Bodies and answers are JSON unless a media
@@ -168,19 +174,20 @@ def cli_page() -> str:
     """Return docs/cli.md, from the commands themselves."""
     root: Any = typer.main.get_command(app)
     lines = ["# Command line", "", _NOTE, "", _sentence(root.help), "", root.epilog, ""]
-    lines += ["Each command takes `--help`; those that print something take `--json`.", ""]
-    lines += _commands(root, "sparktxlog")
+    lines += [_OUTPUT, ""]
+    for title, names in root.groups().items():
+        lines += [f"## {title}", "", *_commands({n: root.commands[n] for n in names}, "sparktxlog")]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _commands(group: Any, prefix: str) -> list[str]:
+def _commands(commands: dict[str, Any], prefix: str) -> list[str]:
     lines = []
-    for name, command in sorted(group.commands.items()):
+    for name, command in commands.items():
         full = f"{prefix} {name}"
         if hasattr(command, "commands"):
-            lines += _commands(command, full)
+            lines += _commands(dict(sorted(command.commands.items())), full)
             continue
-        lines += [f"## {full}", "", _sentence(command.help), ""]
+        lines += [f"### {full}", "", _sentence(command.help), ""]
         if command.epilog:
             lines += ["    " + command.epilog.removeprefix("Example: "), ""]
         lines += ["| argument | default | meaning |", "|---|---|---|"]

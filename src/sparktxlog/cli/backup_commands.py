@@ -18,21 +18,8 @@ import typer
 from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import require_spark
-from sparktxlog.cli.root import (
-    DEFAULT_URL,
-    AsJson,
-    Columns,
-    ExitCode,
-    NodeApi,
-    Url,
-    app,
-    end,
-    local_spark,
-    print_json,
-    print_table,
-    show,
-    time_text,
-)
+from sparktxlog.cli.printing import Columns, print_json, print_table, show, time_text
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end, local_spark
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, print_json
+from sparktxlog.cli.printing import print_json
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.tokens import client_token
 

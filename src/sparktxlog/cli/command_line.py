@@ -20,6 +20,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
 )
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
+from sparktxlog.cli.printing import print_json, print_rows
 from sparktxlog.cli.root import (
     AsJson,
     ConfigFile,
@@ -28,8 +29,6 @@ from sparktxlog.cli.root import (
     app,
     exit_code_of,
     print_error,
-    print_json,
-    print_rows,
 )
 from sparktxlog.errors import ConfigError, TxLogError
 from sparktxlog.http.authorities import CA_HELP, trust

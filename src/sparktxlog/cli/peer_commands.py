@@ -13,17 +13,8 @@ from urllib.parse import quote
 
 import typer
 
-from sparktxlog.cli.root import (
-    DEFAULT_URL,
-    AsJson,
-    Columns,
-    NodeApi,
-    Url,
-    app,
-    print_json,
-    print_rows,
-    show,
-)
+from sparktxlog.cli.printing import Columns, print_json, print_rows, show
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.errors import InvalidRequestError, TransportError
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 

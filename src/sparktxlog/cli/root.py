@@ -1,21 +1,20 @@
-"""What the commands share: common options, calls to a node, output and exit codes."""
+"""What the commands share: common options, calls to a node, and exit codes."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
 from sparktxlog.api.jobs.job_options import require_spark
+from sparktxlog.cli.printing import print_json
 from sparktxlog.errors import (
     CertificateError,
     ConfigError,
@@ -32,8 +31,48 @@ from sparktxlog.http.tokens import admin_token, client_token
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Heading of `--help` → commands below it, in this order.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Cluster": ("status", "peers", "peer", "epochs", "settings", "void", "drill"),
+    "Log": ("queue", "why", "tx", "commit", "checkpoint"),
+    "Replica": (
+        "workers", "plan", "transfers", "apply", "catch-up", "replicate", "verify", "repair",
+        "maintain",
+    ),
+    "Tables": ("tables", "table"),
+    "Backup": ("backup", "restore"),
+    "Node": ("init", "config", "serve", "doctor", "demo"),
+}  # fmt: skip
+
+
+class GroupedCommands(TyperGroup):
+    """Lists its commands in the groups of `GROUPS`, in `--help` and in the reference."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of the groups."""
+        return [name for names in self.groups().values() for name in names]
+
+    def groups(self) -> dict[str, list[str]]:
+        """Return the commands that there are by heading; those of no group come last."""
+        found = {
+            title: [name for name in names if name in self.commands]
+            for title, names in GROUPS.items()
+        }
+        listed = {name for names in found.values() for name in names}
+        found["More"] = [name for name in self.commands if name not in listed]
+        return {title: names for title, names in found.items() if names}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each group with the first sentence of its commands."""
+        for title, names in self.groups().items():
+            with formatter.section(title):
+                shown = [(name, self.commands[name].get_short_help_str(500)) for name in names]
+                formatter.write_dl(shown)
+
+
 app = typer.Typer(
     name="sparktxlog",
+    cls=GroupedCommands,
     help="One order over many Delta tables from several writing sites.",
     epilog="Exit codes: 0 in sync, 1 error, 2 usage, 3 lagging, 4 diverged, 5 unreachable, "
     "6 bad configuration.",
@@ -52,8 +91,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
 ]
-#: Heading of a column → key of its cells, or a function from a row to the cell.
-Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 _CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
     (ConfigError, ExitCode.BAD_CONFIG),
     (CertificateError, ExitCode.BAD_CONFIG),
@@ -119,18 +156,12 @@ def local_spark(command: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-# -- output ---------------------------------------------------------------------------------------
+# -- ends ----------------------------------------------------------------------------------------
 
 
 def exit_code_of(error: TxLogError) -> ExitCode:
     """Return the exit code of an error: that of the first matching class."""
     return next((code for cls, code in _CODES if isinstance(error, cls)), ExitCode.ERROR)
-
-
-def print_json(value: Any) -> None:
-    """Print one line of JSON to stdout."""
-    sys.stdout.write(json.dumps(value, separators=(",", ":"), default=str) + "\n")
-    sys.stdout.flush()
 
 
 def print_error(error: TxLogError, *, as_json: bool) -> None:
@@ -140,78 +171,7 @@ def print_error(error: TxLogError, *, as_json: bool) -> None:
     sys.stderr.write(f"{error}\n")
 
 
-def console() -> Console:
-    """Return a console on stdout that does not cut lines of a pipe at 80 columns."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
-
-
 def end(code: ExitCode) -> None:
     """End a command with its exit code."""
     if code is not ExitCode.IN_SYNC:
         raise typer.Exit(int(code))
-
-
-def show(
-    found: Any, as_json: bool, title: str, columns: Columns, rows: Iterable[Any] | None = None
-) -> None:
-    """Print what a node answered: as JSON, or as a table.
-
-    Args:
-        found: The answer.
-        as_json: Whether a program reads it.
-        title: Of the table.
-        columns: Of the table.
-        rows: Rows of the table, one mapping each; default: the answer.
-    """
-    if as_json:
-        print_json(found)
-    else:
-        print_table(title, columns, found if rows is None else rows)
-
-
-def print_table(title: str, columns: Columns, rows: Iterable[Any]) -> None:
-    """Print a table of mappings."""
-    cells = [
-        [row.get(cell) if isinstance(cell, str) else cell(row) for cell in columns.values()]
-        for row in rows
-    ]
-    print_rows(title, tuple(columns), cells)
-
-
-def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: numbers to the right, empty cells as a dash."""
-    listed = [[cell_text(cell) for cell in row] for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for index, column in enumerate(columns):
-        digits = bool(listed) and all(
-            row[index].replace(",", "").replace(".", "").isdigit() or row[index] == "-"
-            for row in listed
-        )
-        table.add_column(column, justify="right" if digits else "left", overflow="fold")
-    for row in listed:
-        table.add_row(*row)
-    console().print(table)
-
-
-def cell_text(value: Any) -> str:
-    """Return the text of a cell: thousands with commas, an empty cell as a dash."""
-    if value is None or value == "" or value == {} or value == []:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}={cell_text(item)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(cell_text(item) for item in value)
-    return str(value)
-
-
-def time_text(micros: Any) -> str:
-    """Return the UTC time of microseconds since 1970, a dash for none."""
-    if not isinstance(micros, (int, float)) or micros <= 0:
-        return "-"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

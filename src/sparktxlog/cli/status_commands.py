@@ -8,20 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.root import (
-    DEFAULT_URL,
-    AsJson,
-    Columns,
-    ExitCode,
-    NodeApi,
-    Url,
-    app,
-    end,
-    print_json,
-    print_table,
-    show,
-    time_text,
-)
+from sparktxlog.cli.printing import Columns, print_json, print_table, say, show, time_text
+from sparktxlog.cli.repeating import Watch, repeat
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.status_words import (
@@ -42,15 +31,19 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
-def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def status(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False) -> None:
     """Show a node's state: positions, queues, missing nodes, what is undecided, replicas."""
-    found = _status_of(url, as_json)
-    state = judge_status(found)
-    if as_json:
-        print_json(found | {"state": state.value})
-    else:
-        _print_status(found, state.value)
-    end(ExitCode[state.name])
+
+    def once() -> ExitCode:
+        found = _status_of(url, as_json)
+        state = judge_status(found)
+        if as_json:
+            print_json(found | {"state": state.value})
+        else:
+            _print_status(found, state.value)
+        return ExitCode[state.name]
+
+    repeat(watch, as_json, once)
 
 
 def _status_of(url: str, as_json: bool) -> Any:
@@ -66,28 +59,28 @@ def _print_status(found: Mapping[str, Any], word: str) -> None:
     columns: Columns = {name.replace("_", " "): name for name in names.split()}
     print_table(f"node {found.get('node_id')}: {word}", columns | {"on duty": "duty"}, [found])
     if found.get("phase_reason") and found.get("phase") not in ("NORMAL", "WITNESS", "FAULT"):
-        typer.echo(f"{found['phase']}: {found['phase_reason']}")
+        say(f"{found['phase']}: {found['phase_reason']}")
     for warning in found.get("warnings") or []:
-        typer.echo(f"warning: {warning['text']}")
+        say(f"warning: {warning['text']}")
     if found.get("wire_version_waits_for"):
-        typer.echo(upgrade_text(found))
+        say(upgrade_text(found))
     for name in found.get("suspects") or []:
-        typer.echo(f"missing {name}: it does not answer")
+        say(f"missing {name}: it does not answer")
     for waiting in found.get("waiting_for") or []:
-        typer.echo(f"waits for {awaited_text(waiting)}")
+        say(f"waits for {awaited_text(waiting)}")
     if waits := synchronous_text(found):
-        typer.echo(waits)
+        say(waits)
     if found.get("restricted"):
-        typer.echo(restricted_text(found["restricted"]))
+        say(restricted_text(found["restricted"]))
     for failing in found.get("failing") or []:
-        typer.echo(f"failing {failing['task']}, {failing['times']:,} times: {failing['text']}")
+        say(f"failing {failing['task']}, {failing['times']:,} times: {failing['text']}")
     if found.get("halted"):
-        typer.echo(f"halted: {found['halted']}")
+        say(f"halted: {found['halted']}")
     if taking := found.get("taking_snapshot"):
         share = f"{taking['bytes']:,} of {taking['of_bytes']:,} bytes"
-        typer.echo(f"fetching a snapshot from {taking['peer']}: {share}")
+        say(f"fetching a snapshot from {taking['peer']}: {share}")
     if found.get("uncompared"):
-        typer.echo(uncompared_text(found["uncompared"]))
+        say(uncompared_text(found["uncompared"]))
     _print_undecided(found.get("undecided") or 0, found.get("prepared") or [])
     print_table("peers", _PEERS, found.get("peers") or [])
     print_table("replicas", _REPLICAS, found.get("replicas") or [])
@@ -99,7 +92,7 @@ def _print_commit_tables(found: Mapping[str, Any]) -> None:
     if not found.get("total"):
         return
     states = [f"{number:,} {state}" for state, number in found["states"].items() if number]
-    typer.echo(f"commit tables: {', '.join(states)}")
+    say(f"commit tables: {', '.join(states)}")
     if found["tables"]:
         print_table("commit tables that are not in sync", _COMMIT_TABLES, found["tables"])
 
@@ -108,7 +101,7 @@ def _print_undecided(number: int, oldest: Sequence[Any]) -> None:
     if number:
         print_table(f"prepared transactions: {number:,} undecided", UNDECIDED, oldest)
     if number > len(oldest):
-        typer.echo(f"{number - len(oldest):,} more are undecided, see sparktxlog tx prepared")
+        say(f"{number - len(oldest):,} more are undecided, see sparktxlog tx prepared")
 
 
 _PEERS: Columns = {
@@ -158,11 +151,15 @@ def peers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 @app.command(epilog="Example: sparktxlog workers --json")
-def workers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def workers(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False) -> None:
     """Show the replicas of all sites: position, verdict, age of the last report."""
-    found = _status_of(url, as_json)
-    show(found.get("replicas") or [], as_json, "replicas", _REPLICAS)
-    end(ExitCode[judge_status({**found, "waiting_for": []}).name])
+
+    def once() -> ExitCode:
+        found = _status_of(url, as_json)
+        show(found.get("replicas") or [], as_json, "replicas", _REPLICAS)
+        return ExitCode[judge_status({**found, "waiting_for": []}).name]
+
+    repeat(watch, as_json, once)
 
 
 @app.command(epilog="Example: sparktxlog queue --after 1000 --limit 20")
@@ -172,14 +169,10 @@ def queue(
         int | None, typer.Option(min=0, help="Show runs that start after this position.")
     ] = None,
     limit: Limit = 20,
+    watch: Watch = None,
     as_json: AsJson = False,
 ) -> None:
     """Show runs of the synchronized queue: those after --after, else the latest ones."""
-    api = NodeApi(url)
-    if after is None:
-        entries = latest_runs(api, limit)
-    else:
-        entries = api.get("/v1/queue", after=after, limit=limit)
     columns: Columns = {
         "position": "position",
         "transactions": "n",
@@ -192,7 +185,17 @@ def queue(
         "ordered (UTC)": lambda run: time_text(run["ordered_at"]),
         "chain hash": lambda run: run["chain_hash"][:12],
     }
-    show(entries, as_json, "synchronized queue, by runs", columns)
+    api = NodeApi(url)
+
+    def once() -> ExitCode:
+        if after is None:
+            entries = latest_runs(api, limit)
+        else:
+            entries = api.get("/v1/queue", after=after, limit=limit)
+        show(entries, as_json, "synchronized queue, by runs", columns)
+        return ExitCode.IN_SYNC
+
+    repeat(watch, as_json, once)
 
 
 @app.command(epilog="Example: sparktxlog tables")
@@ -316,10 +319,10 @@ def _print_plan(decision: Mapping[str, Any], verdict: str) -> None:
         "donor": "donor",
     }
     print_table(f"worker {decision['worker_id']}", columns, [decision])
-    typer.echo(f"Why: {decision['reason']}")
+    say(f"Why: {decision['reason']}")
     for name in ("replay", "copy"):
         if decision.get(name):
-            typer.echo(f"Estimate of the {name}: {decision[name]['basis']}")
+            say(f"Estimate of the {name}: {decision[name]['basis']}")
 
 
 def _seconds(estimate: Mapping[str, Any] | None) -> float | None:
@@ -333,6 +336,7 @@ def _seconds(estimate: Mapping[str, Any] | None) -> float | None:
 def transfers(
     url: Url = DEFAULT_URL,
     limit: Limit = 20,
+    watch: Watch = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the latest catch-ups of the site's replica: estimated and measured times."""
@@ -350,4 +354,9 @@ def transfers(
         "measured (s)": "actual_s",
         "outcome": "outcome",
     }
-    show(NodeApi(url).get("/v1/transfers", limit=limit), as_json, "transfers", columns)
+
+    def once() -> ExitCode:
+        show(NodeApi(url).get("/v1/transfers", limit=limit), as_json, "transfers", columns)
+        return ExitCode.IN_SYNC
+
+    repeat(watch, as_json, once)

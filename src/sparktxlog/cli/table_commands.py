@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, local_spark, print_json
+from sparktxlog.cli.printing import print_json
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, local_spark
 from sparktxlog.http.tokens import client_token
 
 if TYPE_CHECKING:

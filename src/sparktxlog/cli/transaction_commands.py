@@ -8,19 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.root import (
-    DEFAULT_URL,
-    AsJson,
-    Columns,
-    ExitCode,
-    NodeApi,
-    Url,
-    app,
-    end,
-    print_json,
-    show,
-    time_text,
-)
+from sparktxlog.cli.printing import Columns, print_json, say, show, time_text
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.operation import LONGEST_RUN
@@ -117,7 +106,7 @@ def why(
         print_json(found)
     else:
         for sentence in found["sentences"]:
-            typer.echo(sentence)
+            say(sentence)
     if found["receipt"] is None and found["run"] is None:
         end(ExitCode.ERROR)
     is_final = found["outcome"] == "rejected" or all(one["applied"] for one in found["sites"])

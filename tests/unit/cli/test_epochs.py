@@ -65,7 +65,7 @@ def test_epochs_are_shown_with_what_changed(
     assert invoke(monkeypatch) == 0
     assert CannedNode.asked == [("/v1/epochs/history", {"limit": 20})]
     text = " ".join(capsys.readouterr().out.split())
-    for wanted in ("2023-11-14", "A, B", "C, D", "1,234", "2 (default)", "NORMAL"):
+    for wanted in ("2023-11-14", "A, B", "C, D", "1234", "2 (default)", "NORMAL"):
         assert wanted in text
 
 

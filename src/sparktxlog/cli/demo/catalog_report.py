@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sparktxlog.cli.root import cell_text
+from sparktxlog.cli.printing import cell_text
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG
 

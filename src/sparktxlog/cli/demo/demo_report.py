@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sparktxlog.cli.root import cell_text
+from sparktxlog.cli.printing import cell_text
 
 
 @dataclass(slots=True, kw_only=True)

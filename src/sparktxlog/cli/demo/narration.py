@@ -17,7 +17,7 @@ from rich.console import Console
 from sparktxlog.cli.demo.children import DemoError
 from sparktxlog.cli.demo.demo_nodes import Cluster
 from sparktxlog.cli.demo.sites import Sites
-from sparktxlog.cli.root import print_json
+from sparktxlog.cli.printing import print_json
 
 
 class DemoOutcome(Protocol):

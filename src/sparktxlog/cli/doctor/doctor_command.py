@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,24 +19,14 @@ from sparktxlog.cli.doctor.cluster import (
 from sparktxlog.cli.doctor.disks import check_disks, check_modes
 from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warning
 from sparktxlog.cli.doctor.software import check_software
-from sparktxlog.cli.root import (
-    DEFAULT_URL,
-    AsJson,
-    ConfigFile,
-    ExitCode,
-    NodeApi,
-    app,
-    end,
-    print_json,
-)
+from sparktxlog.cli.printing import is_terminal, print_json, wrapped
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, ConfigFile, ExitCode, NodeApi, app, end
 from sparktxlog.errors import ConfigError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
 from sparktxlog.model.values import is_loopback
 
 if TYPE_CHECKING:
     from sparktxlog.config import NodeConfig
-
-_WIDTH = 80
 
 
 @app.command(epilog="Example: sparktxlog doctor --config conf/site-a.toml")
@@ -186,18 +173,15 @@ def _secrets(path: Path | None, config: NodeConfig) -> dict[str, Path]:
 
 
 def _print(found: Sequence[Finding]) -> None:
-    """Print findings: wrapped for people, one line with tabs for programs."""
-    if not sys.stdout.isatty():
+    """Print findings: folded for people, one line with tabs for programs."""
+    if not is_terminal():
         for one in found:
             typer.echo(f"{one.grade.value}\t{one.check}\t{one.text}\t{one.fix}")
         return
-    width = min(_WIDTH, shutil.get_terminal_size().columns)
     colours = {Grade.OK: "green", Grade.WARNING: "yellow", Grade.PROBLEM: "red"}
     for one in found:
         head = f"{one.grade.value:8} {one.check:14}"
-        lines = textwrap.wrap(one.text, width - len(head), break_long_words=False)
-        typer.echo(typer.style(head, fg=colours[one.grade]) + lines[0])
-        for line in lines[1:]:
-            typer.echo(" " * len(head) + line)
-        for line in textwrap.wrap(one.fix, width - len(head), break_long_words=False):
-            typer.echo(" " * len(head) + typer.style(line, bold=True))
+        shown = typer.style(head, fg=colours[one.grade])
+        typer.echo(wrapped(one.text, len(head), shown))
+        if one.fix:
+            typer.echo(typer.style(wrapped(one.fix, len(head), " " * len(head)), bold=True))

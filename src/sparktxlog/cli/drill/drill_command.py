@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparktxlog.cli.root import AsJson, ConfigFile, ExitCode, app, end, local_spark, print_json
+from sparktxlog.cli.printing import print_json
+from sparktxlog.cli.root import AsJson, ConfigFile, ExitCode, app, end, local_spark
 from sparktxlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from sparktxlog.cli.root import time_text
+from sparktxlog.cli.printing import time_text
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "equal again after", "problems")
 _STYLE = (

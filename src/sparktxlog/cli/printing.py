@@ -1,0 +1,207 @@
+"""Output of commands: tables for people that fit their terminal, plain lines for pipes, JSON.
+
+On a terminal a table folds at spaces only, so that an id, a URL or a path is never cut; a table
+whose words do not fit side by side is printed as records.  Elsewhere a table is its title, a line
+of headings and a line per row, with tabs between the cells.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+#: Heading of a column → key of its cells, or a function from a row to the cell.
+Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
+#: Characters beside the cells of a column, and least width of a terminal.
+_BESIDE, _NARROW = 2, 40
+#: Whether what is printed is collected for a terminal.
+_collecting: ContextVar[bool] = ContextVar("collecting", default=False)
+
+
+def is_terminal() -> bool:
+    """Return whether a person sees the output."""
+    return _collecting.get() or sys.stdout.isatty()
+
+
+def width() -> int:
+    """Return the columns of the terminal."""
+    return max(_NARROW, shutil.get_terminal_size((80, 24)).columns)
+
+
+@contextmanager
+def collected() -> Iterator[io.StringIO]:
+    """Collect what is printed for the terminal, colours included."""
+    text = io.StringIO()
+    token = _collecting.set(True)
+    try:
+        with redirect_stdout(text):
+            yield text
+    finally:
+        _collecting.reset(token)
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON to stdout."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":"), default=str) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Print a sentence: for people in lines that fit, folded at spaces only."""
+    sys.stdout.write(f"{wrapped(text) if is_terminal() else text}\n")
+
+
+def wrapped(text: str, indent: int = 0, first: str = "") -> str:
+    """Return a text in lines that fit the terminal; words that are longer stand alone.
+
+    Args:
+        text: Any text.
+        indent: Spaces before all lines but the first.
+        first: What the first line begins with, `indent` wide.
+    """
+    lines = textwrap.wrap(
+        text,
+        width() - indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return first + f"\n{' ' * indent}".join(lines or [""])
+
+
+def show(
+    found: Any, as_json: bool, title: str, columns: Columns, rows: Iterable[Any] | None = None
+) -> None:
+    """Print what a node answered: as JSON, or as a table.
+
+    Args:
+        found: The answer.
+        as_json: Whether a program reads it.
+        title: Of the table.
+        columns: Of the table.
+        rows: Rows of the table, one mapping each; default: the answer.
+    """
+    if as_json:
+        print_json(found)
+    else:
+        print_table(title, columns, found if rows is None else rows)
+
+
+def print_table(title: str, columns: Columns, rows: Iterable[Any]) -> None:
+    """Print a table of mappings."""
+    cells = [
+        [row.get(cell) if isinstance(cell, str) else cell(row) for cell in columns.values()]
+        for row in rows
+    ]
+    print_rows(title, tuple(columns), cells)
+
+
+def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table, or as records what is too wide for the terminal."""
+    if not is_terminal():
+        lines = [columns, *([_plain_text(cell) for cell in row] for row in rows)]
+        sys.stdout.write("".join("\t".join(line) + "\n" for line in ([title], *lines)))
+        return
+    listed = [[cell_text(cell) for cell in row] for row in rows]
+    console = Console(highlight=False, force_terminal=True, width=width())
+    widths = fitting_widths([columns, *listed], console.width)
+    if widths is None:
+        _print_records(console, title, columns, listed)
+        return
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _BESIDE, 0, 0),
+    )
+    for index, column in enumerate(columns):
+        digits = bool(listed) and all(
+            row[index].replace(",", "").replace(".", "").isdigit() or row[index] == "-"
+            for row in listed
+        )
+        justify: Any = "right" if digits else "left"
+        table.add_column(column, justify=justify, width=widths[index], overflow="fold")
+    for row in listed:
+        table.add_row(*row)
+    console.print(table)
+
+
+def fitting_widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
+    """Return a width for each column so that lines fit and no word is cut; None = they cannot.
+
+    Columns with long texts give way first: what is left beside the longest words is shared.
+    """
+    least = [
+        max(len(word) for cell in one for word in (cell.split() or [""]))
+        for one in zip(*lines, strict=True)
+    ]
+    wanted = [max(len(cell) for cell in one) for one in zip(*lines, strict=True)]
+    left = wide - sum(least) - _BESIDE * len(least)
+    if left < 0:
+        return None
+    widths = least
+    while left and (short := [i for i, has in enumerate(widths) if has < wanted[i]]):
+        for index in short[: max(1, left)]:
+            more = min(max(1, left // len(short)), wanted[index] - widths[index], left)
+            widths[index] += more
+            left -= more
+    return widths
+
+
+def _print_records(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Print each row as lines of heading and value."""
+    console.print(title, style="bold", markup=False, soft_wrap=True)
+    indent = max(map(len, columns)) + _BESIDE
+    for number, row in enumerate(rows):
+        if number:
+            sys.stdout.write("\n")
+        for column, cell in zip(columns, row, strict=True):
+            sys.stdout.write(wrapped(cell, indent, f"{column:{indent}}") + "\n")
+
+
+def _plain_text(value: Any) -> str:
+    """Return the text of a cell for programs: numbers as they are, nothing that ends a cell."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return " ".join(cell_text(value).split())
+
+
+def cell_text(value: Any) -> str:
+    """Return the text of a cell: thousands with commas, an empty cell as a dash."""
+    if value is None or value == "" or value == {} or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={cell_text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell_text(item) for item in value)
+    return str(value)
+
+
+def time_text(micros: Any) -> str:
+    """Return the UTC time of microseconds since 1970, a dash for none."""
+    if not isinstance(micros, (int, float)) or micros <= 0:
+        return "-"
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
