@@ -257,9 +257,9 @@ def test_nobody_is_told_before_the_version_is_placed(
                 await site.placed(0)
                 placer = site.caller.node.catalog.placer
 
-                def place(commit: Any, before: Any, placer: CommitPlacer = placer) -> Any:
+                def place(*given: Any, placer: CommitPlacer = placer) -> Any:
                     assert go_on.wait(60)
-                    return CommitPlacer._place(placer, commit, before)
+                    return CommitPlacer._place(placer, *given)
 
                 monkeypatch.setattr(placer, "_place", place)
             asked = [
@@ -392,9 +392,9 @@ def test_a_node_that_ends_while_it_places_goes_on(
                 ended.set()
                 raise OSError("ended")
 
-            def place(commit: Any, before: Any) -> Any:
+            def place(*given: Any) -> Any:
                 if step == "all is placed":
-                    CommitPlacer._place(placer, commit, before)
+                    CommitPlacer._place(placer, *given)
                 b.base.loop.call_soon_threadsafe(ended.set)
                 raise OSError("ended")
 

@@ -125,10 +125,7 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
     Raises:
         ManifestMismatchError: Torn container, or a manifest of another form (definite).
     """
-    try:
-        manifest = _decoder.decode(split_payload(payload)[0])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
+    manifest = checked_manifest(payload)
     if len(manifest.ids) != 16 * manifest.n or manifest.n < 1:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
     if manifest.participants or manifest.marks:
@@ -136,6 +133,18 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
     if manifest.commits or manifest.commit_files or manifest.carried_files:
         _check_commits(manifest)
     return manifest
+
+
+def checked_manifest(payload: bytes | memoryview) -> RunManifest:
+    """Decode the manifest of a container that was checked before it came into the journal.
+
+    Raises:
+        ManifestMismatchError: Torn container, or bytes of another form (definite).
+    """
+    try:
+        return _decoder.decode(split_payload(payload)[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
 
 
 def _check_prepared(manifest: RunManifest) -> None:

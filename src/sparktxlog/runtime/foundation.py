@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
+from sparktxlog.runtime.loop_threads import LoopThreads
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
@@ -76,24 +76,20 @@ class Foundation:
     metrics: Metrics = field(default_factory=Metrics)
     supervisor: Supervisor = field(default_factory=Supervisor)
     #: Runs blocking reads of the journal.
-    readers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="journal-reader")
-    )
-    #: Runs work on files of commit tables.  Most of the time it waits for the disk, which brings
-    #: the files of many threads down at once.
-    filers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(32, thread_name_prefix="table-files")
-    )
+    readers: LoopThreads = field(default_factory=lambda: LoopThreads(4, "journal-reader"))
+    #: Runs work on files of commit tables.  The more there are, the more they contend for the
+    #: interpreter; the fewer, the longer small work waits for that on large files.
+    filers: LoopThreads = field(default_factory=lambda: LoopThreads(8, "table-files"))
     #: Links to the other nodes, by id; `Membership` fills it.
     links: dict[str, PeerLink] = field(default_factory=dict)
 
     def run_blocking(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run a blocking read in the readers' threads."""
-        return self.loop.run_in_executor(self.readers, work, *args)
+        return self.readers.run(work, *args)
 
     def run_on_files(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run blocking work on files of commit tables in threads of its own."""
-        return self.loop.run_in_executor(self.filers, work, *args)
+        return self.filers.run(work, *args)
 
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""

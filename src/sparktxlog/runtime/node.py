@@ -239,8 +239,8 @@ class Node:
         if self._session is not None:
             await self._session.close()
         self.core.close()
-        self.base.readers.shutdown(wait=True)
-        self.base.filers.shutdown(wait=True)
+        self.base.readers.close()
+        self.base.filers.close()
         self.base.journal.close()
         _log.info("stopped", node=self.config.node_id)
 

@@ -100,7 +100,7 @@ class Peering:
             ForbiddenPeerError: A stranger (definite).
         """
         node = headers.get(signing.NODE, "")
-        own = self._greeter.own.node_id
+        own = self._greeter.node_id
         if node == own and self._verifier is not None:
             return  # a second node with this id: the answer to its greeting says so
         if self._verifier is None or not self._greeter.known(node):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Mapping
@@ -283,6 +284,7 @@ class RequestIds:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._start, self._numbers = uuid.uuid4().hex[:12].encode(), itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -293,7 +295,7 @@ class RequestIds:
         for name, value in scope["headers"]:
             if name == _REQUEST_ID and _GOOD_ID.fullmatch(value):
                 request_id = value
-        request_id = request_id or uuid.uuid4().hex.encode()
+        request_id = request_id or b"%s-%d" % (self._start, next(self._numbers))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

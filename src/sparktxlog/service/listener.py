@@ -23,7 +23,7 @@ import socket
 import struct
 import termios
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import httptools
 import structlog
@@ -56,6 +56,7 @@ PEER_PLACES = 64
 _NEW_PLACES = 256
 #: Tells a peer, once a second, that bytes of its body arrive; other clients ignore it.
 _BODY_MOVES = b"HTTP/1.1 102 Processing\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: File descriptors for everything but connections: journal, queue, payloads, lake, links to peers.
 _FILES = 512
 _MOST_FILES = 1 << 16
@@ -317,9 +318,9 @@ class Connection(HttpToolsProtocol):
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._names = names_of(secured.getpeercert())
-        # Head and body of an answer are two packets, and the second one must not wait until the
-        # caller confirms the first, 40 ms later.  asyncio sets this only where the listening socket
-        # names its protocol.
+        # Parts of an answer are several packets, and the second one must not wait until the caller
+        # confirms the first, 40 ms later.  asyncio sets this only where the listening socket names
+        # its protocol.
         found = transport.get_extra_info("socket")
         if found is not None and found.family != socket.AF_UNIX:
             with contextlib.suppress(OSError):  # it may be closed already
@@ -405,6 +406,8 @@ class Connection(HttpToolsProtocol):
         elif self._doors.only_tls:
             self.app = _plain
         super().on_headers_complete()
+        if self.parser.get_method() != b"HEAD":  # which gets a head and nothing else
+            self.cycle.transport = cast(asyncio.Transport, _Together(self.transport))
 
     def on_body(self, body: bytes) -> None:
         """Take bytes of a body, unless the method has none."""
@@ -461,6 +464,25 @@ class Connection(HttpToolsProtocol):
         head += [name + b": " + value + b"\r\n" for name, value in response.raw_headers]
         self.transport.write(b"".join([*head, b"\r\n", bytes(response.body)]))
         self.transport.close()
+
+
+class _Together:
+    """Writes the head of an answer with the first part of its body: who waits wakes up once."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.close, self.is_closing = transport.close, transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer; the first one is the head, after which a body comes."""
+        if data == _CONTINUE:
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+        else:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
 
 
 def _untaken(transport: asyncio.Transport) -> int:

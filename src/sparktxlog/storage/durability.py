@@ -122,7 +122,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
 
 
-def keep_name(source: Path, target: Path) -> None:
+def keep_name(source: str, target: str) -> None:
     """As `link_or_copy`, but what has the name stays.
 
     Raises:
@@ -135,7 +135,7 @@ def keep_name(source: Path, target: Path) -> None:
     except FileNotFoundError:
         raise
     except OSError:
-        link_or_copy(source, target)
+        link_or_copy(Path(source), Path(target))
 
 
 def read_whole(path: str | Path, most: int | None = None) -> bytes:

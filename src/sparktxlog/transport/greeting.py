@@ -124,6 +124,11 @@ class Greeter:
         self._common: dict[str, int] = {}
 
     @property
+    def node_id(self) -> str:
+        """This node."""
+        return self._own.node_id
+
+    @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
         decision, position, chain_hash = self._node.shown(self._own.lineage, self._own.epoch)

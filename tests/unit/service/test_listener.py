@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
-from sparktxlog.service.listener import Connection, Doors
+from sparktxlog.service.listener import Connection, Doors, _Together
 
 
 class Caller:
@@ -60,3 +61,16 @@ def test_the_second_packet_of_an_answer_does_not_wait_for_the_first() -> None:
         await reader.read()
 
     asyncio.run(main())
+
+
+def test_the_head_of_an_answer_goes_with_the_first_part_of_its_body() -> None:
+    written: list[bytes] = []
+    transport: Any = SimpleNamespace(write=written.append, close=None, is_closing=None)
+    answer = _Together(transport)
+    for part in (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"one", b"two"):
+        answer.write(part)
+    assert written == [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\none", b"two"]
+    empty = _Together(transport)
+    empty.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+    empty.write(b"")
+    assert written[3:] == [b"HTTP/1.1 204 No Content\r\n\r\n"]

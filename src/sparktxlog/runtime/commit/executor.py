@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -21,6 +20,7 @@ import structlog
 
 from sparktxlog.codec.payload import void_payload
 from sparktxlog.errors import DiskFullError, TxLogError
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.action_order import MAX_BATCH, ActionStream
 from sparktxlog.protocol.words.actions import (
@@ -39,6 +39,7 @@ from sparktxlog.protocol.words.actions import (
 )
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.holdings import Holdings
+from sparktxlog.runtime.loop_threads import LoopThreads
 from sparktxlog.runtime.membership.standings import keep_standing
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -98,7 +99,7 @@ class Executor:
             durable=(AsideWrite,), max_batch=max_batch
         )
         self._ready = asyncio.Event()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
+        self._thread = LoopThreads(1, "journal-writer")
         #: The present batch.
         self._batch: list[Action | AsideWrite] = []
         #: The error that ended `run`; no more writes are possible.
@@ -107,6 +108,8 @@ class Executor:
         self.writing = False
         #: True: the disk was full at the last attempt; submits are refused meanwhile.
         self.disk_full = False
+        #: Called with the commit tables that ordered runs changed, once that is durable.
+        self.on_commits: Callable[[Sequence[CommitTable]], None] = lambda tables: None
 
     def put(self, items: Iterable[Action | AsideWrite]) -> None:
         """Queue actions after all earlier ones."""
@@ -164,7 +167,7 @@ class Executor:
 
     def close(self) -> None:
         """Wait for the write in flight and stop the thread."""
-        self._thread.shutdown(wait=True)
+        self._thread.close()
 
     def _carry_out_leading(self, delivery: TakesActions) -> None:
         at = wall_us()
@@ -194,10 +197,9 @@ class Executor:
         delivery.wrote(perf_counter() - started)
 
     async def _write(self, writes: Sequence[Write]) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(self._thread, self._journal.write, writes)
+                await self._thread.run(self._journal.write, writes)
             except DiskFullError as error:
                 if not self.disk_full:
                     _log.error("disk full, waiting for space", error=str(error))
@@ -220,6 +222,9 @@ class Executor:
                 self._holdings.foreign_persisted(item.header)
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
+            case PersistQueue():
+                if item.commit_tables:
+                    self.on_commits(item.commit_tables)
             case _ if not self._stream.must_be_durable(item):
                 delivery.deliver(item, at)
 

@@ -314,7 +314,7 @@ class CommitCatalog:
             if version == 0:
                 # A power loss must leave no torn file in the place that the log's will have: its
                 # writer made that of version 0 there; the node makes the later ones.
-                self._places.sync([self._places.path(uuid, commit_file_name(version))])
+                self._places.sync([str(self._places.path(uuid, commit_file_name(version)))])
             return SecuredFiles(files=self._base.payloads.take_in({**paths, commit_file: raw}))
         contents = {name: read_whole(path) for name, path in paths.items()} | {commit_file: raw}
         return SecuredFiles(

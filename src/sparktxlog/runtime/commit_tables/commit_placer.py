@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -50,8 +51,25 @@ _RETRY_S = 10.0
 #: Seconds between two times that placed versions are brought to the disk and noted in the journal.
 #: A start reads again what was placed meanwhile.
 _SETTLE_S = 0.5
+#: Seconds between two looks for what was ordered without having been told, as by a snapshot.
+_LOOK_S = 1.0
+#: Most tables, and versions of each, that are placed in one go; how many tables that wait are a
+#: reason to begin while others are being placed; most that may be placed at once.
+_MOST_TABLES, _MOST_VERSIONS, _MANY, _MOST_AT_ONCE = 64, 64, 8, 4
 _encode = msgspec.msgpack.Encoder().encode
 _state_of = msgspec.msgpack.Decoder(DeltaTableState).decode
+
+
+@dataclass(slots=True, kw_only=True)
+class _Placed:
+    """What was just placed of a table."""
+
+    state: DeltaTableState
+    #: What is to be synced.
+    unsynced: set[str]
+    #: Whether the versions' transactions gave something to other tables that is not noted as
+    #: placed.
+    beside: bool
 
 
 @dataclass(slots=True)
@@ -59,7 +77,7 @@ class _Unsettled:
     """What is placed of a table, and not noted in the journal."""
 
     state: DeltaTableState
-    paths: set[Path]
+    paths: set[str]
 
 
 class CommitPlacer:
@@ -81,15 +99,19 @@ class CommitPlacer:
         self._whole_up_to: dict[str, int] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: UUID → why the last attempt failed.
+        #: UUID → version that was ordered and is to be placed; how many are placing some.
+        self._waiting: dict[str, int] = {}
+        self._placing = 0
         #: UUID → up to which version the commit files are kept, since the start.
         self._kept_to: dict[str, int] = {}
+        #: UUID → why the last attempt failed.
         self._failed: dict[str, TxLogError] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         #: UUID → the newest version that is placed, of all tables.
         self.versions: dict[str, int] = {}
         #: Called with UUID, first and last version that a directory lacks.
         self.on_missing: Callable[[str, int, int], None] = lambda uuid, first, last: None
+        executor.on_commits = self._ordered
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -138,7 +160,7 @@ class CommitPlacer:
     # -- following the log -------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Place what is ordered, and at the start what waits since before; until cancelled."""
+        """Place what waits since before the start, or came with a snapshot; until cancelled."""
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
         self.versions.update(placed | self.versions)
@@ -156,9 +178,51 @@ class CommitPlacer:
                 continue
             after = seen
             await ordered.reach(seen + 1, _WAIT_S)
+            await asyncio.sleep(_LOOK_S)  # what is ordered here was told, and is placed by now
         await (
             self._base.loop.create_future()
         )  # a task that ends before it is cancelled is a failure
+
+    def _ordered(self, tables: Sequence[CommitTable]) -> None:
+        """Place versions that were just ordered."""
+        for table in tables:
+            if not table.is_dropped and not self._shows(table.uuid, table.version):
+                self._waiting[table.uuid] = table.version
+        self._place_waiting()
+
+    def _place_waiting(self) -> None:
+        """Begin to place what waits, unless others are at it: then it gathers for one thread."""
+        while self._waiting and self._placing < _MOST_AT_ONCE and not self._base.ending.is_set():
+            if self._placing and len(self._waiting) < _MANY:
+                return
+            some = list(self._waiting)[:_MOST_TABLES]
+            wanted = {uuid: self._waiting.pop(uuid) for uuid in some}
+            self._placing += 1
+            self._keep_task(self._place_several(wanted))
+
+    async def _place_several(self, wanted: Mapping[str, int]) -> None:
+        """Place versions of several tables in one thread, as far as their runs carried all files.
+
+        A table that this cannot do, or that somebody else is placing, goes its own way.
+        """
+        mine = dict[str, DeltaTableState]()
+        for uuid in wanted:
+            if uuid in self._states and not self._turns[uuid].locked():
+                await self._turns[uuid].acquire()  # it is free: this gives nobody else a turn
+                mine[uuid] = self._states[uuid]
+        try:
+            for uuid, one in (await self._base.run_on_files(self._place_carried, mine)).items():
+                self._took(uuid, one)
+        except Exception:  # noqa: BLE001
+            _log.exception("placing failed unexpectedly", tables=sorted(mine))
+        finally:
+            for uuid in mine:
+                self._turns[uuid].release()
+            for uuid, version in wanted.items():
+                if not self._shows(uuid, version):
+                    self._start(uuid, version)
+            self._placing -= 1
+            self._place_waiting()
 
     async def close(self) -> None:
         """Stop; what is under way is done again after the next start."""
@@ -175,7 +239,7 @@ class CommitPlacer:
             await self._placed_some.wait()
             self._placed_some.clear()
             taken, self._unsettled = self._unsettled, {}
-            paths = set[Path]().union(*(one.paths for one in taken.values()))
+            paths = set[str]().union(*(one.paths for one in taken.values()))
             try:
                 # The names in the tables' directories, each directory once for all versions.  And
                 # the bytes, but for those of the payload store, which are durable.
@@ -204,7 +268,7 @@ class CommitPlacer:
             self._places.keep_commits(uuid, versions)
             self._kept_to[uuid] = version
 
-    def _note(self, uuid: str, state: DeltaTableState, unsynced: set[Path]) -> None:
+    def _note(self, uuid: str, state: DeltaTableState, unsynced: set[str]) -> None:
         """Show a version, whose files are to be settled."""
         self._states[uuid] = state
         self.versions[uuid] = state.version
@@ -220,9 +284,12 @@ class CommitPlacer:
     def _start(self, uuid: str, version: int = 0) -> None:
         if not self._base.ending.is_set():
             # It waits for its turn: one that is under way may not have seen the newest version.
-            task = asyncio.create_task(self._guarded(uuid, version))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep_task(self._guarded(uuid, version))
+
+    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _guarded(self, uuid: str, version: int) -> None:
         try:
@@ -265,13 +332,11 @@ class CommitPlacer:
             state = await self._base.run_blocking(self._kept, uuid)
             if state is None:
                 self.versions.pop(uuid, None)
-        found: DeltaTableState | None
-        found, unsynced, beside = await self._base.run_on_files(self._place_carried, uuid, state)
-        if found is not None and found is not state:
-            state = found
-            self._note(uuid, state, unsynced)
-            if not beside:
-                self._whole_up_to[uuid] = max(state.version, self._whole_up_to.get(uuid, -1))
+        placed: dict[str, _Placed]
+        placed = await self._base.run_on_files(self._place_carried, {uuid: state})
+        if uuid in placed:
+            self._took(uuid, placed[uuid])
+            state = placed[uuid].state
             if state.version >= version > 0:
                 return state
         after = -1 if state is None else state.version
@@ -295,29 +360,33 @@ class CommitPlacer:
         self.versions[uuid] = state.version
         return state
 
-    def _place_carried(
-        self, uuid: str, state: DeltaTableState | None
-    ) -> tuple[DeltaTableState | None, set[Path], bool]:
-        """Place the next versions, as long as their runs carried all files; blocks.
+    def _took(self, uuid: str, one: _Placed) -> None:
+        """Show versions that were placed."""
+        self._note(uuid, one.state, one.unsynced)
+        if not one.beside:
+            self._whole_up_to[uuid] = max(one.state.version, self._whole_up_to.get(uuid, -1))
 
-        All that is needed is in the journal, so one thread does it all.
+    def _place_carried(self, states: Mapping[str, DeltaTableState | None]) -> dict[str, _Placed]:
+        """Place the next versions of tables, as long as their runs carried all files; blocks.
 
-        Returns:
-            The state then, what is to be synced, and whether the versions' transactions did
-            something to other tables that is not noted as placed.
+        All that is needed is in the journal, so one thread does it all.  What fails is left to who
+        places one table: that tells why.
         """
-        unsynced, journal = set[Path](), self._base.journal
-        after = -1 if state is None else state.version
-        for commit in journal.read_ordered_commits(uuid, after):
-            following = 0 if state is None else state.version + 1
-            if not (commit.is_carried and commit.files and commit.version == following):
-                break
-            state, more = self._place(commit, state)
-            unsynced |= more
-        if state is None or state.version == after:
-            return state, unsynced, False
-        whole = min(after, self._whole_up_to.get(uuid, -1))
-        return state, unsynced, bool(journal.read_unplaced_beside(uuid, whole, state.version))
+        after = dict[str, tuple[int, int]]()
+        for uuid, state in states.items():
+            version = -1 if state is None else state.version
+            after[uuid] = version, min(version, self._whole_up_to.get(uuid, -1))
+        placed = dict[str, _Placed]()
+        found = self._base.journal.read_to_place(after, _MOST_VERSIONS)
+        for uuid, (commits, beside) in found.items():
+            state, unsynced = states[uuid], set[str]()
+            with suppress(TxLogError):
+                for commit, contents in commits:
+                    state, more = self._place(commit, state, contents)
+                    unsynced |= more
+            if state is not None and state is not states[uuid]:
+                placed[uuid] = _Placed(state=state, unsynced=unsynced, beside=beside)
+        return placed
 
     def _kept(self, uuid: str) -> DeltaTableState | None:
         """Return what the journal says is placed, None = nothing, or it is gone; blocks."""
@@ -341,8 +410,11 @@ class CommitPlacer:
             )
 
     def _place(
-        self, commit: OrderedCommit, before: DeltaTableState | None
-    ) -> tuple[DeltaTableState, set[Path]]:
+        self,
+        commit: OrderedCommit,
+        before: DeltaTableState | None,
+        carried: Iterable[bytes] | None = None,
+    ) -> tuple[DeltaTableState, set[str]]:
         """Place the files of a version, then its commit file; return what is to be synced; blocks.
 
         The files are whole and durable in the journal or the payload store: they were verified and
@@ -355,13 +427,14 @@ class CommitPlacer:
             self._base.payloads.path(file.path) for file in commit.files
         )
         if commit.is_carried:
-            files = self._base.journal.read_carried(uuid, version)
+            files = carried or self._base.journal.read_carried(uuid, version)
         sources = dict(zip(paths, files, strict=True))
         commit_file = sources.pop(commit_file_name(version))
         raw = commit_file if isinstance(commit_file, bytes) else places.read(commit_file)
         content = read_commit_file(raw)
         unsynced = places.place(uuid, sources)
-        self._check_files(uuid, range(version, version + 1), content.files)
+        there = [file for file in content.files if file.path not in sources]
+        self._check_files(uuid, range(version, version + 1), there)
         return _after(before, content), unsynced | places.publish(uuid, version, commit_file)
 
     def _found(
@@ -370,7 +443,7 @@ class CommitPlacer:
         state: DeltaTableState | None,
         last: int,
         known: dict[int, OrderedCommit],
-    ) -> tuple[DeltaTableState, set[Path]]:
+    ) -> tuple[DeltaTableState, set[str]]:
         """Return the state after versions whose files did not come here, from the directory.
 
         Nobody has synced them: who copied them need not have done so.

@@ -24,6 +24,7 @@ import structlog
 
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     begin_to_write,
     free_name,
@@ -177,11 +178,10 @@ class TablePlaces:
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
-        directory = self._root / uuid
+        directory = f"{self._root}/{uuid}"
         for file in files:
-            path = directory / file.path
             try:
-                size = path.stat().st_size
+                size = os.stat(f"{directory}/{file.path}").st_size
             except OSError:
                 size = -1
             if size < file.size or (file.is_exact and size != file.size):
@@ -207,7 +207,7 @@ class TablePlaces:
         with storing(path):
             return read_whole(path)
 
-    def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[Path]:
+    def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[str]:
         """Give files their places in a table's directory; what is there already stays.
 
         Another file in the place of one is set aside: no version has it, or it was damaged since.
@@ -223,21 +223,21 @@ class TablePlaces:
             CorruptLogError: Another file has that place.
             DiskFullError, StorageError: Some may be placed; try again.
         """
-        directory = self._root / uuid
+        directory = f"{self._root}/{uuid}"
         with storing(directory):
             # A writer stages there; it makes no directory in a table that it did not create.
-            if not (staged := directory / _LOG / _STAGED).is_dir():
-                staged.mkdir(parents=True, exist_ok=True)
-        unsynced = {directory / _LOG, directory, self._root}
+            if not os.path.isdir(staged := f"{directory}/{_LOG}/{_STAGED}"):
+                os.makedirs(staged, exist_ok=True)
+        unsynced = {f"{directory}/{_LOG}", directory, str(self._root)}
         for relative, source in sources.items():
-            path = directory / relative
+            path = f"{directory}/{relative}"
             with storing(path):
                 if "/" in relative:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    unsynced.update(parents_up_to([path], self._root))
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    unsynced.update(map(str, parents_up_to([path], self._root)))
                 place = _put_new(source, path)
             if place is Linked.OTHER:
-                _log.warning("a file of a table was not the one that the log has", path=str(path))
+                _log.warning("a file of a table was not the one that the log has", path=path)
                 self.set_aside(uuid, relative)
                 with storing(path):
                     place = _put_new(source, path)
@@ -246,7 +246,7 @@ class TablePlaces:
                     f"{path} is not the file that the log has",
                     hint="Somebody writes into the table's directory. Move the file away; the node "
                     "then places the right one.",
-                    path=str(path),
+                    path=path,
                 )
             if place is not Linked.SAME:
                 unsynced.add(path)
@@ -264,19 +264,19 @@ class TablePlaces:
             sync_parents([aside], self._root)
             sync_directory(place.parent)
 
-    def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[Path]:
+    def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
         """Return what has to be synced of versions that somebody else put into the directory."""
         paths = {self._root / uuid / file.path for file in files}
         paths |= {self._version(uuid, version) for version in versions}
-        return paths.union(parents_up_to(paths, self._root))
+        return set(map(str, paths.union(parents_up_to(paths, self._root))))
 
-    def sync(self, paths: Iterable[Path]) -> None:
+    def sync(self, paths: Iterable[str]) -> None:
         """Bring placed files and the names in directories to the disk, if they are there still.
 
         Raises:
             StorageError: The disk fails.
         """
-        names = sorted(map(str, paths), reverse=True)
+        names = sorted(paths, reverse=True)
         begin_to_write(names)
         for name in names:
             with storing(name), suppress(FileNotFoundError):
@@ -318,11 +318,11 @@ class TablePlaces:
                 names = {path.stem for path in kept.iterdir()}
                 versions = (v for v in self.versions(uuid) if f"{v:020}" not in names)
             for version in versions:
-                path = self.kept_commit(uuid, version)
+                name = f"{version:020}.json"
                 with suppress(FileNotFoundError):  # Delta was faster
-                    keep_name(self._version(uuid, version), path)
+                    keep_name(f"{self._root}/{uuid}/{_LOG}/{name}", f"{kept}/{name}")
 
-    def publish(self, uuid: str, version: int, source: str | bytes) -> set[Path]:
+    def publish(self, uuid: str, version: int, source: str | bytes) -> set[str]:
         """Publish a version, unless it is; return what has to be synced, as `place`.
 
         Args:
@@ -331,7 +331,7 @@ class TablePlaces:
         Raises:
             CorruptLogError: The version is published with other bytes.
         """
-        path = self._version(uuid, version)
+        path = f"{self._root}/{uuid}/{commit_file_name(version)}"
         with storing(path):
             place = _put_new(source, path)
         if place is Linked.OTHER:
@@ -339,12 +339,12 @@ class TablePlaces:
                 f"{path} is not the commit that the log has as version {version}",
                 hint="Somebody wrote into the table's directory. Move the file away; the node "
                 "then publishes the right one.",
-                path=str(path),
+                path=path,
             )
         return set() if place is Linked.SAME else {path}
 
     def _version(self, uuid: str, version: int) -> Path:
-        return self._root / uuid / _LOG / f"{version:020}.json"
+        return self._root / uuid / commit_file_name(version)
 
 
 class Linked(Enum):
@@ -371,29 +371,33 @@ def link_new(source: Path, target: Path) -> Linked:
     return Linked.SAME
 
 
-def _put_new(source: str | bytes, target: Path) -> Linked:
+def _put_new(source: str | bytes, target: str) -> Linked:
     """Give a file, or bytes, a name if that is free; return what then has the name.
 
     Who reads the name never sees a part of it.  What a power loss left of the same bytes is filled.
     """
     if not isinstance(source, bytes):
-        return link_new(Path(source), target)
-    beside = target.with_name(f".{target.name}.new")
+        return link_new(Path(source), Path(target))
+    directory, _, name = target.rpartition("/")
+    beside = f"{directory}/.{name}.new"
     try:
-        if not target.exists():
-            beside.write_bytes(source)
+        if not os.path.exists(target):
+            with open(beside, "wb", buffering=0) as file:
+                file.write(source)
             os.link(beside, target)  # fails if somebody else was first
             return Linked.EQUAL
     except FileExistsError:
         pass
     finally:
-        beside.unlink(missing_ok=True)  # that of a killed process, too
+        with suppress(FileNotFoundError):
+            os.unlink(beside)  # that of a killed process, too
     found = read_whole(target)
     if found != source:
         if not _is_torn(found, source):
             return Linked.OTHER
         # In its place: other tables may have the file under another name.
-        target.write_bytes(source)
+        with open(target, "wb", buffering=0) as file:
+            file.write(source)
     return Linked.EQUAL
 
 

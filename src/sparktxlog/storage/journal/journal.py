@@ -21,7 +21,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.payload import checked_manifest
 from sparktxlog.errors import InvariantViolation, StorageError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.messages import QueueEntry, RunHeader, Verdict
@@ -271,7 +271,7 @@ class Journal(JournalReader):
         if isinstance(write, DropAnnouncement):
             statement = "DELETE FROM announcements WHERE digest = ? RETURNING payload"
             payload = _first_value(self._db, statement, (write.digest,))
-            ids = b"" if payload is None else read_manifest(payload).ids
+            ids = b"" if payload is None else checked_manifest(payload).ids
             self._db.executemany(
                 "INSERT OR REPLACE INTO withdrawn VALUES(?, ?, ?, ?)",
                 [
@@ -290,7 +290,7 @@ class Journal(JournalReader):
 
     def _put_run(self, write: PutRun, changes: list[_Change]) -> None:
         header = write.header
-        manifest = read_manifest(write.payload)
+        manifest = checked_manifest(write.payload)
         if manifest.n != header.n:
             raise InvariantViolation(
                 f"run {header.origin}/{header.seq}: header says {header.n} transactions,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -307,6 +307,29 @@ class JournalReader:
         """Return what is known of the versions of a commit table after one, ascending."""
         with self._reading() as db:
             return placed_rows.read_ordered(db, uuid, after)
+
+    def read_to_place(
+        self, after: Mapping[str, tuple[int, int]], limit: int
+    ) -> dict[str, tuple[list[tuple[OrderedCommit, tuple[bytes, ...]]], bool]]:
+        """Return what is to be placed of some commit tables, as far as the journal has its files.
+
+        Args:
+            after: Table → its last version that is placed; and the last one with all that its
+                transactions gave to other tables.
+            limit: Most versions of each.
+
+        Returns:
+            Table → its next versions with their files, and whether their transactions gave
+            something to other tables that is not noted as placed.
+        """
+        found = dict[str, tuple[list[tuple[OrderedCommit, tuple[bytes, ...]]], bool]]()
+        with self._reading() as db:
+            for uuid, (version, whole) in after.items():
+                commits = placed_rows.read_to_place(db, uuid, version, limit)
+                last = version + len(commits)
+                beside = placed_rows.read_unplaced_beside(db, uuid, whole, last)
+                found[uuid] = commits, bool(beside)
+        return found
 
     def read_carried(self, uuid: str, version: int) -> tuple[bytes, ...]:
         """Return the files of a version that its run carried, none once it is placed."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from sparktxlog.codec.payload import carried_contents, read_manifest
+from sparktxlog.codec.payload import carried_contents, checked_manifest
 from sparktxlog.model.commit_table import CommitTable, commit_file_prefix
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import VersionFiles
@@ -59,7 +59,7 @@ def _files_at(
     ).fetchone()
     if row is None or row[0] < position or row[1] is None:
         return position, {}, {}
-    manifest = read_manifest(row[1])
+    manifest = checked_manifest(row[1])
     return row[0], manifest.files_by_commit(), carried_contents(row[1], manifest)
 
 
@@ -218,6 +218,24 @@ def read_ordered(db: sqlite3.Connection, uuid: str, after: int) -> list[OrderedC
     )
     commits = ((_commit_of(body), kept is not None) for body, kept in rows)
     return [replace(one, files=()) if one.is_carried and not kept else one for one, kept in commits]
+
+
+def read_to_place(
+    db: sqlite3.Connection, uuid: str, after: int, limit: int
+) -> list[tuple[OrderedCommit, tuple[bytes, ...]]]:
+    """Return the next versions of a table after one whose files the journal has, with these."""
+    rows = db.execute(
+        "SELECT o.version, o.body, c.contents FROM ordered_commits o"
+        " LEFT JOIN carried_files c USING (uuid, version)"
+        " WHERE o.uuid = ? AND o.version > ? ORDER BY o.version LIMIT ?",
+        (uuid, after, limit),
+    )
+    found = list[tuple[OrderedCommit, tuple[bytes, ...]]]()
+    for version, body, contents in rows:
+        if contents is None or version != after + 1 + len(found):
+            break
+        found.append((_commit_of(body), _contents_of(contents)))
+    return found
 
 
 def read_carried(db: sqlite3.Connection, uuid: str, version: int) -> tuple[bytes, ...]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.codec.payload import read_manifest, split_payload
+from sparktxlog.codec.payload import checked_manifest, split_payload
 from sparktxlog.errors import CorruptLogError, InvariantViolation
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.table import TableDefinition
@@ -141,7 +141,7 @@ def _manifests(
                 f"the payload of position {entry.position} is missing and not published yet",
                 position=entry.position,
             )
-        manifest = read_manifest(item.payload)
+        manifest = checked_manifest(item.payload)
         submitted_at.append(manifest.submitted_at)
         yield manifest, item.payload, entry.position
         for one in entry.verdicts:
@@ -154,7 +154,7 @@ def _manifests(
                     f"at {entry.position + one.index}, which is not published yet",
                     position=one.position,
                 )
-            yield read_manifest(payload), payload, entry.position + one.index
+            yield checked_manifest(payload), payload, entry.position + one.index
 
 
 def publish(

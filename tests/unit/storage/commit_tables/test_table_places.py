@@ -25,7 +25,9 @@ def test_bytes_get_their_places_once(tmp_path: Path) -> None:
         path = tmp_path / T / "p=1" / "x"
         assert (path.read_bytes(), _published(tmp_path).read_bytes()) == (ROWS, COMMIT)
         # Nothing of it is on the disk before somebody syncs it.
-        assert {path, path.parent, _published(tmp_path), _published(tmp_path).parent} <= unsynced
+        published = _published(tmp_path)
+        new = (path, path.parent, published, published.parent)
+        assert {str(one) for one in new} <= unsynced
         places.sync(unsynced)
     assert len([one for one in (tmp_path / T).rglob("*") if one.is_file()]) == 2
 
@@ -46,8 +48,8 @@ def test_each_file_and_directory_is_synced_after_its_bytes_began_to_be_written(
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    places.sync({*unsynced, gone})
-    assert sorted(synced) == sorted(begun) == sorted(path.stat().st_ino for path in unsynced)
+    places.sync({*unsynced, str(gone)})
+    assert sorted(synced) == sorted(begun) == sorted(os.stat(path).st_ino for path in unsynced)
     # Names are durable after what they name.
     published = _published(tmp_path)
     assert synced.index(published.stat().st_ino) < synced.index(published.parent.stat().st_ino)
@@ -62,7 +64,7 @@ def test_what_a_power_loss_left_is_filled_in_its_place(tmp_path: Path, torn: byt
     data.write_bytes(ROWS[: len(torn)])
     (tmp_path / "second name").hardlink_to(data)
     places.place(T, {"x": ROWS})
-    assert path in places.publish(T, 1, COMMIT)
+    assert str(path) in places.publish(T, 1, COMMIT)
     assert (data.read_bytes(), path.read_bytes()) == (ROWS, COMMIT)
     assert (tmp_path / "second name").read_bytes() == ROWS
 

@@ -162,6 +162,10 @@ def test_carried_files_are_kept_until_their_version_is_placed(journal: Journal) 
     waiting = replace(_commit(3), is_carried=True)
     assert journal.read_ordered_commits(T, 2) == [waiting]
     assert journal.read_carried(T, 3) == tuple(name.encode() for name in names)
+    (to_place, beside) = journal.read_to_place({T: (2, -1)}, 9)[T]
+    assert to_place == [(waiting, tuple(name.encode() for name in names))]
+    assert not beside
+    assert journal.read_to_place({T: (1, -1)}, 9) == {T: ([], False)}, "version 2 was not carried"
     journal.write([PutPlaced(uuid=T, version=2, state=b"state")])
     assert journal.read_carried(T, 3)
     journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
@@ -195,6 +199,10 @@ def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) ->
     assert journal.read_commits_at(4) == [mine, theirs]
     # Each is shown with the other one, and the files of neither go before both are placed.
     assert journal.read_unplaced_beside(T, 2, 3) == [(other, 0)]
+    assert journal.read_to_place({T: (3, 2), other: (0, 0)}, 9) == {
+        T: ([], True),
+        other: ([], False),
+    }
     assert journal.read_unplaced_beside(other, -1, 0) == [(T, 3)]
     assert journal.read_unplaced_beside(T, -1, 2) == journal.read_unplaced_beside(T, 3, 9) == []
     journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
