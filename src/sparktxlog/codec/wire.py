@@ -27,6 +27,8 @@ from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.words.view import FIRST_VERSION
 
+#: The wire version with which posts take pushes along: nodes of earlier ones would lose them.
+POSTS_WITH_PUSHES = 6
 #: Node id, one of its several addresses, whether it answers.
 FoundAddresses = tuple[tuple[str, str, bool], ...]
 
@@ -41,6 +43,9 @@ class Envelope:
     hears: tuple[str, ...] = ()
     #: Which addresses of peers with several answer the sender; None = nothing new.
     addresses: FoundAddresses | None = None
+    #: Small runs that were to be pushed at the same time, as `encode_pushes` makes them; from wire
+    #: version `POSTS_WITH_PUSHES` on.
+    pushes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

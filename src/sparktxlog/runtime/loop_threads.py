@@ -26,7 +26,7 @@ class LoopThreads:
     """
 
     def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+        self._most, self.name = most, name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         #: Future, result and error of jobs that ended.
         self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
@@ -44,12 +44,12 @@ class LoopThreads:
             RuntimeError: The threads were closed.
         """
         if self._closed:
-            raise RuntimeError(f"the threads {self._name!r} were closed")
+            raise RuntimeError(f"the threads {self.name!r} were closed")
         self._loop = asyncio.get_running_loop()
         future = self._loop.create_future()
         self._open += 1
         if len(self._threads) < min(self._open, self._most):
-            name = f"{self._name}_{len(self._threads)}"
+            name = f"{self.name}_{len(self._threads)}"
             thread = Thread(target=self._serve, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()

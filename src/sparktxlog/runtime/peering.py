@@ -326,6 +326,8 @@ class Peering:
                 raise RemoteProtocolError(f"node {sender!r} posts impossible numbers")
             self._membership.epochs.on_post(post)
             self._tell(PostReceived(post=post))
+        if envelope.pushes:
+            await self.on_push(sender, envelope.pushes)
         kept = []
         for report in envelope.reports:
             if report.node_id != sender:

@@ -2,8 +2,9 @@
 
 A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
 the peer fetches runs that it was not pushed (P3a), and the core repeats messages that matter.  One
-request with pushes is under way at a time, so that many small ones are sent together.  A few
-requests with messages are under way; none waits for the answer to an earlier one.
+request with pushes is under way at a time, so that many small ones are sent together; a few small
+ones travel with a post that goes at the same time.  A few requests with messages are under way;
+none waits for the answer to an earlier one.
 
 A message waits for the pushes before it if they are few, so that peers which hold a node's last
 runs answer its request for promises; it overtakes many.  Large messages have a separate lane, so
@@ -31,6 +32,8 @@ _LARGE_BYTES = 64 << 10
 _LARGE_LANE_BYTES = 32 << 20
 #: A message overtakes waiting pushes of so many bytes.
 _OVERTAKEN_BYTES = 64 << 10
+#: Pushes of so many bytes travel with a post.
+_RIDING_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class LinkOutbox:
         #: Pushes that no longer wait.
         self._pushes_taken = 0
         self._push_ready = asyncio.Event()
+        #: Whether a post that waits is sent at once, and takes pushes along.
+        self.post_takes_pushes = False
         self._small, self._large = _Lane(asyncio.Semaphore(4)), _Lane(asyncio.Semaphore(1))
         #: Bodies of messages under way.
         self._sending: list[bytes] = []
@@ -135,15 +140,22 @@ class LinkOutbox:
         while True:
             await self._push_ready.wait()
             await self._greeted.wait()
+            if self.post is not None and self.post_takes_pushes and self._may_ride():
+                self._push_ready.clear()
+                continue
             pushes = self._take_pushes()
             if not pushes:
                 self._push_ready.clear()
                 self._progress.set()
                 continue
-            for lane in (self._small, self._large):
-                if lane.waiting:  # a message may have waited for these
-                    lane.ready.set()
             await self._send("/peer/v1/pushes", wire.encode_pushes(pushes))
+
+    def _may_ride(self) -> bool:
+        return 0 < self._push_bytes <= _RIDING_BYTES
+
+    def riding_pushes(self) -> bytes:
+        """Take the pushes that travel with a post, as a body; empty = none do."""
+        return wire.encode_pushes(self._take_pushes()) if self._may_ride() else b""
 
     def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
         """Take the runs of the next request: one, or more up to a bound of bytes."""
@@ -154,6 +166,9 @@ class LinkOutbox:
             size += len(batch[-1][1])
         self._push_bytes -= size
         self._pushes_taken += len(batch)
+        for lane in (self._small, self._large):
+            if lane.waiting:  # a message may have waited for these
+                lane.ready.set()
         return batch
 
     async def messaging(self) -> None:

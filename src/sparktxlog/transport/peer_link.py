@@ -483,9 +483,12 @@ class PeerLink:
     async def _posting(self) -> None:
         box = self._outbox
         while True:
+            box.post_takes_pushes = self.version >= wire.POSTS_WITH_PUSHES
             await self._post_ready.wait()
             await self._greeted.wait()
             self._post_ready.clear()
+            pushes = box.riding_pushes() if box.post_takes_pushes else b""
+            box.post_takes_pushes = False
             post, reports, addresses = box.post, box.reports, box.addresses
             box.post, box.reports, box.addresses = None, {}, None
             sent = {name: self._reports.shortened(report) for name, report in reports.items()}
@@ -495,10 +498,12 @@ class PeerLink:
                     reports=tuple(sent.values()),
                     hears=self._hears(),
                     addresses=addresses,
+                    pushes=pushes,
                 )
             )
             self.traffic.posts += 1
-            self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, len(body))
+            size = len(body) - len(pushes)
+            self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, size)
             ups = self.ups
             try:
                 began = time.monotonic()

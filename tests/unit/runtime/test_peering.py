@@ -22,7 +22,7 @@ from sparktxlog.errors import (
     TransportError,
 )
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.events import Event
+from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
 from sparktxlog.runtime.peering import Peering
 
 NO_NUMBER = 1 << 63
@@ -48,6 +48,7 @@ def peering(told: list[Event]) -> Peering:
     core: Any = SimpleNamespace(
         cycle=SimpleNamespace(tell=lambda event: told.append(event) or True),
         holdings=SimpleNamespace(put_foreign=lambda header, payload: True),
+        rivals=SimpleNamespace(note=nothing),
     )
     unused: Any = None
     base: Any = SimpleNamespace(
@@ -82,6 +83,19 @@ def test_a_pushed_run_with_such_a_number_is_refused(peering: Peering, told: list
     with pytest.raises(RemoteProtocolError, match="impossible"):
         asyncio.run(peering.on_push("b", encode_pushes([(header, run.payload)])))
     assert not told
+
+
+def test_what_travels_with_a_post_is_taken_as_if_it_was_pushed(
+    peering: Peering, told: list[Event]
+) -> None:
+    node, run = Lone(Master), run_of(seq=1, origin="b")
+    pushes = encode_pushes([(run.header, run.payload)])
+    post = node.post_of("b", node.now, node.run_of("b", 1, node.now))
+    asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes)))
+    assert [type(event) for event in told] == [PostReceived, PayloadArrived]
+    with pytest.raises(RemoteProtocolError, match="torn"):
+        asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes[:-1])))
+    assert isinstance(told[2], PostReceived), "the post counts, whatever is with it"
 
 
 def greet(answers: str | TransportError, *, known: bool = False) -> None:

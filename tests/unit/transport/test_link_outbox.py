@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
@@ -162,5 +163,42 @@ def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None
         peer.answers[PUSHES].set()
         while not outbox.is_done:
             await outbox.progress()
+
+    told(scenario)
+
+
+def test_few_small_pushes_travel_with_a_post_that_goes_at_once() -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        post: Any = object()
+        outbox.post, outbox.post_takes_pushes = post, True
+        outbox.push(header(1), b"x")
+        outbox.push(header(2), b"y")
+        outbox.message("/", b"after")
+        await settled()
+        assert peer.taken == []
+        riding = wire.decode_pushes(outbox.riding_pushes())
+        assert [(run.seq, payload) for run, payload in riding] == [(1, b"x"), (2, b"y")]
+        await settled()
+        assert peer.taken == ["after"], "a message waits for the pushes before it"
+        assert outbox.riding_pushes() == b""
+        # A post that is under way takes none along, and nobody waits for its answer.
+        outbox.post, outbox.post_takes_pushes = None, False
+        outbox.push(header(3), b"z")
+        await settled()
+        assert peer.pushed == [1]
+
+    told(scenario)
+
+
+def test_large_pushes_go_alone() -> None:
+    async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
+        greeted.set()
+        post: Any = object()
+        outbox.post, outbox.post_takes_pushes = post, True
+        outbox.push(header(1), bytes(100_000))
+        await settled()
+        assert peer.pushed == [1]
+        assert outbox.riding_pushes() == b""
 
     told(scenario)

@@ -21,6 +21,8 @@ from tests.verification.nodes.placed_tables import PlacedTables
 from tests.verification.nodes.table_writers import TableWriters
 from tests.verification.nodes.virtual import CLOCKS, LIFE, Life, VirtualLoop, in_life
 
+from sparktxlog.runtime.loop_threads import LoopThreads
+
 _SECRET = "a secret of the simulated cluster"
 
 
@@ -59,6 +61,8 @@ class World:
         self.loop.on_work = self._worked
         CLOCKS.enter(self.loop, seed)
         Lockstep(self.loop).install()
+        threads: Any = LoopThreads
+        threads.run = lambda own, work, *args: self.loop.run_in_executor(own, work, *args)
         #: True: the history ends now.
         self.over = False
         self._lives = 0
@@ -152,7 +156,7 @@ class World:
         life, random = LIFE.get(), self.random
         node = None if life is None else self.find(life.name)
         slow = 0.002
-        if node is not None and getattr(executor, "_thread_name_prefix", "") == "journal-writer":
+        if node is not None and getattr(executor, "name", "") == "journal-writer":
             slow = node.slow_s
         return 0.0001 + random.random() * slow, 0.00005 + random.random() * slow / 4
 
