@@ -19,6 +19,7 @@ NAMES = (
     "conditions",
     "synchronous",
     "memory",
+    "dashboard",
     "epochs",
     "copying",
     "bulk",

@@ -81,14 +81,27 @@ class Page:
         self.until(f"document.readyState === 'complete' && location.href.startsWith({url!r})")
 
 
+def find_browser() -> str | None:
+    """Return the program, None = there is none."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
 @contextmanager
 def browser_page(profile: Path) -> Iterator[Page]:
     """Run a browser with one page; skip the test where there is none, but not in CI."""
-    program = next(filter(None, map(shutil.which, _NAMES)), None)
-    if program is None:
+    if find_browser() is None:
         if os.environ.get("CI"):
             pytest.fail("CI has no Chromium: .ci/run installs it")
         pytest.skip(f"needs one of {', '.join(_NAMES)}")
+    with open_page(profile) as page:
+        yield page
+
+
+@contextmanager
+def open_page(profile: Path) -> Iterator[Page]:
+    """Run the browser that there is, with one page."""
+    program = find_browser()
+    assert program is not None
     process = subprocess.Popen(
         [program, f"--user-data-dir={profile}", *_OPTIONS],
         stdout=subprocess.DEVNULL,

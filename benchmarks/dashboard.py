@@ -1,0 +1,102 @@
+"""Pages and status of a node with a million transactions and 100 tables, under commit load."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.cluster import Cluster
+from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
+from benchmarks.results import Figure, at_most, informing
+from sparktxlog import Client
+
+#: Pages that people look at, and what programs ask.
+_PAGES = ("/v1/status", "/", "/dashboard/queue", "/dashboard/tables")
+#: Rows a second that a writer commits meanwhile, in batches.
+_BATCHES_PER_S = 10
+
+
+def run(short: bool) -> list[Figure]:
+    """Measure on one node without peers, and in a browser where there is one."""
+    transactions, asked = (20_000, 40) if short else (1_000_000, 300)
+    with (
+        tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
+        Cluster(Path(directory), "A") as cluster,
+    ):
+        client = Client(cluster.urls["A"])
+        create_table(client)
+        for number in range(99):
+            client.create_table(f"wide.t{number}", {"id": "bigint", "v": "string"}, keys=["id"])
+        share = rows_of(min(50_000, transactions))
+        for _ in range(transactions // share.num_rows):
+            client.submit_many(TABLE, share, run_transactions=BATCH)
+        cluster.wait_published("A", transactions)
+        with _load(cluster.urls["A"]):
+            times = {path: _times(cluster.urls["A"] + path, asked) for path in _PAGES}
+            paint = _first_paint(cluster.urls["A"], Path(directory) / "browser")
+    figures = [
+        at_most(f"{path} under load, 1 M transactions, p95", _p95(found), "ms", 20)
+        if path == "/v1/status"
+        else informing(f"{path} under load, p95", _p95(found), "ms")
+        for path, found in times.items()
+    ]
+    if paint is not None:
+        figures.append(at_most("first paint of / in Chromium, p50", paint, "ms", 300))
+    return figures
+
+
+@contextmanager
+def _load(url: str) -> Iterator[None]:
+    """Commit batches at a steady pace meanwhile."""
+    ended = threading.Event()
+
+    def write() -> None:
+        rows = rows_of(BATCH)
+        with Client(url) as client:
+            while not ended.wait(1 / _BATCHES_PER_S):
+                client.submit_many(TABLE, rows, run_transactions=BATCH)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _times(url: str, asked: int) -> list[float]:
+    """Return how long each answer took, milliseconds."""
+    found = []
+    for _ in range(asked):
+        begun = time.perf_counter()
+        with urllib.request.urlopen(url) as answer:
+            answer.read()
+        found.append((time.perf_counter() - begun) * 1_000)
+    return found
+
+
+def _p95(times: list[float]) -> float:
+    return statistics.quantiles(times, n=20)[18]
+
+
+def _first_paint(url: str, profile: Path) -> float | None:
+    """Return the median time to the first paint of the start page, ms; None = no browser here."""
+    from tests.support.browser import find_browser, open_page
+
+    if find_browser() is None:
+        return None
+    paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0"
+    with open_page(profile) as page:
+        found = []
+        for number in range(6):
+            page.open(f"{url}/?{number}")
+            page.until(f"({paint}) > 0")
+            found.append(float(page.value(paint)))
+    return statistics.median(found[1:])  # the first one starts the browser's processes
