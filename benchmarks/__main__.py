@@ -22,6 +22,7 @@ NAMES = (
     "dashboard",
     "epochs",
     "copying",
+    "uploads",
     "bulk",
     "apply",
     "replay",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparktxlog.api.client import Client as Client
     from sparktxlog.api.connect import connect as connect
-    from sparktxlog.api.datasource import errors_from_spark as errors_from_spark
+    from sparktxlog.api.spark_errors import errors_from_spark as errors_from_spark
     from sparktxlog.api.sql_views import register as register
     from sparktxlog.api.streams.writer import stream_into as stream_into
     from sparktxlog.api.streams.writer import transaction_id_of_batch as transaction_id_of_batch
@@ -38,7 +38,7 @@ _PUBLIC = {
     "TableDefinition": "sparktxlog.model.table",
     "connect": "sparktxlog.api.connect",
     "errors": "sparktxlog.errors",
-    "errors_from_spark": "sparktxlog.api.datasource",
+    "errors_from_spark": "sparktxlog.api.spark_errors",
     "register": "sparktxlog.api.sql_views",
     "stream_into": "sparktxlog.api.streams.writer",
     "transaction_id_of_batch": "sparktxlog.api.streams.writer",

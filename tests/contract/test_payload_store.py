@@ -137,25 +137,25 @@ def test_a_wrong_transfer_leaves_nothing(store: LocalPayloadStore, sent: bytes) 
 def test_an_upload_goes_on_wherever_it_was_cut(store: LocalPayloadStore, cut: int) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
-    assert store.receive_part(file, content[:cut], 0) == cut
+    assert store.receive_part(file, [content[:cut]], 0) == cut
     assert not store.has(file)
     # The first part again, as if its answer was lost; then one too far on.
-    assert store.receive_part(file, b"", 0) == store.receive_part(file, content, cut + 1) == cut
-    assert store.receive_part(file, content[cut:], cut) == len(content)
+    assert store.receive_part(file, [b""], 0) == store.receive_part(file, [content], cut + 1) == cut
+    assert store.receive_part(file, [content[cut:]], cut) == len(content)
     store.verify(file)
     # Also that may be repeated.
-    assert store.receive_part(file, content[cut:], cut) == len(content)
+    assert store.receive_part(file, [content[cut:]], cut) == len(content)
 
 
 @pytest.mark.parametrize("wrong", [parquet_bytes()[:-1] + b"!", parquet_bytes() + b"!"])
 def test_an_upload_of_other_bytes_leaves_nothing(store: LocalPayloadStore, wrong: bytes) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
-    store.receive_part(file, wrong[:10], 0)
+    store.receive_part(file, [wrong[:10]], 0)
     with pytest.raises(ManifestMismatchError):
-        store.receive_part(file, wrong[10:], 10)
+        store.receive_part(file, [wrong[10:]], 10)
     assert not store.has(file)
-    assert store.receive_part(file, content, 0) == len(content)
+    assert store.receive_part(file, [content], 0) == len(content)
 
 
 def test_no_upload_takes_the_place_of_another_file(
@@ -168,11 +168,11 @@ def test_no_upload_takes_the_place_of_another_file(
     def overtaken(*arguments: Any) -> None:
         monkeypatch.setattr(store, "_fill", fill)
         fill(*arguments)
-        store.receive_part(mine, first, 0)
+        store.receive_part(mine, [first], 0)
 
     monkeypatch.setattr(store, "_fill", overtaken)
     for _ in ("overtaken", "too late"):
         with pytest.raises(ManifestMismatchError) as caught:
-            store.receive_part(theirs, second, 0)
+            store.receive_part(theirs, [second], 0)
         assert caught.value.definite and NAME in str(caught.value)
     store.verify(mine)

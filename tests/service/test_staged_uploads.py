@@ -87,8 +87,8 @@ def test_a_file_arrives_in_parts_and_is_as_good_as_a_staged_one(tmp_path: Path) 
     async def test(node: Node, local: Path) -> None:
         take = LocalPayloadStore.receive_part
 
-        def counted(file: StagedFile, part: bytes, offset: int) -> int:
-            parts.append(len(part))
+        def counted(file: StagedFile, part: list[bytes], offset: int) -> int:
+            parts.append(sum(map(len, part)))
             return take(node.payloads, file, part, offset)
 
         node.payloads.receive_part = counted  # type: ignore[method-assign]
@@ -113,8 +113,8 @@ def test_an_upload_outlives_broken_connections_and_lost_answers(
     async def test(node: Node, local: Path) -> None:
         take = LocalPayloadStore.receive_part
 
-        def breaking(file: StagedFile, part: bytes, offset: int) -> int:
-            now = next(breaks, "") if part else ""
+        def breaking(file: StagedFile, part: list[bytes], offset: int) -> int:
+            now = next(breaks, "") if any(part) else ""
             seen.append(now)
             if now == "half":
                 take(node.payloads, file, part[: len(part) // 2], offset)
@@ -146,7 +146,7 @@ def _as_broken(self: UploadLink, path: str, status: int, answer: bytes) -> TxLog
 
 def test_a_node_without_an_answer_is_given_up_in_time(tmp_path: Path) -> None:
     async def test(node: Node, local: Path) -> None:
-        def full(file: StagedFile, part: bytes, offset: int) -> int:
+        def full(file: StagedFile, part: list[bytes], offset: int) -> int:
             raise DiskFullError("no space left for the upload")
 
         node.payloads.receive_part = full  # type: ignore[method-assign]

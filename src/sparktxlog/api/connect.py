@@ -12,20 +12,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
-from sparktxlog import __version__
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
 from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
-from sparktxlog.api.frame_staging import WRITER_SETTINGS, SharedPayloads, SignatureExpressions
+from sparktxlog.api.frame_staging import WRITER_SETTINGS, SignatureExpressions, StagingPlace
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline_worker import InlineWorker
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Nodes, check_version
 from sparktxlog.api.operations import Commits, Isolation, made_for_newest
-from sparktxlog.api.probe import check_store
+from sparktxlog.api.probe import Staging, staging_place
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.views import view
@@ -81,10 +80,11 @@ def connect(
     session: str | None = None,
     timeout: float = 60.0,
     ca_file: str | None = None,
+    staging: Staging = "auto",
 ) -> TxLog:
     """Connect a Spark session with a node of the log.
 
-    Checks that the node answers and that node, driver and executors see one payload store, sets
+    Checks that the node answers and whether node, driver and executors see one payload store, sets
     the session's time zone to UTC and how it writes Parquet files, and registers the
     data source `txlog`.
 
@@ -103,34 +103,38 @@ def connect(
             default: one for each call.
         timeout: Seconds that a commit waits for its level by default.
         ca_file: Authority of certificates (https), at driver and executors; else as of `Client`.
+        staging: How executors hand over files of rows: "shared", they write into the payload store
+            of the node, which they share; "http", they upload them to the node; "auto", "shared"
+            if a file on that way is seen at all ends, else "http".
 
     Raises:
         UnreachableError: No node answers there (definite).
         UnauthorizedError: The token is missing or wrong (definite).
-        PayloadStoreError: The payload store is not shared; the message names both sides (definite).
-        ConfigError: `apply` has a wrong value, or the node has another version.
+        PayloadStoreError: `staging="shared"` or `apply="inline"`, and the payload store is not
+            shared; the message names both sides (definite).
+        ConfigError: `apply` or `staging` has a wrong value, or the node has another version.
         InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect (definite).
     """
     link = Nodes(url, token=token, ca_file=ca_file)
     _check_apply(apply, spark, link)
     home, info = link.choose()
-    _check_version(str(info["version"]), home.url)
+    check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
         before = spark.conf.get(name, None)
         if before != value:
             _log.info("set %s to %s for this session (was %s)", name, value, before)
             spark.conf.set(name, value)
-    root = Path(info["payload_root"])
-    check_store(spark, root, home.get, home.url)
-    register_format(spark, url=",".join(link.urls), token=token, ca_file=home.ca_file)
+    place = staging_place("shared" if apply and staging == "auto" else staging, spark, info, home)
     log = TxLog(
         spark,
         link,
         home,
-        SharedPayloads(root=root, inline_limit_bytes=int(info["inline_limit"])),
+        place,
         session=session or str(uuid.uuid4()),
         timeout_s=timeout,
     )
+    urls, way = ",".join(link.urls), "http" if place.uploads else "shared"
+    register_format(spark, url=urls, token=token, ca_file=home.ca_file, staging=way)
     if apply == "inline":
         log.worker = InlineWorker(spark, home)
     return log
@@ -148,15 +152,6 @@ def _check_apply(apply: str | None, spark: SparkSession, link: Nodes) -> None:
         raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
 
 
-def _check_version(version: str, url: str) -> None:
-    if version.split(".")[:2] != __version__.split(".")[:2]:
-        raise ConfigError(
-            f"the node at {url} has version {version}, this package has {__version__}",
-            hint=f"Install the node's version: pip install 'sparktxlog[spark]=={version}'.",
-            value=version,
-        )
-
-
 class TxLog(Commits[Rows, Columns]):
     """The log, as a Spark session uses it; made by `connect`.
 
@@ -171,7 +166,7 @@ class TxLog(Commits[Rows, Columns]):
         spark: SparkSession,
         link: Nodes,
         home: Http,
-        store: SharedPayloads,
+        store: StagingPlace,
         *,
         session: str,
         timeout_s: float,

@@ -12,11 +12,8 @@ Filters are never pushed down: Spark 4.2 then gives wrong results without an err
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
@@ -32,11 +29,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
 from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
 from sparktxlog.api.schema_merge import change_table_to_fit
+from sparktxlog.api.spark_errors import FOREACH_BATCH
 from sparktxlog.api.staged_append import (
     StagedAppend,
     check_level,
@@ -50,7 +49,6 @@ from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, chec
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.transaction import submit_prepared
-from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
@@ -64,22 +62,17 @@ if TYPE_CHECKING:
 
 _QUEUE = "queue"
 
-#: The way out for what Spark does not let a Python data source do as a sink.
-FOREACH_BATCH = (
-    "Use sparktxlog.write_stream(log, frame, table, mode), which goes by foreachBatch; see "
-    "docs/streams.md."
-)
-
 
 class TxLogDataSource(DataSource):
     """`format("txlog")`.
 
     Options: `url` and `token` of the node, or of several with commas between their URLs, and
-    `caFile`, the authority of their certificates (known after `connect`); to write `table`,
-    `transaction_id`, `level`, `timeout`, `after`, a position that the node must have reached, and
-    `mergeSchema`, which gives the table the columns of the rows first; to read, `load(name)` of a
-    row table, or of what the log says of itself: "queue", "masters", "synchronous", "workers",
-    "signatures", "tables", "transfers", "epochs"; or `table` for the changes of a table.
+    `caFile`, the authority of their certificates (known after `connect`, as is `staging`); to write
+    `table`, `transaction_id`, `level`, `timeout`, `after`, a position that the node must have
+    reached, and `mergeSchema`, which gives the table the columns of the rows first; to read,
+    `load(name)` of a row table, or of what the log says of itself: "queue", "masters",
+    "synchronous", "workers", "signatures", "tables", "transfers", "epochs"; or `table` for the
+    changes of a table.
     docs/streams.md has the options of streams.
     """
 
@@ -153,8 +146,8 @@ class TxLogDataSource(DataSource):
             )
         return TxLogStreamWriter(dict(self.options), *self._target(schema))
 
-    def _target(self, schema: StructType) -> tuple[TableDefinition, str, str]:
-        """Return the table to write, the URL of the node that takes rows, and its payload store."""
+    def _target(self, schema: StructType) -> tuple[TableDefinition, UploadTarget, str]:
+        """Return the table to write, the node that takes rows, and its payload store."""
         name = self.options.get("table") or self.options.get("path")
         if not name:
             raise InvalidRequestError("no table is given", hint="Write .save(name).")
@@ -167,7 +160,7 @@ class TxLogDataSource(DataSource):
         if self.options.get("mergeschema", "false").lower() == "true":
             definition = self._merged(schema, definition.name, link)
         check_fit(schema, definition, OperationKind.APPEND)
-        return definition, home.url, info["payload_root"]
+        return definition, UploadTarget.of(home), info["payload_root"]
 
     def _merged(self, schema: StructType, table: str, link: Nodes) -> TableDefinition:
         """Change the table so that it has the columns of the rows."""
@@ -235,7 +228,7 @@ class TxLogWriter(DataSourceArrowWriter):
         self,
         options: Mapping[str, str],
         definition: TableDefinition,
-        home: str,
+        home: UploadTarget,
         payload_root: str,
     ) -> None:
         text = options.get("transaction_id")
@@ -281,6 +274,7 @@ def register_format(
     url: str | None = None,
     token: str | None = None,
     ca_file: str | None = None,
+    staging: str | None = None,
 ) -> None:
     """Register `format("txlog")` with a session.
 
@@ -289,8 +283,9 @@ def register_format(
         url: Default of the option `url`: the node, or several with commas.
         token: Their client token.
         ca_file: Authority of their certificates.
+        staging: How executors hand over staged files; see `connect`.
     """
-    known = {"url": url, "token": token, "cafile": ca_file}
+    known = {"url": url, "token": token, "cafile": ca_file, "staging": staging}
     # Spark warns if a name is registered again.
     if _registered.get(spark) == known:
         return
@@ -303,68 +298,3 @@ def register_format(
 
     spark.dataSource.register(ConnectedDataSource)
     _registered[spark] = known
-
-
-_CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
-_RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)(?:\nfields: ({{.*}}))?")
-
-#: The way out for writes that go past the log.
-_BY_LOG = (
-    "Write with log.append(table, df) and the like, or df.write.format('txlog').mode('append')"
-    ".save(table); new tables are made by log.create_table."
-)
-#: What Spark refuses by itself, without a way out: its words, the message, the hint.
-_SPARK_REFUSES = (
-    (
-        r'"txlog" cannot be written in the "(ErrorIfExists|Ignore)" mode',
-        "the data source 'txlog' only appends",
-        "Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
-    ),
-    (
-        # CREATE TABLE AS SELECT with a data source of Python, below Delta's catalog.
-        r"AbstractDeltaCatalog\$BestEffortStagedTable",
-        "'txlog' makes no tables of Spark's catalog",
-        _BY_LOG,
-    ),
-    (
-        r"DELTA_UNSUPPORTED_SOURCE.*View \(|EXPECT_TABLE_NOT_VIEW|VIEW_WRITE_NOT|data into a view",
-        "a view of a table of the log is only read",
-        _BY_LOG,
-    ),
-    (
-        "txlog does not support Update mode",
-        "a stream into 'txlog' only appends, and the output mode 'update' replaces rows",
-        FOREACH_BATCH,
-    ),
-    (
-        "txlog does not support continuous processing",
-        "'txlog' reads and writes micro-batches, and no Trigger.Continuous",
-        "Use .trigger(processingTime='1 second'), or leave the trigger out.",
-    ),
-)
-
-
-def errors_from_spark(error: BaseException) -> BaseException:
-    """Return the typed error inside an error of Spark, or the error itself.
-
-        try:
-            df.write.format("txlog").option("table", "orders").mode("append").save()
-        except Exception as error:
-            raise sparktxlog.errors_from_spark(error) from error
-
-    Spark keeps only the traceback of errors raised in data sources; their codes are stable.  Fields
-    that were added to an error after it was made are lost.
-    """
-    text = str(error)
-    found = _RAISED.findall(text)
-    if not found:
-        for words, message, hint in _SPARK_REFUSES:
-            if re.search(words, text, re.DOTALL):
-                return InvalidRequestError(message, hint=hint)
-        return error
-    code, text, fields = found[-1]
-    message, _, hint = text.partition("  ")
-    typed = ERROR_CLASSES[code](message, hint=hint)
-    with suppress(ValueError):  # a message of several lines may look like fields
-        typed.fields |= json.loads(fields or "{}")
-    return typed

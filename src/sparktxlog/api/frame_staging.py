@@ -10,7 +10,7 @@ the row hashes as two more columns of the same job.
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from sparktxlog.api.executor_uploads import RANK, TWICE, UploadTarget, ranked, repeated_key
+from sparktxlog.api.files import describe_file, file_partitions, list_files
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
 from sparktxlog.api.grouped import lane_signature
 from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, struct_of
@@ -65,13 +65,15 @@ _NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPayloads:
-    """The payload store that node, driver and executors share."""
+class StagingPlace:
+    """The payload store of the home node, and how executors reach it."""
 
-    #: Absolute path, the same for the node, the driver and all executors.
+    #: Its absolute path: at the node, and where it is shared at the driver and all executors.
     root: Path
     #: Most bytes of rows, as Arrow, that are sent with the transaction itself.
     inline_limit_bytes: int
+    #: Where executors send files; None = they share the store, and write below `root`.
+    uploads: UploadTarget | None = None
 
 
 class SignatureExpressions:
@@ -103,7 +105,7 @@ class FrameStager:
     def __init__(
         self,
         spark: SparkSession,
-        store: SharedPayloads,
+        store: StagingPlace,
         transaction_id: bytes,
         expressions: SignatureExpressions,
     ) -> None:
@@ -129,6 +131,8 @@ class FrameStager:
             SchemaMismatchError: Columns or types do not fit; no Spark job ran (definite).
             InvalidRowsError: NULL in a column that takes none, a key twice in an upsert (definite).
             PayloadStoreError: The driver does not see what executors wrote (definite).
+            TransportError, BusyError, DiskFullError: An executor could not upload a file; nothing
+                was submitted.
         """
         if isinstance(given, DataFrame):
             frame: DataFrame = given
@@ -158,7 +162,16 @@ class FrameStager:
 
         Raises:
             DiskFullError, StorageError: The disk failed, or a file is gone.
+            PayloadStoreError: The store is not shared with the driver (definite).
         """
+        if self._store.uploads is not None:
+            raise PayloadStoreError(
+                f"files of a Delta table cannot be linked into {self._store.root}, which this "
+                "session does not share",
+                hint="Adopt and follow tables from the node's machine, or connect with "
+                "staging='shared'.",
+                path=str(self._store.root),
+            )
         target = self._base / f"linked-{definition.name}-{uuid.uuid4().hex[:8]}"
         self._written.append(target)
         with storing(target):
@@ -206,15 +219,7 @@ class FrameStager:
     def _write(
         self, rows: DataFrame, definition: TableDefinition, kind: OperationKind, place: int
     ) -> PreparedOperation:
-        target = self._base / f"{place}-{definition.name}-{uuid.uuid4().hex[:8]}"
-        self._written.append(target)
-        partitions = (
-            []
-            if kind is OperationKind.DELETE_KEYS
-            else list(definition.in_files(definition.partition_by))
-        )
-        if len(partitions) == len(rows.columns):
-            partitions = []  # Parquet files need a column; the node takes unpartitioned keys
+        folder = f"{place}-{definition.name}-{uuid.uuid4().hex[:8]}"
         observation = Observation()
         takes_no_null = required_columns(definition, kind)
         nulls = [
@@ -224,7 +229,7 @@ class FrameStager:
         texts = [
             name
             for name in definition.partition_by
-            if partitions and rows.schema[name].dataType == StringType()
+            if file_partitions(definition, kind) and rows.schema[name].dataType == StringType()
         ]
         nulls += [
             F.count_if(F.col(quoted_name(name)) == NULL_PARTITION).alias(f"__txlog_marker{index}")
@@ -235,20 +240,19 @@ class FrameStager:
             if kind is OperationKind.DELETE_KEYS
             else self._expressions.aggregates(definition)
         )
-        observed_rows = _named_as_in_files(rows.observe(observation, *counted, *nulls), definition)
-        for name, value in WRITER_SETTINGS.items():
-            if rows.sparkSession.conf.get(name, None) != value:
-                rows.sparkSession.conf.set(name, value)
-        # Moments in the names of partitions' directories are in UTC.
-        writer = observed_rows.write.option(_NO_MARKER, "false").option("timeZone", "UTC")
-        if partitions:
-            writer = writer.partitionBy(*partitions)
-        writer.parquet(target.as_uri())
+        uploads, is_upsert = self._store.uploads, kind is OperationKind.UPSERT
+        if uploads is not None and is_upsert:
+            # What is uploaded cannot be read again: keys that occur twice are found on the way.
+            rows, nulls = ranked(rows, definition), [*nulls, repeated_key(definition)]
+        observed_rows = rows.observe(observation, *counted, *nulls)
+        if uploads is None:
+            files = self._written_by_spark(observed_rows, folder, definition, kind)
+        else:
+            folder = f"{self._base.name}/{folder}"
+            files = uploads.stage(observed_rows.drop(RANK), folder, definition, kind)
         observed = observation.get
         count = observed[AGGREGATES[0]]
         if not count:
-            self._written.remove(target)
-            shutil.rmtree(target, ignore_errors=True)
             return inline_rows(definition, kind, row_schema(definition, kind).empty_table())
         for index, name in enumerate(takes_no_null):
             if observed[f"__txlog_null{index}"]:
@@ -256,16 +260,18 @@ class FrameStager:
         for index, name in enumerate(texts):
             if observed[f"__txlog_marker{index}"]:
                 check_partition_text(definition.name, name, NULL_PARTITION)
-        files = list_files(self._store.root, target)
+        if uploads is not None and is_upsert and observed[TWICE] is not None:
+            raise _duplicate_key(definition, kind, json.loads(observed[TWICE]))
         if sum(file.rows for file in files) != count:
             raise PayloadStoreError(
-                f"executors wrote {count:,} rows to {target.as_uri()}, the driver sees "
+                f"executors wrote {count:,} rows to {self._base / folder}, the driver sees "
                 f"{sum(file.rows for file in files):,}",
-                hint="Driver, executors and node must share the payload store under one path.",
-                path=str(target),
+                hint="Driver, executors and node must share the payload store under one path, or "
+                "the session be connected with staging='http'.",
+                path=str(self._base / folder),
             )
-        if kind is OperationKind.UPSERT:
-            self._check_keys(target, definition)
+        if uploads is None and is_upsert:
+            self._check_keys(self._base / folder, definition)
         return PreparedOperation(
             table=definition.name,
             kind=kind,
@@ -273,6 +279,27 @@ class FrameStager:
             files=files,
             claim=None if kind is OperationKind.DELETE_KEYS else signature_from(observed),
         )
+
+    def _written_by_spark(
+        self, rows: DataFrame, folder: str, definition: TableDefinition, kind: OperationKind
+    ) -> tuple[StagedFile, ...]:
+        """Let executors write into the store that they share; return what they wrote."""
+        target = self._base / folder
+        self._written.append(target)
+        for name, value in WRITER_SETTINGS.items():
+            if rows.sparkSession.conf.get(name, None) != value:
+                rows.sparkSession.conf.set(name, value)
+        # Moments in the names of partitions' directories are in UTC.
+        writer = _named_as_in_files(rows, definition).write.option(_NO_MARKER, "false")
+        writer = writer.option("timeZone", "UTC")
+        if partitions := file_partitions(definition, kind):
+            writer = writer.partitionBy(*partitions)
+        writer.parquet(target.as_uri())
+        files = list_files(self._store.root, target)
+        if not files:
+            self._written.remove(target)
+            shutil.rmtree(target, ignore_errors=True)
+        return files
 
     def _check_keys(self, target: Path, definition: TableDefinition) -> None:
         struct = struct_of(definition, OperationKind.DELETE_KEYS)
@@ -371,47 +398,6 @@ def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:
         return table, None
     claim = lane_signature(*(table[name].to_numpy() for name in LANE_COLUMNS))
     return table.drop_columns(list(LANE_COLUMNS)), claim
-
-
-def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:
-    """Describe the Parquet files below a directory; several are hashed at once.
-
-    Spark's checksum files are removed: the digests replace them.
-    """
-    paths = []
-    for folder, _, names in os.walk(target):
-        for name in names:
-            path = Path(folder, name)
-            if name.endswith(".crc"):
-                path.unlink()
-            elif name.endswith(".parquet"):
-                paths.append(path)
-    paths.sort()
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        found = list(pool.map(lambda path: describe_file(root, target, path), paths))
-    return tuple(file for file in found if file.rows)
-
-
-def describe_file(root: Path, target: Path, path: Path) -> StagedFile:
-    """Describe a Parquet file below the directory of an operation, with its digest."""
-    with path.open("rb", buffering=0) as source:
-        digest = hashlib.file_digest(source, "sha256").hexdigest()
-    return StagedFile(
-        path=path.relative_to(root).as_posix(),
-        size_bytes=path.stat().st_size,
-        rows=pq.read_metadata(path).num_rows,
-        digest=digest,
-        partition=_partition(path.relative_to(target)),
-    )
-
-
-def _partition(relative: Path) -> dict[str, str | None] | None:
-    """Read the partition values that Spark wrote into directory names."""
-    values: dict[str, str | None] = {}
-    for part in relative.parts[:-1]:
-        name, _, value = part.partition("=")
-        values[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
-    return values or None
 
 
 def _size_bytes(frame: DataFrame) -> int | None:

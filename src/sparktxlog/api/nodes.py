@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from sparktxlog import __version__
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.requests import parse_level
@@ -30,6 +31,7 @@ from sparktxlog.errors import (
     CertificateError,
     CommitRejectedError,
     CommitStateUnknownError,
+    ConfigError,
     DiskFullError,
     InvalidRequestError,
     LocalProtocolError,
@@ -665,3 +667,17 @@ def _never_saw(link: Http, errand: _Errand) -> bool:
 def _versioned(found: dict[str, Any]) -> VersionedTable:
     pairs = tuple((found.get("properties") or {}).items())
     return msgspec.convert(found | {"properties": pairs}, VersionedTable)
+
+
+def check_version(version: str, url: str) -> None:
+    """Check that a node is of this package's release, as Spark's jobs and workers have to be.
+
+    Raises:
+        ConfigError: It is of another one (definite).
+    """
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ConfigError(
+            f"the node at {url} has version {version}, this package has {__version__}",
+            hint=f"Install the node's version: pip install 'sparktxlog[spark]=={version}'.",
+            value=version,
+        )

@@ -1,28 +1,81 @@
-"""Checks once, before anything is staged, that all processes see the same payload store."""
+"""Finds out once, before anything is staged, whether all processes see the same payload store."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparktxlog.errors import NotFoundError, PayloadStoreError
+from sparktxlog.api.executor_uploads import UploadTarget
+from sparktxlog.api.frame_staging import StagingPlace
+from sparktxlog.errors import ConfigError, NotFoundError, PayloadStoreError, first_lines
+from sparktxlog.http.link import Http
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
+
+#: How executors hand over staged files; see `connect`.
+Staging = Literal["auto", "shared", "http"]
 #: Directory of probe files in the payload store.
 PROBES = "probe"
 _HINT = (
-    "Mount one directory at that path for the node, the Spark driver and all executors "
-    "(setting `payload-dir` of the node), or run the node where Spark runs."
+    "Let executors upload their files (staging='http', and no apply='inline'), or mount one "
+    "directory at that path for the node, the Spark driver and all executors (setting "
+    "`payload-dir` of the node)."
 )
+
+
+def check_staging(staging: str) -> None:
+    """Check the name of a way of staging.
+
+    Raises:
+        ConfigError: There is no such way (definite).
+    """
+    if staging not in get_args(Staging):
+        raise ConfigError(f"staging={staging!r} is unknown", hint="Use 'auto', 'shared' or 'http'.")
+
+
+def staging_place(
+    staging: Staging, spark: SparkSession, info: Mapping[str, Any], home: Http
+) -> StagingPlace:
+    """Return where a session's executors stage rows.
+
+    Args:
+        staging: What the user says.
+        info: The node's answer to `GET /v1/info`.
+        home: The node.
+
+    Raises:
+        ConfigError: There is no such way (definite).
+        PayloadStoreError: "shared", and the store is not; see `check_store` (definite).
+    """
+    check_staging(staging)
+    shared = StagingPlace(
+        root=Path(info["payload_root"]), inline_limit_bytes=int(info["inline_limit"])
+    )
+    uploading = replace(shared, uploads=UploadTarget.of(home))
+    if staging == "http":
+        return uploading
+    try:
+        check_store(spark, shared.root, home.get, home.url)
+    except PayloadStoreError as error:
+        if staging == "shared":
+            raise
+        _log.warning("executors upload staged files over HTTP: %s", error.message)
+        return uploading
+    return shared
 
 
 def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: str) -> None:
@@ -44,7 +97,14 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
     folder, file = root / PROBES / f"{name}.d", root / PROBES / name
     try:
         one = spark.range(1, numPartitions=1).select(F.lit(name).alias("value"))
-        one.write.text(folder.as_uri())
+        try:
+            one.write.text(folder.as_uri())
+        except (PySparkException, Py4JError) as error:
+            raise PayloadStoreError(
+                f"an executor cannot write to {folder.as_uri()}: {first_lines(error)}",
+                hint=_HINT,
+                node_uri=uri,
+            ) from error
         parts = list(folder.glob("part-*")) if folder.is_dir() else []
         if len(parts) != 1:
             raise PayloadStoreError(

@@ -1,8 +1,9 @@
 """One append whose rows are staged by tasks of the data source, then posted as one transaction.
 
 It is made at the driver or in a task and pickled to the others, so that all of them know the same
-directory.  If a task ran twice, only the successful attempt names its files.  Only the node whose
-payload store has the files can take them; the outcome is asked for at all nodes.
+directory.  A task that does not see it, because the payload store is not shared, uploads its files
+(option `staging`).  If a task ran twice, only the successful attempt names its files.  Only the
+node whose payload store has the files can take them; the outcome is asked for at all nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from sparktxlog.api.files import FileStage
+from sparktxlog.api.executor_uploads import UploadTarget
+from sparktxlog.api.files import FileStage, attempt_name
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.probe import check_directory
+from sparktxlog.api.probe import check_directory, check_staging
 from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
@@ -84,6 +85,11 @@ def timeout_of(options: Mapping[str, str]) -> float:
     return float(text)
 
 
+def staging_of(options: Mapping[str, str]) -> str:
+    """Return the option `staging`; see `connect`."""
+    return options.get("staging", "auto").lower()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedAppend:
     """Rows on their way into one table.
@@ -91,7 +97,7 @@ class StagedAppend:
     Args:
         options: Those of the data source: nodes, `level`, `timeout`.
         definition: The table.
-        home: URL of the node in whose payload store the rows are staged.
+        home: The node in whose payload store the rows are staged.
         root: That payload store.
         transaction_id: 16 bytes.
         folder: Directory of this write only, relative to the root.
@@ -101,7 +107,7 @@ class StagedAppend:
 
     options: Mapping[str, str]
     definition: TableDefinition
-    home: str
+    home: UploadTarget
     root: Path
     transaction_id: bytes
     folder: str
@@ -109,13 +115,18 @@ class StagedAppend:
     recorded: bool = False
 
     def make_folder(self) -> None:
-        """Make the directory; a task that goes on after an abort does not find it any more.
+        """Make the directory, where the payload store is shared.
+
+        A task that goes on after an abort does not find it any more.
 
         Raises:
-            PayloadStoreError: There is no payload store here (definite).
+            PayloadStoreError: There is no payload store here, and it has to be shared (definite).
         """
-        check_directory(self.root, self.home)
-        (self.root / self.folder).mkdir(parents=True, exist_ok=True)
+        staging = staging_of(self.options)
+        if staging == "shared":
+            check_directory(self.root, self.home.url)
+        if staging == "shared" or (staging == "auto" and self.root.is_dir()):
+            (self.root / self.folder).mkdir(parents=True, exist_ok=True)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[StagedFile, ...]:
         """Stage one task's rows and describe their files; runs on an executor.
@@ -123,11 +134,11 @@ class StagedAppend:
         Raises:
             SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
             PayloadStoreError: The directory does not exist (definite).
+            TxLogError: The node did not take an upload.
         """
-        context = TaskContext.get()
-        assert context is not None
-        name = f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
-        stage = FileStage(self.root, self.folder, name, self.definition)
+        if staging_of(self.options) != "shared" and not (self.root / self.folder).is_dir():
+            return tuple(self.home.upload(batches, self.folder, self.definition))
+        stage = FileStage(self.root, self.folder, attempt_name(), self.definition)
         try:
             for batch in batches:
                 stage.write(batch)
@@ -141,11 +152,15 @@ class StagedAppend:
     ) -> tuple[StagedAppend, tuple[StagedFile, ...]]:
         """Move what the tasks wrote to another id: files lie in a directory of their transaction.
 
+        What only the node sees stays where it is: every file that a transaction names is kept.
+
         Returns:
             The append under that id, and its files.
         """
         if transaction_id == self.transaction_id:
             return self, files
+        if not (self.root / self.folder).is_dir():
+            return replace(self, transaction_id=transaction_id), files
         old, text = self.root / self.folder, transaction_id_to_text(transaction_id)
         folder = f"{text}/{old.name}"
         (self.root / text).mkdir(exist_ok=True)
@@ -192,9 +207,10 @@ class StagedAppend:
         if link.known(self.transaction_id, level, timeout_s) is not None:
             self._remove()  # the log has the files of the first commit
             return
-        self._marker().touch()
+        if self._marker().parent.is_dir():
+            self._marker().touch()
         left = max(0.0, deadline - time.monotonic())
-        receipt = submit_prepared(link, self.home, transaction, level=level, timeout_s=left)
+        receipt = submit_prepared(link, self.home.url, transaction, level=level, timeout_s=left)
         if receipt.late:
             _log.warning(
                 "transaction %s is ordered at position %s and not %s yet",
@@ -243,6 +259,8 @@ def check_level(options: Mapping[str, str]) -> None:
 
     Raises:
         InvalidRequestError: No such level, or no such timeout (definite).
+        ConfigError: No such way of staging (definite).
     """
     parse_level(options.get("level", Level.ORDERED.value))
+    check_staging(staging_of(options))
     timeout_of(options)

@@ -138,7 +138,8 @@ class NodeConfig:
         "else all files are copied. Default: none."
     )
     payload_dir: Path = Setting(_path)(
-        "Payload store, shared by node and Spark executors; default: data-dir/payloads."
+        "Payload store; Spark executors write there if they see it, and upload otherwise "
+        "(docs/spark.md); default: data-dir/payloads."
     )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "

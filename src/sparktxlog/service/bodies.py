@@ -65,26 +65,34 @@ class Bodies:
             OversizeError: It is longer; nothing happened (definite).
             BusyError: Too many bodies are being read; nothing happened (definite).
         """
+        async with self.pieces_of(request, limit) as pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            yield body
+
+    @asynccontextmanager
+    async def pieces_of(
+        self, request: Request, limit: int | None = None
+    ) -> AsyncIterator[list[bytes]]:
+        """Give a body in the pieces in which it came; as `of`."""
         limit = self.limit if limit is None else min(limit, self.limit)
         taken = size = 0
-        chunks = []
+        pieces: list[bytes] = []
         try:
-            async for chunk in request.stream():
-                size += len(chunk)
+            async for piece in request.stream():
+                size += len(piece)
                 if size <= limit:
-                    self._take(len(chunk))
-                    taken += len(chunk)
-                    chunks.append(chunk)
+                    self._take(len(piece))
+                    taken += len(piece)
+                    pieces.append(piece)
                 elif size <= 2 * limit:
                     # Read on for a while: a client that still writes does not read the answer.
-                    chunks.clear()
+                    pieces.clear()
                 else:
                     break
             if size > limit:
                 raise _too_long(size, limit)
-            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()
-            yield body
+            yield pieces
         finally:
             self._left += taken
 

@@ -76,10 +76,13 @@ class StagedUploads(RouteHandlers):
         finally:
             self._turns.release()
 
-    async def _part_of(self, request: Request) -> bytes:
+    async def _part_of(self, request: Request) -> list[bytes]:
         try:
-            async with asyncio.timeout(_BODY_S):
-                return await self._bodies.read(request, PART_BYTES)
+            async with (
+                asyncio.timeout(_BODY_S),
+                self._bodies.pieces_of(request, PART_BYTES) as pieces,
+            ):
+                return pieces
         except TimeoutError:
             raise SlowRequestError(
                 f"a part of a staged file did not arrive within {_BODY_S:g} s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -360,15 +361,22 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
     try:
         hidden = tmp_path / "hidden"
         (tmp_path / "data" / "payloads").rename(hidden)
-        with pytest.raises(PayloadStoreError, match=r"file://.*payloads") as caught:
-            connect(spark, node.url)
-        assert node.url in str(caught.value)
+        for needed in ({"staging": "shared"}, {"apply": "inline"}):
+            with pytest.raises(PayloadStoreError, match=r"file://.*payloads") as caught:
+                connect(spark, node.url, **needed)  # type: ignore[arg-type]
+            assert node.url in str(caught.value) and "staging='http'" in str(caught.value)
+        with connect(spark, node.url) as uploading:
+            assert uploading.store.uploads is not None
         # Another directory under the same path: what Spark writes, the node does not see.
         hidden.rename(tmp_path / "data" / "payloads")
         from sparktxlog.api import probe
         from sparktxlog.http.link import Http
 
         with pytest.raises(PayloadStoreError, match="does not see it"):
+            probe.check_store(spark, tmp_path, Http(node.url).get, node.url)
+        shutil.rmtree(tmp_path / "probe")
+        (tmp_path / "probe").symlink_to("/proc/sys")  # nobody can write there
+        with pytest.raises(PayloadStoreError, match="an executor cannot write to"):
             probe.check_store(spark, tmp_path, Http(node.url).get, node.url)
     finally:
         node.stop()

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode
 
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.datasource import errors_from_spark
+from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.sql_views import register
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 

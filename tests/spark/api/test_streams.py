@@ -17,7 +17,7 @@ from tests.support.node_processes import Cluster, append, queue_of, running, wai
 
 from sparktxlog import connect, stream_into, transaction_id_of_batch, write_stream
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.datasource import errors_from_spark
+from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.errors import (
     ForeignLogError,
     InvalidRequestError,

@@ -87,8 +87,10 @@ def test_every_kept_type_passes_every_way(
     assert {c.name: c.type for c in definition.columns} == COLUMNS
     long = {**dict.fromkeys(COLUMNS), "way": "staged", "id": 2000, "c10": "x" * LONG}
     other = _arrow(definition, [long | {"way": "json", "c10": "é" * 100_000}])
-    source = {way: _arrow(definition, _rows(way)) for way in ("json", "arrow", "spark", "staged")}
-    source["staged"] = pa.concat_tables([source["staged"], _arrow(definition, [long])])
+    ways = ("json", "arrow", "spark", "staged", "uploaded")
+    source = {way: _arrow(definition, _rows(way)) for way in ways}
+    for way in ("staged", "uploaded"):
+        source[way] = pa.concat_tables([source[way], _arrow(definition, [long | {"way": way}])])
 
     def staged(rows: pa.Table, name: str) -> DataFrame:
         """Return rows of a file that is too large to travel inline."""
@@ -104,9 +106,12 @@ def test_every_kept_type_passes_every_way(
         client.append("types", source["arrow"])
     log.append("types", small(source["spark"]))
     log.append("types", staged(source["staged"], "first.parquet"))
+    with sparktxlog.connect(spark, node.url, staging="http") as uploading:
+        uploading.append("types", staged(source["uploaded"], "uploaded.parquet"))
 
     def check() -> None:
-        found, expected = log.table("types", at_least="own"), pa.concat_tables(source.values())
+        found = log.table("types", at_least=log.position())
+        expected = pa.concat_tables(source.values())
         assert _content(found.toArrow().cast(expected.schema)) == _content(expected)
         own = log.snapshot().signatures["types"]
         pq.write_table(expected, tmp_path / "plain.parquet")

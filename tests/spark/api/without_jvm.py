@@ -33,15 +33,20 @@ def main(remote: str, url: str) -> None:
         t.delete_where("orders", "id < 10")
         t.upsert("orders", large)
     deleted = log.delete_keys("orders", spark.range(5))
+    uploading = sparktxlog.connect(spark, url, staging="http")
+    uploaded = uploading.upsert("orders", large)
     streamed = (
         spark.readStream.format("rate")
         .load()
         .selectExpr("value as id", "'rate' as customer", "0d as amount")
     )
     told = {
-        "rows": [small.rows, t.receipt.rows, deleted.rows],
+        "rows": [small.rows, t.receipt.rows, deleted.rows, uploaded.rows],
         "queue": [row.outcome for row in log.queue().collect()],
-        "twice": _refused(lambda: log.upsert("orders", large.union(large))),
+        "twice": [
+            _refused(lambda: log.upsert("orders", large.union(large))),
+            _refused(lambda: uploading.upsert("orders", large.union(large))),
+        ],
         "inline": _refused(lambda: sparktxlog.connect(spark, url, apply="inline")),
         "adopted": _refused(lambda: log.adopt_table("old", "/nowhere")),
         "batches": _refused(

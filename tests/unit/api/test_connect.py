@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.frame_staging import SharedPayloads, inline_rows
+from sparktxlog.api.frame_staging import StagingPlace, inline_rows
 from sparktxlog.errors import (
     ApplyError,
     CommitStateUnknownError,
@@ -90,7 +90,7 @@ def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, 
         cast(Any, None),
         cast(Any, Link()),
         home,
-        SharedPayloads(root=tmp_path, inline_limit_bytes=1),
+        StagingPlace(root=tmp_path, inline_limit_bytes=1),
         session="s",
         timeout_s=5,
     )

@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparktxlog.api import files
 from sparktxlog.api.datasource import TxLogWriter
-from sparktxlog.api.files import FileStage
-from sparktxlog.api.frame_staging import list_files
+from sparktxlog.api.executor_uploads import UploadTarget
+from sparktxlog.api.files import FileStage, list_files
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError, SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 
 URL = "http://127.0.0.1:7070"
+HOME = UploadTarget(url=URL, token=None, ca_file=None)
 
 
 def _definition(kind: str, *, nullable: bool = True) -> TableDefinition:
@@ -100,7 +102,7 @@ def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
     definition = _definition("string")
     if not partitioned:
         definition = replace(definition, partition_by=())
-    writer = TxLogWriter({"url": URL}, definition, URL, str(tmp_path))
+    writer = TxLogWriter({"url": URL}, definition, HOME, str(tmp_path))
     stage = FileStage(tmp_path, writer._append.folder, "part", definition)
     writer.abort([])
     with pytest.raises(PayloadStoreError, match="aborted"):
@@ -109,7 +111,8 @@ def test_a_task_that_goes_on_after_an_abort_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     writer.abort([])  # Spark does so after a commit that failed, too
     with pytest.raises(PayloadStoreError, match="has no such directory"):
-        TxLogWriter({"url": URL}, definition, URL, str(tmp_path / "elsewhere"))
+        shared = {"url": URL, "staging": "shared"}
+        TxLogWriter(shared, definition, HOME, str(tmp_path / "elsewhere"))
 
 
 def test_listing_reads_partitions_and_removes_spark_s_checksums(tmp_path: Path) -> None:
@@ -123,3 +126,37 @@ def test_listing_reads_partitions_and_removes_spark_s_checksums(tmp_path: Path) 
     assert file.path == "tx/0-t/p=a%2Fb/q=__HIVE_DEFAULT_PARTITION__/part-0.parquet"
     assert (file.rows, file.partition) == (2, {"p": "a/b", "q": None})
     assert not list(folder.glob(".*"))
+
+
+def test_many_rows_do_not_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_WAITING_BYTES", 20_000)
+    stage = _stage(tmp_path, _definition("string"))
+    kept = []
+    for number in range(200):
+        # A row of a partition of its own keeps the memory of its whole batch.
+        stage.write(_batch(pa.string(), ["a", f"p{number % 3}"] * 50))
+        kept.append(sum(part.nbytes for one in stage._open.values() for part in one.waiting))
+    assert max(kept) <= 20_000
+    assert sum(file.rows for file in stage.close()) == 200 * 100
+
+
+def test_files_are_closed_at_their_limit_and_the_largest_at_that_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WAITING_BYTES", 1)
+    (tmp_path / "tx").mkdir()
+    definition = _definition("string")
+    stage = FileStage(tmp_path, "tx", "part", definition, limits=(3_000, 7_000))
+    open_bytes, closed = [], []
+    for number in range(300):
+        stage.write(_batch(pa.string(), ["a", f"p{number % 20}"]))
+        open_bytes.append(sum(one.size_bytes for one in stage._open.values()))
+        for file in stage.take_closed():
+            (tmp_path / file.path).unlink()  # as after an upload
+            closed.append(file)
+    assert max(open_bytes) <= 7_000
+    closed += stage.close()
+    assert len({file.path for file in closed}) == len(closed) > 20
+    assert sum(file.rows for file in closed) == 600
+    assert all((file.partition or {})["p"] in file.path for file in closed)
+    stage.discard()

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.client import Client
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.frame_staging import SharedPayloads
+from sparktxlog.api.frame_staging import StagingPlace
 from sparktxlog.errors import (
     ConflictError,
     InvalidNameError,
@@ -110,7 +110,7 @@ def log(link: Link, home: Home, tmp_path: Path) -> TxLog:
         cast(Any, Session()),
         cast(Any, link),
         cast(Any, home),
-        SharedPayloads(root=tmp_path, inline_limit_bytes=1),
+        StagingPlace(root=tmp_path, inline_limit_bytes=1),
         session="s",
         timeout_s=5,
     )

@@ -15,11 +15,11 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import table_name
 
 EARLIEST, LATEST = "earliest", "latest"
-#: Of all readers, and of streams.
+#: Of all readers, and of streams; `connect` names those of writers too.
 _KNOWN = (
-    "url", "token", "caFile", "after", "timeout", "path", "view", "table", "startingPosition",
-    "endingPosition", "maxRowsPerTrigger", "maxTransactionsPerTrigger", "skipChangeCommits",
-    "deleteMarkers",
+    "url", "token", "caFile", "staging", "after", "timeout", "path", "view", "table",
+    "startingPosition", "endingPosition", "maxRowsPerTrigger", "maxTransactionsPerTrigger",
+    "skipChangeCommits", "deleteMarkers",
 )  # fmt: skip
 #: Options that users of Delta and Kafka know, and what they are here.
 _ELSEWHERE = {

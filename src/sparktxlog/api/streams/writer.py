@@ -22,10 +22,11 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.session import check_has_jvm
-from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of
+from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of, staging_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError
 from sparktxlog.model.operation import ROW_KINDS, OperationKind, StagedFile
@@ -219,7 +220,7 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
     Args:
         options: Those of the data source.
         definition: The table, with which the rows' schema was compared.
-        home: URL of the node that takes the rows.
+        home: The node that takes the rows.
         payload_root: Its payload store.
     """
 
@@ -227,14 +228,15 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
         self,
         options: Mapping[str, str],
         definition: TableDefinition,
-        home: str,
+        home: UploadTarget,
         payload_root: str,
     ) -> None:
         self._options = dict(options)
         self._definition = definition
         self._home = home
         self._root = Path(payload_root)
-        check_directory(self._root, home)
+        if staging_of(options) == "shared":
+            check_directory(self._root, home.url)
         #: Different for each attempt at a batch, and the same for all its tasks.
         self._attempt = uuid.uuid4().hex[:8]
 

@@ -119,7 +119,7 @@ class LocalPayloadStore(PayloadStore):
             self._fill(file, target, chunks, offset)
             self._put_in_place(file, final, named=named)
 
-    def receive_part(self, file: StagedFile, part: bytes, offset: int) -> int:
+    def receive_part(self, file: StagedFile, part: Sequence[bytes], offset: int) -> int:
         final = Path(self.path(file.path))
         if final.exists():
             self.verify(file)
@@ -128,8 +128,8 @@ class LocalPayloadStore(PayloadStore):
             held = os.fstat(target).st_size
             if offset != held:
                 return held
-            self._fill(file, target, [part], offset)
-            held += len(part)
+            self._fill(file, target, part, offset)
+            held += sum(map(len, part))
             if held == file.size_bytes:
                 self._put_in_place(file, final, replaces=False)
         return held

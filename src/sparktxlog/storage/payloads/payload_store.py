@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from sparktxlog.model.operation import StagedFile
@@ -62,13 +62,13 @@ class PayloadStore(FileSink, Protocol):
             DiskFullError: No space left; received bytes are kept (definite).
         """
 
-    def receive_part(self, file: StagedFile, part: bytes, offset: int) -> int:
+    def receive_part(self, file: StagedFile, part: Sequence[bytes], offset: int) -> int:
         """Take the next bytes of a file that is uploaded; with the last ones, put it in place.
 
         Only the bytes after those that are here are taken, so a part may be repeated.
 
         Args:
-            part: May be empty, which asks for what is here.
+            part: In pieces; none = only ask for what is here.
             offset: Its place in the file.
 
         Returns:

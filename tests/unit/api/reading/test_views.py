@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparktxlog.api.datasource import errors_from_spark
 from sparktxlog.api.reading.views import VIEWS, view
+from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.api.datasource import TxLogDataSource, errors_from_spark
+from sparktxlog.api.datasource import TxLogDataSource
+from sparktxlog.api.executor_uploads import UploadTarget
+from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnreachableError
@@ -14,6 +16,7 @@ from sparktxlog.model.table import Column, TableDefinition
 
 #: Nothing listens there.
 URL = "http://127.0.0.1:1"
+HOME = UploadTarget(url=URL, token=None, ca_file=None)
 QUERY = "86613262-4f3d-47d2-9655-31d02585361d"
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 
@@ -21,9 +24,9 @@ DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint")
 def _part(root: Path, batch: int, attempt: str) -> StagedPart:
     identity = batch_transaction_id(QUERY, batch).bytes
     append = StagedAppend(
-        options={"url": URL, "timeout": "1"},
+        options={"url": URL, "timeout": "1", "staging": "shared"},
         definition=DEFINITION,
-        home=URL,
+        home=HOME,
         root=root,
         transaction_id=identity,
         folder=folder_of(identity, "t", attempt),
@@ -35,7 +38,7 @@ def _part(root: Path, batch: int, attempt: str) -> StagedPart:
 
 
 def _writer(root: Path) -> TxLogStreamWriter:
-    return TxLogStreamWriter({"url": URL}, DEFINITION, URL, str(root))
+    return TxLogStreamWriter({"url": URL, "staging": "shared"}, DEFINITION, HOME, str(root))
 
 
 def test_the_transaction_id_follows_from_query_and_batch_for_ever() -> None:

@@ -1,0 +1,187 @@
+"""Stages rows on executors that do not see the node's payload store: their tasks upload files.
+
+A task writes Parquet files into a directory of its own machine and sends each one when it is
+closed.  A file has a limit, and so have those that are not sent yet, so a task needs little disk
+and memory whatever its rows are.  If the node takes less than the task writes, the task waits.
+
+Each attempt at a task has file names of its own.  Spark returns what the successful attempt
+uploaded; the node removes other files with those that no transaction names.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from sparktxlog.api.files import FileStage, attempt_name
+from sparktxlog.api.schema import struct_of
+from sparktxlog.api.spark_errors import errors_from_spark
+from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.http.link import Http
+from sparktxlog.http.upload_link import UploadLink
+from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.table import TableDefinition
+
+#: Bytes of a file after which it is closed and sent, and of all files of a task that are not.
+_FILE_BYTES, _UNSENT_BYTES = 128 << 20, 512 << 20
+#: Files that a task sends at once.
+_AT_ONCE = 2
+#: What a task tells of each file.
+_DESCRIPTION = (
+    "path string, size_bytes bigint, rows bigint, digest string, partition map<string, string>"
+)
+_ARROW_DESCRIPTION = pa.schema(
+    {
+        "path": pa.string(),
+        "size_bytes": pa.int64(),
+        "rows": pa.int64(),
+        "digest": pa.string(),
+        "partition": pa.map_(pa.string(), pa.string()),
+    }
+)
+#: Column that numbers the rows of each key, and the observed key that two rows have, as JSON.
+RANK, TWICE = "__txlog_rank", "__txlog_twice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadTarget:
+    """The node that takes files; it is pickled to executors."""
+
+    url: str
+    #: Client token; never in texts.
+    token: str | None = field(repr=False)
+    #: Authority of the node's certificate.
+    ca_file: str | None
+
+    @classmethod
+    def of(cls, home: Http) -> Self:
+        """Return the node of a link."""
+        return cls(url=home.url, token=home.token, ca_file=home.ca_file)
+
+    def stage(
+        self, rows: DataFrame, folder: str, definition: TableDefinition, kind: OperationKind
+    ) -> tuple[StagedFile, ...]:
+        """Write rows that are conformed and checked, with a Spark job; return their files.
+
+        Args:
+            folder: Directory of the operation, relative to the payload store.
+
+        Raises:
+            TxLogError: As `UploadLink.upload`: the node did not take a file.
+            PySparkException, Py4JError: The job failed.
+        """
+
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            files = self.upload(batches, folder, definition, kind, checks=False)
+            if files:
+                yield pa.RecordBatch.from_pylist(
+                    [
+                        {
+                            "path": file.path,
+                            "size_bytes": file.size_bytes,
+                            "rows": file.rows,
+                            "digest": file.digest,
+                            "partition": file.partition,
+                        }
+                        for file in files
+                    ],
+                    schema=_ARROW_DESCRIPTION,
+                )
+
+        try:
+            told = rows.mapInArrow(work, _DESCRIPTION).collect()
+        except (PySparkException, Py4JError) as error:
+            raise errors_from_spark(error) from error
+        found = [
+            StagedFile(
+                path=row.path,
+                size_bytes=row.size_bytes,
+                rows=row.rows,
+                digest=row.digest,
+                partition=row.partition,
+            )
+            for row in told
+        ]
+        return tuple(sorted(found, key=lambda file: file.path))
+
+    def upload(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        folder: str,
+        definition: TableDefinition,
+        kind: OperationKind = OperationKind.APPEND,
+        *,
+        checks: bool = True,
+    ) -> list[StagedFile]:
+        """Write one task's rows and upload their files; runs on an executor.
+
+        Raises:
+            SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
+            TxLogError: As `UploadLink.upload`.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="txlog-") as spool,
+            closing(UploadLink(self.url, token=self.token, ca_file=self.ca_file)) as link,
+            ThreadPoolExecutor(_AT_ONCE, "upload") as threads,
+        ):
+            root, sent = Path(spool), list[StagedFile]()
+            (root / folder).mkdir(parents=True)
+            sending: deque[Future[None]] = deque()
+
+            def send(file: StagedFile) -> None:
+                link.upload(root / file.path, file, definition.name)
+                (root / file.path).unlink()
+
+            def begin(files: Iterable[StagedFile]) -> None:
+                for file in files:
+                    if len(sending) > _AT_ONCE:
+                        sending.popleft().result()
+                    sending.append(threads.submit(send, file))
+                    sent.append(file)
+
+            limits = (_FILE_BYTES, _UNSENT_BYTES)
+            name = attempt_name()
+            stage = FileStage(root, folder, name, definition, kind, checks=checks, limits=limits)
+            try:
+                for batch in batches:
+                    stage.write(batch)
+                    begin(stage.take_closed())
+                begin(stage.close())
+                for one in sending:
+                    one.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                stage.discard()
+                raise
+        return sent
+
+
+def key_columns(definition: TableDefinition) -> list[Column]:
+    """Return the columns of a table's keys."""
+    return [
+        F.col(quoted_name(name)) for name in struct_of(definition, OperationKind.DELETE_KEYS).names
+    ]
+
+
+def ranked(rows: DataFrame, definition: TableDefinition) -> DataFrame:
+    """Return rows with the column `RANK`, which numbers those of each key."""
+    window = Window.partitionBy(*key_columns(definition)).orderBy(F.lit(1))
+    return rows.withColumn(RANK, F.row_number().over(window))
+
+
+def repeated_key(definition: TableDefinition) -> Column:
+    """Return the observation `TWICE` of ranked rows; NULL = each key has one row."""
+    shown = F.to_json(F.struct(*key_columns(definition)))
+    return F.max(F.when(F.col(RANK) > 1, shown)).alias(TWICE)

@@ -1,0 +1,80 @@
+"""Finds the typed error inside an error of Spark, and the way out of what Spark itself refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+
+from sparktxlog.codec.problems import ERROR_CLASSES
+from sparktxlog.errors import InvalidRequestError
+
+#: The way out for what Spark does not let a Python data source do as a sink.
+FOREACH_BATCH = (
+    "Use sparktxlog.write_stream(log, frame, table, mode), which goes by foreachBatch; see "
+    "docs/streams.md."
+)
+
+_CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
+_RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)(?:\nfields: ({{.*}}))?")
+
+#: The way out for writes that go past the log.
+_BY_LOG = (
+    "Write with log.append(table, df) and the like, or df.write.format('txlog').mode('append')"
+    ".save(table); new tables are made by log.create_table."
+)
+#: What Spark refuses by itself, without a way out: its words, the message, the hint.
+_SPARK_REFUSES = (
+    (
+        r'"txlog" cannot be written in the "(ErrorIfExists|Ignore)" mode',
+        "the data source 'txlog' only appends",
+        "Use .mode('append'), or log.overwrite(table, df) of sparktxlog.connect.",
+    ),
+    (
+        # CREATE TABLE AS SELECT with a data source of Python, below Delta's catalog.
+        r"AbstractDeltaCatalog\$BestEffortStagedTable",
+        "'txlog' makes no tables of Spark's catalog",
+        _BY_LOG,
+    ),
+    (
+        r"DELTA_UNSUPPORTED_SOURCE.*View \(|EXPECT_TABLE_NOT_VIEW|VIEW_WRITE_NOT|data into a view",
+        "a view of a table of the log is only read",
+        _BY_LOG,
+    ),
+    (
+        "txlog does not support Update mode",
+        "a stream into 'txlog' only appends, and the output mode 'update' replaces rows",
+        FOREACH_BATCH,
+    ),
+    (
+        "txlog does not support continuous processing",
+        "'txlog' reads and writes micro-batches, and no Trigger.Continuous",
+        "Use .trigger(processingTime='1 second'), or leave the trigger out.",
+    ),
+)
+
+
+def errors_from_spark(error: BaseException) -> BaseException:
+    """Return the typed error inside an error of Spark, or the error itself.
+
+        try:
+            df.write.format("txlog").option("table", "orders").mode("append").save()
+        except Exception as error:
+            raise sparktxlog.errors_from_spark(error) from error
+
+    Spark keeps only the traceback of errors raised in data sources; their codes are stable.  Fields
+    that were added to an error after it was made are lost.
+    """
+    text = str(error)
+    found = _RAISED.findall(text)
+    if not found:
+        for words, message, hint in _SPARK_REFUSES:
+            if re.search(words, text, re.DOTALL):
+                return InvalidRequestError(message, hint=hint)
+        return error
+    code, text, fields = found[-1]
+    message, _, hint = text.partition("  ")
+    typed = ERROR_CLASSES[code](message, hint=hint)
+    with suppress(ValueError):  # a message of several lines may look like fields
+        typed.fields |= json.loads(fields or "{}")
+    return typed
