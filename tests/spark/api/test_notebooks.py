@@ -96,3 +96,25 @@ def test_the_bank_keeps_its_total_when_a_site_is_killed(run: Callable[[str], str
     stored = _text(_stored("bank.ipynb"))
     assert _told(stored) == told, "the outputs in notebooks/bank.ipynb are of an older notebook"
     assert not re.search(r"/(tmp|home|root)/", stored)
+
+
+def test_a_cut_site_comes_back(run: Callable[[str], str]) -> None:
+    text = run("cut_and_heal.ipynb")
+    assert "all queues are equal: True" in text
+    assert re.search(r"node A waited \d+\.\d s for node C \(promise\)", text)
+    assert "epoch 2: members A, B\n" in text and "epoch 3: members A, B, C\n" in text
+    assert _plots("cut_and_heal.ipynb") == 1
+
+
+def test_the_benchmarks_are_drawn(
+    run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARKTXLOG_RESULTS", str(ROOT / "benchmarks" / "results.json"))
+    assert re.search(r"\d+ figures, \d+ of them have a goal, \d+ meet it", run("performance.ipynb"))
+    assert _plots("performance.ipynb") == 2
+
+
+def _plots(name: str) -> int:
+    """Return how many plots a notebook is kept with."""
+    outputs = [output for cell in _stored(name).cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
