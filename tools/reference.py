@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import typer
+from tools.metrics_page import metrics_page
 from tools.two_sites import page
 from tools.types_page import types_page
 
@@ -253,6 +254,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
     ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
+    ROOT / "docs" / "metrics.md": lambda: metrics_page(_NOTE),
     ROOT / "docs" / "types.md": lambda: types_page(_NOTE),
 }
 

@@ -206,6 +206,16 @@ class Story:
         """Grant a lease."""
         await self.b.fleet.copies.ticket(DECISION, ["A"])
 
+    async def diverge(self) -> None:
+        """Report a table that somebody wrote to."""
+        last = self.a.replicas.own()
+        assert last is not None
+        tables = {
+            name: replace(one, diverged="version 7 was written by user ada")
+            for name, one in last.told.tables.items()
+        }
+        self.a.accept_report(replace(last.told, tables=tables))
+
     async def alone(self) -> None:
         """Lose the other node while transactions wait, some of them for their files."""
         await self.of_b.aclose()
@@ -271,6 +281,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.silence: ("replica_silent", "replica_error", "worker_silences"),
     Story.copy: ("donor_chunks", "donor_plain_bytes", "donor_sent_bytes"),
     Story.lease: ("donor_leases",),
+    Story.diverge: ("replica_diverged",),
     Story.alone: (
         "peer_linked",
         "incoming_runs",

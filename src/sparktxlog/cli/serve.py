@@ -42,14 +42,19 @@ def run_node(config: NodeConfig) -> int:
 
     check_directories(config)
     make_data_dir(config)
-    set_up_logs(config.node_id, config.log_level, config.log_format)
+    running: list[Node] = []
+
+    def epoch() -> int | None:
+        return running[-1].base.master.view.epoch if running else None
+
+    set_up_logs(config.node_id, config.log_level, config.log_format, epoch)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     bound_memory()
     listener = _listen(config)
     _note_token(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, listener))
+            runner.run(_run(config, listener, running))
     finally:
         listener.close()
     return 0
@@ -86,11 +91,18 @@ def _listen(config: NodeConfig) -> socket.socket:
     return listener
 
 
-async def _run(config: NodeConfig, listener: socket.socket) -> None:
+async def _run(config: NodeConfig, listener: socket.socket, running: list[Node]) -> None:
+    """Run a node, and another one in its place each time it must start again.
+
+    Args:
+        running: Gets the node that runs, for the records of the log.
+    """
     from sparktxlog.runtime.node import build_node
 
-    while await _run_once(build_node(config), listener):
-        continue
+    while True:
+        running[:] = [build_node(config)]
+        if not await _run_once(running[0], listener):
+            return
 
 
 async def _run_once(running: Node, listener: socket.socket) -> bool:

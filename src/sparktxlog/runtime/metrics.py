@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from sparktxlog.model.status_words import is_diverged
 from sparktxlog.protocol.words.view import Phase
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -88,6 +89,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ..
     ("position", "Position the replica applied.", lambda r: r["position"]),
     ("alive", "1 while it reports.", lambda r: r["alive"]),
     ("in_sync", "1 while its verdict is IN_SYNC.", lambda r: r["verdict"] == "IN_SYNC"),
+    ("diverged", "1 while it differs from the log or from others.", is_diverged),
     ("silent", "1 while its worker should report and does not.", lambda r: r["silent"]),
     ("error", "1 while its worker reports an error.", lambda r: bool(r["error"])),
 )

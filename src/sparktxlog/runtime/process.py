@@ -1,8 +1,8 @@
 """Settings of a node's process: its logs, and how freed memory goes back to the system.
 
-Logs are structured: one record per line, JSON or for people, with the node in each; records of the
-standard library get the same form.  The memory settings are hints: if the C library lacks the
-functions, the node only needs more memory.
+Logs are structured: one record per line, JSON or for people, with node and epoch in each; records
+of the standard library get the same form.  The memory settings are hints: if the C library lacks
+the functions, the node only needs more memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+from collections.abc import Callable
 
 import pyarrow as pa
 import structlog
@@ -23,14 +24,25 @@ _libc = ctypes.CDLL(None)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def set_up_logs(node_id: str, level: str, form: str) -> None:
-    """Configure logging of the process; call it once, before the node is built."""
+def set_up_logs(
+    node_id: str, level: str, form: str, epoch: Callable[[], int | None] = lambda: None
+) -> None:
+    """Configure logging of the process; call it once, before the node is built.
+
+    Args:
+        node_id: Part of each record.
+        level: The lowest that is logged.
+        form: `json` or `console`.
+        epoch: The epoch that the node is in, part of each record; None = not known yet.
+    """
     least = _LEVELS[level]
 
     def name_node(
         logger: object, method: str, record: structlog.types.EventDict
     ) -> structlog.types.EventDict:
         record.setdefault("node", node_id)
+        if (current := epoch()) is not None:
+            record.setdefault("epoch", current)
         return record
 
     shared: list[structlog.types.Processor] = [

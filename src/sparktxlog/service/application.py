@@ -302,5 +302,6 @@ class RequestIds:
                 message["headers"] = [*message["headers"], (_REQUEST_ID, request_id)]
             await send(message)
 
+        structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id.decode())
         await self._app(scope, receive, send_with_id)

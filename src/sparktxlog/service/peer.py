@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
@@ -59,6 +60,7 @@ class PeerDoor(Door):
         shown = request.scope.get("extensions", {}).get(SHOWN_NAMES)
         if peering.is_certified(headers, None if shown is None else shown["names"]):
             sender = verifier.check_certified(headers, greeting=greeting)
+            structlog.contextvars.bind_contextvars(peer=sender)
             return {"sender": sender, "body": await _read_body(request, limit)}
         claimed = verifier.claimed_digest(headers, greeting=greeting)
 
@@ -80,6 +82,7 @@ class PeerDoor(Door):
             raise UnauthorizedError(
                 f"a body of node {sender!r} differs from the one that it signed"
             )
+        structlog.contextvars.bind_contextvars(peer=sender)
         return {"sender": sender, "body": body}
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -117,7 +118,9 @@ class SubmitRoutes(RouteHandlers):
 
     def _id_of(self, text: str | None) -> bytes:
         """Return the id that a client gave, or a new one."""
-        return self._ids.next() if text is None else transaction_id_from_text(text)
+        identity = self._ids.next() if text is None else transaction_id_from_text(text)
+        structlog.contextvars.bind_contextvars(transaction=transaction_id_to_text(identity))
+        return identity
 
     async def commit(
         self, prepared: PreparedTransaction, given_id: str | None, waiting: Waiting

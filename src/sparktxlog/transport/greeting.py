@@ -257,7 +257,7 @@ class Greeter:
         if same and (short := self._falls_short(hello, own)):
             _log.error(
                 "a node returned with an older disk: it has to join again",
-                node=expected,
+                peer=expected,
                 reason=short,
             )
             return max(place.incarnation, hello.incarnation) + 1

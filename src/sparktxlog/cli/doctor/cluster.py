@@ -74,7 +74,7 @@ def check_alarms(status: Mapping[str, Any]) -> Iterator[Finding]:
     found = alarms_of(status)
     for alarm in found:
         grade = problem if alarm["severity"] == "alarm" else warning
-        fix = "See `sparktxlog status`, and docs/catch-up.md for a replica that differs."
+        fix = "See `sparktxlog status`, and docs/runbooks.md."
         yield grade("node", f"{name}: {alarm['text']}", fix)
     if status.get("disk_full"):
         text = f"{name}: its disk is full, it takes no transactions"
