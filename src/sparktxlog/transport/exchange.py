@@ -117,6 +117,9 @@ def open_session() -> aiohttp.ClientSession:
         auto_decompress=False,
         trust_env=False,
         request_class=_Request,
+        # Nodes neither send cookies nor choose by such headers: each costs time at both ends.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
     )
 
 

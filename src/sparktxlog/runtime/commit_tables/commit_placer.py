@@ -48,9 +48,10 @@ _log = structlog.get_logger("sparktxlog.placing")
 _WAIT_S = 3_600.0
 #: Seconds after which a table that could not be placed is tried again.
 _RETRY_S = 10.0
-#: Seconds between two times that placed versions are brought to the disk and noted in the journal.
-#: A start reads again what was placed meanwhile.
-_SETTLE_S = 0.5
+#: Seconds between two times that placed versions are brought to the disk and noted in the journal;
+#: more if that takes long: so many times what it took, and at most that.  What is noted is the
+#: newest version of each table.  A start reads again what was placed meanwhile.
+_SETTLE_S, _RESTS, _LONGEST_S = 0.5, 8, 5.0
 #: Seconds between two looks for what was ordered without having been told, as by a snapshot.
 _LOOK_S = 1.0
 #: Most tables, and versions of each, that are placed in one go; how many tables that wait are a
@@ -238,6 +239,7 @@ class CommitPlacer:
         while True:
             await self._placed_some.wait()
             self._placed_some.clear()
+            began = self._base.loop.time()
             taken, self._unsettled = self._unsettled, {}
             paths = set[str]().union(*(one.paths for one in taken.values()))
             try:
@@ -258,7 +260,8 @@ class CommitPlacer:
                     for uuid, one in taken.items()
                 ]
             )
-            await asyncio.sleep(_SETTLE_S)
+            took = self._base.loop.time() - began
+            await asyncio.sleep(max(_SETTLE_S, min(_RESTS * took, _LONGEST_S)))
 
     def _keep(self, newest: dict[str, int]) -> None:
         """Keep the commit files of tables for sites that come later; blocks."""

@@ -29,6 +29,8 @@ from sparktxlog.model.operation import RunFacts
 PATIENCE_S = 1.0
 #: Longest turn, seconds; and how many turns ago a site may have committed that is waited for.
 _LONGEST_S, _TURNS = 0.1, 8
+#: With more tables than that, those are forgotten to which nobody committed within `PATIENCE_S`.
+_MANY = 64
 #: Share of the last commit in the estimate of how long one takes.
 _WEIGHT = 0.2
 
@@ -40,6 +42,8 @@ class _Rivalry:
     #: The latest version that another site wants, and until when that is waited for.
     wanted: int = 0
     until: float = 0.0
+    #: When the last commit came here.
+    heard: float = 0.0
     #: Site → its last commit that came here, and when.
     last: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     #: Set when another commit comes.
@@ -60,6 +64,7 @@ class RivalCommits:
         self._tables = tables
         self._time = time
         self._rivalries: dict[str, _Rivalry] = {}
+        self._most = _MANY
         #: Seconds that an own commit takes until it is ordered.
         self._turn_s = 0.02
 
@@ -68,10 +73,19 @@ class RivalCommits:
         for index, commit in facts.commits:
             if commit.kind is CommitKind.COMMIT:
                 now, rivalry = self._time(), self._rivalries.setdefault(commit.uuid, _Rivalry())
+                rivalry.heard = now
                 rivalry.last[origin] = (facts.ids[16 * index : 16 * index + 16], now)
                 if commit.version > rivalry.wanted:
                     rivalry.wanted, rivalry.until = commit.version, now + PATIENCE_S
                 rivalry.came.set()
+        if len(self._rivalries) > self._most:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget what is too old to be waited for, also of tables that were dropped."""
+        since = self._time() - PATIENCE_S
+        kept = {uuid: one for uuid, one in self._rivalries.items() if one.heard > since}
+        self._rivalries, self._most = kept, 2 * len(kept) + _MANY
 
     def took(self, seconds: float) -> None:
         """Note how long an own commit took until it was ordered."""

@@ -89,6 +89,8 @@ class Publisher:
         self._trimmed_at = (self._published, monotonic())
         self._changed = threading.Condition()
         self._ordered = self._published
+        #: The thread waits for this position, beside other things.
+        self._awaited = self._published + 1
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._pruning = pruning
@@ -126,7 +128,8 @@ class Publisher:
         """Note the new end of the queue; from any thread."""
         with self._changed:
             self._ordered = position
-            self._changed.notify()
+            if position >= self._awaited:  # else it would wake up for nothing
+                self._changed.notify()
 
     def hold(self, held: bool) -> None:
         """Begin no publish during an epoch change, for a moment at most."""
@@ -190,12 +193,13 @@ class Publisher:
     def _wait(self, started: float) -> bool:
         """Wait until there is something to publish and the interval is over."""
         with self._changed:
+            self._awaited = self._published + 1
             self._changed.wait_for(
                 lambda: self._stopping or self._ordered > self._published or self._pruning.asked,
                 timeout=_REPORTS_INTERVAL_S,
             )
             rest = started + self._interval_s - monotonic()
-            full = self._published + _MAX_TRANSACTIONS
+            full = self._awaited = self._published + _MAX_TRANSACTIONS
             if rest > 0:
                 self._changed.wait_for(
                     lambda: self._stopping or self._ordered >= full, timeout=rest

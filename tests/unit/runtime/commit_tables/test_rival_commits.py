@@ -137,3 +137,15 @@ def test_who_lets_its_turn_pass_or_was_not_there_lately_is_not_waited_for() -> N
         assert not await log.waits()  # that was long ago
 
     asyncio.run(main())
+
+
+def test_tables_that_nobody_writes_any_more_are_forgotten() -> None:
+    log = Log()
+    log.comes("A", 1)
+    for number in range(1_000):
+        log.now += PATIENCE_S / 10
+        one = CommitOperation(kind=CommitKind.COMMIT, uuid=f"{number}", version=1, timestamp=1)
+        log.rivals.note("A", RunFacts(n=1, ids=log.new_id(), commits=((0, one),)))
+    assert len(log.rivals._rivalries) < 150
+    log.comes("A", 1)
+    assert log.rivals.is_awaited(UUID)
