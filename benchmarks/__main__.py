@@ -26,6 +26,8 @@ NAMES = (
     "bulk",
     "apply",
     "replay",
+    "upserts",
+    "refreshes",
     "visibility",
     "adopting",
     "spark_commits",

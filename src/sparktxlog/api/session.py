@@ -46,6 +46,8 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
+    # Python asks the JVM for the line that made each column: ten messages for each.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 

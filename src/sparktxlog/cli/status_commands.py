@@ -17,6 +17,7 @@ from sparktxlog.model.status_words import (
     CONTESTED,
     alive_text,
     awaited_text,
+    batch_text,
     judge_status,
     last_transfer_text,
     restricted_text,
@@ -124,6 +125,7 @@ _REPLICAS: Columns = {
     "alive": alive_text,
     "needs copy": lambda replica: bool(replica.get("needs_copy")),
     "plan": "plan",
+    "batch": batch_text,
     "catch-up": last_transfer_text,
     "last error": "error",
 }

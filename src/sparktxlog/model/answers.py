@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 from sparktxlog.model.copying import Transfer
+from sparktxlog.model.report import BatchProgress
 from sparktxlog.model.table import Column
 
 
@@ -357,6 +358,8 @@ class ReplicaLine(TypedDict):
     engine: str
     table_count: int
     tables: NotRequired[dict[str, ListedTable]]
+    #: The batch that the worker was applying when it reported.
+    batch: NotRequired[BatchProgress | None]
     needs_copy: bool
     plan: str | None
     plan_reason: str

@@ -42,6 +42,25 @@ class ReplayCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProgress:
+    """How far a worker is in the batch that it is applying."""
+
+    #: Positions of the batch.
+    first: JournalNumber
+    last: JournalNumber
+    #: Table of the stage under way, and what is done to it: create, alter, clear, merge, place.
+    table: str
+    act: str
+    #: Its number, from 1, among the stages of the batch; each is one Delta commit at most.
+    stage: Int64
+    stages: Int64
+    #: Since the batch began.
+    seconds: float
+    #: Until its end, as estimated from the stages that are done; None = nothing is done yet.
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
     """State of a replica after a batch; a heartbeat repeats it."""
 
@@ -71,6 +90,8 @@ class WorkerReport:
     follows: bool = False
     #: Why it stands still, or ended; empty again after its next action.
     error: str = ""
+    #: The batch that it is applying, as a heartbeat says; None = none that it was told of.
+    batch: BatchProgress | None = None
     #: Label of `tables` for later reports, which may leave out unchanged ones; empty = none.
     label: str = ""
     #: Label of the report that `tables` changes (`codec/report_changes`); empty = they are all.

@@ -190,6 +190,19 @@ def _age_text(since_us: float) -> str:
     return f"{since_us / 1e6:,.1f} s"
 
 
+def batch_text(replica: Mapping[str, Any]) -> str:
+    """Return how far a worker is in the batch that it is applying; empty for none."""
+    batch = replica.get("batch")
+    if not batch:
+        return ""
+    text = (
+        f"stage {batch['stage']} of {batch['stages']}, {batch['act']} of {batch['table']}, for "
+        f"{batch['seconds']:,.0f} s"
+    )
+    left_s = batch["left_s"]
+    return text if left_s is None else f"{text}, about {left_s:,.0f} s left"
+
+
 def last_transfer_text(replica: Mapping[str, Any]) -> str:
     """Return a replica's running catch-up, else the last one, in a few words; empty for none."""
     if running := list(replica.get("running_transfers") or []):

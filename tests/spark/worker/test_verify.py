@@ -17,9 +17,9 @@ from tests.support.worker_log import LogBuilder, MemoryLog, Row, rows_table, tab
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.report import RecountedTable
-from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 from sparktxlog.worker.verify.verify import TableFinding, recount, verify_replica

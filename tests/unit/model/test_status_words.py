@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparktxlog.model.status_words import last_transfer_text, synchronous_text
+from sparktxlog.model.status_words import batch_text, last_transfer_text, synchronous_text
 
 
 def test_status_says_what_synchronous_transactions_wait_for() -> None:
@@ -24,6 +24,13 @@ def test_status_says_what_synchronous_transactions_wait_for() -> None:
     assert synchronous_text({**found, "synchronous": {"waiting": 0, **slow}}) == (
         f"{text}4 in 3 runs have too few copies, for 0.1 s: not yet confirmed by B{rest}"
     )
+
+
+def test_a_batch_says_its_stage_and_what_is_left() -> None:
+    batch = {"stage": 2, "stages": 7, "act": "merge", "table": "t", "seconds": 31.6, "left_s": None}
+    assert batch_text({"batch": batch}) == "stage 2 of 7, merge of t, for 32 s"
+    assert batch_text({"batch": {**batch, "left_s": 1200.4}}).endswith(", about 1,200 s left")
+    assert batch_text({"batch": None}) == batch_text({}) == ""
 
 
 def test_expected_and_measured_times_of_a_catch_up_are_kept_apart() -> None:

@@ -18,7 +18,7 @@ from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.worker.apply.cutting import Cut, find_cut
-from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, executor_fetcher
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -511,6 +511,7 @@ class Replicas:
                     "error": report.error,
                     "engine": report.engine,
                     "table_count": len(report.tables),
+                    "batch": None if report.batch is None else asdict(report.batch),
                     **({"tables": _tables_of(report)} if tables else {}),
                 }
             )

@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.errors import CopyConflictError
-from sparktxlog.worker.apply.merging import marked
+from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.tables import OwnCommit
+from sparktxlog.worker.apply.worker_session import be_active, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,24 +115,65 @@ def write_checkpoint(session: SparkSession, table: Path) -> None:
     Raises:
         PySparkException, Py4JError: The log cannot be read or written.
     """
-    _be_active(session)
+    be_active(session)
     log, nothing = _open(session, table), _nothing(session)
     log.checkpoint(log.update(False, nothing, nothing), nothing)
 
 
 class LogTransaction:
-    """An optimistic transaction over a whole table: begun at its newest version."""
+    """An optimistic transaction over a whole table: begun at its newest version.
 
-    def __init__(self, session: SparkSession, table: Path) -> None:
+    Args:
+        files: Read all live files into `base`.
+    """
+
+    def __init__(self, session: SparkSession, table: Path, *, files: bool = True) -> None:
         self._session = session
         self._table = table
         # Delta takes the commit's metadata from the thread's active session.
-        _be_active(session)
+        be_active(session)
         self._begun = _open(session, table).startTransaction()
         # Then any commit of others in between is a conflict.
         self._begun.readWholeTable()
         #: What the commit builds on.
-        self.base = _values(session, self._begun.snapshot())
+        self.base = _values(session, self._begun.snapshot(), files=files)
+        self._written: list[Any] = []
+
+    def adds_of(self, files: Iterable[str]) -> list[Action]:
+        """Return the `add` actions of live files; one Spark job.
+
+        Args:
+            files: Absolute, as `_metadata.file_path` of Spark, without scheme.
+
+        Raises:
+            ApplyError: One of them is not live (definite: nothing was changed).
+        """
+        # As Delta names the directory, which may be without `..` and links of the path given.
+        root = str(_open(self._session, self._table).dataPath().toUri().getRawPath())
+        paths = {file.removeprefix(f"{root}/") for file in files}
+        live = DataFrame(self._begun.snapshot().allFiles().toDF(), self._session)
+        wanted = live.where(F.col("path").isin(sorted(paths)))
+        found = [json.loads(row[0]) for row in wanted.select(F.to_json(F.struct("*"))).collect()]
+        if missing := paths - {add["path"] for add in found}:
+            raise ApplyError(
+                f"{self._table}: version {self.base.version} has no file {min(missing)}",
+                hint="Another writer changed the table meanwhile; the batch is done again.",
+                path=str(self._table),
+            )
+        return found
+
+    def rows_of(self, adds: Iterable[Action]) -> DataFrame:
+        """Return the rows of live files, without what their deletion vectors delete."""
+        files = _actions(self._session, ({"add": add} for add in adds))
+        log, nothing = _open(self._session, self._table), _nothing(self._session)
+        rows = log.createDataFrame(self._begun.snapshot(), files, False, nothing)
+        return DataFrame(rows, self._session)
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows with the table's columns into files that `commit` adds."""
+        written = self._begun.writeFiles(rows._jdf)
+        converters = _java(self._session, "scala.jdk.javaapi.CollectionConverters")
+        self._written.extend(converters.asJava(written))
 
     def commit(self, actions: Iterable[Action], own: OwnCommit) -> int:
         """Commit actions atomically; return the table's new version.
@@ -141,7 +182,7 @@ class LogTransaction:
             CopyConflictError: Another writer committed meanwhile; nothing was committed (definite).
         """
         session = self._session
-        sequence = _actions(session, actions)
+        sequence = _actions(session, actions, self._written)
         operation = getattr(_java(session, f"{_DELTA}.DeltaOperations$ManualUpdate$"), "MODULE$")
         try:
             with marked(session, own):
@@ -150,7 +191,7 @@ class LogTransaction:
             if not any(cause in str(error) for cause in _CONFLICTS):
                 raise
             raise CopyConflictError(
-                f"{self._table} was written by somebody else during the swap",
+                f"{self._table} was written by somebody else meanwhile",
                 hint="Nothing was changed; stop other writers of this table.",
                 path=str(self._table),
             ) from error
@@ -174,12 +215,25 @@ def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogV
     )
 
 
-def _actions(session: SparkSession, actions: Iterable[Action]) -> Any:
-    """Return actions as a sequence of Scala."""
+def removal_of(add: Action, now_ms: int) -> Action:
+    """Return the `remove` of a live file."""
+    kept = {
+        key: add[key]
+        for key in ("path", "partitionValues", "size", "deletionVector", "stats", "tags")
+        if add.get(key) is not None
+    }
+    extra = {"deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
+    return {**kept, **extra}
+
+
+def _actions(session: SparkSession, actions: Iterable[Action], written: Iterable[Any] = ()) -> Any:
+    """Return actions as a sequence of Scala, with those of the JVM after them."""
     listed = _java(session, "java.util.ArrayList")()
     read = _java(session, f"{_DELTA}.actions.Action").fromJson
     for action in actions:
         listed.add(read(json.dumps(action)))
+    for made in written:
+        listed.add(made)
     return _java(session, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
 
 
@@ -189,12 +243,6 @@ def _open(session: SparkSession, table: Path) -> Any:
 
 def _nothing(session: SparkSession) -> Any:
     return _java(session, "scala.Option").apply(None)
-
-
-def _be_active(session: SparkSession) -> None:
-    _java(session, "org.apache.spark.sql.classic.SparkSession").setActiveSession(
-        session._jsparkSession
-    )
 
 
 def _java(session: SparkSession, name: str) -> Any:

@@ -7,14 +7,15 @@ upsert or delete of each key; `with_gone` tells which appended rows a later oper
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pyarrow.types import is_primitive
 from pyspark.sql import functions as F
 
-from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.codec.arrow import arrow_schema, arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError
@@ -45,6 +46,10 @@ _PLACE_COLUMN = "__txlog_place"
 #: The last operation of a key: before the names of its columns, its place, its row.
 _LAST_PREFIX = "__txlog_last_"
 _AT_POSITION, _AT_OP, _ROW_COLUMN = "__txlog_at_position", "__txlog_at_op", "__txlog_row"
+#: Bytes of keys that are sent to all executors, so that the table need not be sorted by key.
+_MOST_BROADCAST = 48 << 20
+#: About the size of a key's value, by its type, and of what else belongs to a key.
+_NARROW, _WIDE, _PLACE_BYTES = 8, 40, 24
 # What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
 _URI_SAFE = "/-_.!~'()*,;:$&+=@"
 
@@ -69,7 +74,7 @@ def rows_of(
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    frame = frame.select("*", _file_path(frame).alias(FILE_COLUMN))
+    frame = frame.select("*", file_path(frame).alias(FILE_COLUMN))
     staged = any(not piece.effect.inline for piece in pieces)
     if staged or any(file.partition for piece in pieces for file in piece.effect.files):
         frame = _placed(session, root, frame, columns, pieces)
@@ -80,7 +85,8 @@ def rows_of(
     return frame
 
 
-def _file_path(frame: DataFrame) -> Column:
+def file_path(frame: DataFrame) -> Column:
+    """Return the file of each row, as `quoted_path` gives it."""
     # A table may have a column `_metadata`.  Spark writes both file:/path and file:///path.
     path = frame.metadataColumn("_metadata").getField("file_path")
     return F.regexp_replace(path, "^file:/+", "/")
@@ -219,15 +225,20 @@ def with_gone(
     return appended.withColumn(GONE_COLUMN, gone)
 
 
-def removed_rows(
+def with_removed(
     target: DataFrame, last: DataFrame, definition: TableDefinition, stage: TableStage
 ) -> DataFrame:
-    """Return the rows of a table that a stage's MERGE removes: by their keys, and by predicates."""
+    """Add `GONE_COLUMN` to rows of the table: what a stage removes by keys and by predicates."""
+    rows = sum(file.rows for piece in stage.keyed for file in piece.effect.files)
+    kinds = [arrow_type(c.type) for c in definition.columns if c.name in definition.keys]
+    width = sum(_NARROW if is_primitive(kind) else _WIDE for kind in kinds) + _PLACE_BYTES
     lasts = _lasts(last, definition.keys)
-    if not stage.merges_wheres:
-        return target.join(lasts, _same_key(definition), "left_semi")
-    marked = target.join(lasts, _same_key(definition), "left_outer")
-    return marked.where(F.col(_AT_POSITION).isNotNull() | matching(definition, stage.predicate))
+    if rows * width <= _MOST_BROADCAST:
+        lasts = F.broadcast(lasts)
+    gone = F.col(_AT_POSITION).isNotNull()
+    if stage.merges_wheres:
+        gone = gone | matching(definition, stage.predicate)
+    return target.join(lasts, _same_key(definition), "left_outer").withColumn(GONE_COLUMN, gone)
 
 
 def matching(definition: TableDefinition, predicate: str) -> Column:
@@ -250,14 +261,29 @@ def signatures_of(
     frames: Iterable[tuple[str, DataFrame, TableDefinition]],
 ) -> dict[str, TableSignature]:
     """Count the signatures of several sets of rows, by tag, in one Spark job."""
-    counted = [
-        frame.agg(*signature_columns(definition)).withColumn(_TAG_COLUMN, F.lit(tag))
-        for tag, frame, definition in frames
-    ]
+    return {tag: found for (tag, _), found in signatures_by_file(frames).items()}
+
+
+def signatures_by_file(
+    frames: Iterable[tuple[str, DataFrame, TableDefinition]], *, by_file: Container[str] = ()
+) -> dict[tuple[str, str], TableSignature]:
+    """Count the signatures of several sets of rows in one Spark job: by tag, and by file or "".
+
+    Args:
+        by_file: Tags of frames with `FILE_COLUMN` that are counted file by file.
+    """
+    counted = []
+    for tag, frame, definition in frames:
+        signed = signature_columns(definition)
+        if tag in by_file:
+            sums = frame.groupBy(FILE_COLUMN).agg(*signed)
+        else:
+            sums = frame.agg(*signed).withColumn(FILE_COLUMN, F.lit(""))
+        counted.append(sums.withColumn(_TAG_COLUMN, F.lit(tag)))
     if not counted:
         return {}
     rows = reduce(lambda left, right: left.unionByName(right), counted).collect()
-    return {row[_TAG_COLUMN]: signature_from(row) for row in rows}
+    return {(row[_TAG_COLUMN], row[FILE_COLUMN]): signature_from(row) for row in rows}
 
 
 def join_path(root: str, file: StagedFile) -> str:

@@ -1,18 +1,23 @@
-"""Commits that Spark makes: MERGE of a stage's keyed rows and predicates.
+"""The commit of a stage's keyed rows and predicates: it removes rows, and inserts others.
 
-A stage's MERGE removes every row whose key it upserts or deletes and inserts exactly one row for
+It removes every row whose key the stage upserts or deletes, and inserts exactly one row for
 each key whose last operation is an upsert, so that duplicates by key never depend on layout.  Of
-the other rows it removes those that a predicate of the stage matches.  A join with the version
-before counts the removed rows (protocol S2b), so that the new signature is part of the same commit.
+the other rows it removes those that a predicate of the stage matches.
+
+One Spark job finds the rows to be removed in the version before, and counts them file by file
+(protocol S2b).  So the new signature is part of the commit, and a second job writes what stays of
+those files, and the new rows.  Only the keys of the batch are sent around.  Delta's own MERGE finds
+the files in the same way, and then sorts all their rows by key; it is used where the table has
+deletion vectors, with which files need not be written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Self
 
 from delta.tables import DeltaTable
@@ -23,83 +28,34 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage
+from sparktxlog.worker.apply.deltalog import Action, LogTransaction, removal_of
 from sparktxlog.worker.apply.fold import (
     DELETED_COLUMN,
     FILE_COLUMN,
     GONE_COLUMN,
+    file_path,
     join_path,
     last_operations,
     matching,
     quoted_path,
-    removed_rows,
     rows_of,
-    signatures_of,
+    signatures_by_file,
     with_gone,
+    with_removed,
 )
-from sparktxlog.worker.apply.tables import OwnCommit
+from sparktxlog.worker.apply.worker_session import marked, read_newest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sparktxlog.model.operation import StagedFile
     from sparktxlog.model.table import TableDefinition
+    from sparktxlog.worker.apply.tables import OwnCommit
 
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 #: Names of both sides of a MERGE; a table may have columns of any other name.
 _TARGET, _SOURCE = "__txlog_target", "__txlog_source"
-
-#: Fixed for all rows processed by a worker, so that every site evaluates alike.
-SESSION_SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Files of nodes do not say that their calendar is that of today.
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    # The source is read from files that never change, so it needs no copy.
-    "spark.databricks.delta.merge.materializeSource": "none",
-    # Listing given files needs no Spark job.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Only the worker itself commits.
-    "spark.databricks.delta.autoCompact.enabled": "false",
-}
-
-
-def applier_session(spark: SparkSession) -> SparkSession:
-    """Return a separate session for the worker: all users of one share its `txn` settings."""
-    session = spark.newSession()
-    for name, value in SESSION_SETTINGS.items():
-        session.conf.set(name, value)
-    return session
-
-
-@contextmanager
-def marked(session: SparkSession, own: OwnCommit) -> Iterator[None]:
-    """Add `txn` and metadata to all commits of the session inside the block."""
-    session.conf.set(_APP_ID, own.app_id)
-    session.conf.set(_TXN_VERSION, str(own.txn_version))
-    session.conf.set(_USER_METADATA, own.to_text())
-    try:
-        yield
-    finally:
-        for name in (_APP_ID, _TXN_VERSION, _USER_METADATA):
-            session.conf.unset(name)
-
-
-@contextmanager
-def tagged(session: SparkSession, act: str, table: str) -> Iterator[None]:
-    """Tag the Spark jobs of a block, for the UI, the event log and `interruptTag`."""
-    tag = f"sparktxlog:{act}:{table}"
-    session.addTag(tag)
-    try:
-        yield
-    finally:
-        session.removeTag(tag)
+#: Bytes for which one more file is written.
+_FILE_BYTES = 32 << 20
 
 
 class StageRows:
@@ -120,6 +76,8 @@ class StageRows:
         self._stage = stage
         self._last: DataFrame | None = None
         self._touched: tuple[Piece, ...] | None = None
+        #: Files of the table with rows that are removed.
+        self._changed: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +110,9 @@ class StageRows:
         last = self._last_operations()
         if last is not None:
             target = read_newest(self._session, self._table)
-            frames.append(("removed", removed_rows(target, last, self._definition, self._stage)))
+            target = target.select("*", file_path(target).alias(FILE_COLUMN))
+            removed = with_removed(target, last, self._definition, self._stage).where(GONE_COLUMN)
+            frames.append(("removed", removed))
             frames.append(("inserted", last.where(~F.col(DELETED_COLUMN))))
         touched = self._appended(self._touched_pieces())
         if touched is not None:
@@ -160,50 +120,90 @@ class StageRows:
         partial = self._appended(self._stage.partial)
         if partial is not None:
             frames.append(("partial", partial.where(~F.col(GONE_COLUMN))))
-        found = signatures_of((tag, frame, self._definition) for tag, frame in frames)
-        gained = found.get("inserted", EMPTY_SIGNATURE) + found.get("partial", EMPTY_SIGNATURE)
-        lost = found.get("removed", EMPTY_SIGNATURE) + found.get("dropped", EMPTY_SIGNATURE)
-        return gained - lost
+        found = signatures_by_file(
+            ((tag, frame, self._definition) for tag, frame in frames), by_file=["removed"]
+        )
+        change = EMPTY_SIGNATURE
+        for (tag, _), signature in found.items():
+            gained = tag in ("inserted", "partial")
+            change = change + signature if gained else change - signature
+        self._changed = {file for tag, file in found if tag == "removed"}
+        return change
 
     def commit(self, own: OwnCommit) -> None:
-        """MERGE the stage's keyed rows, its predicates, and the appended rows of touched files."""
+        """Commit the stage's keyed rows, its predicates, and the appended rows of touched files.
+
+        Only after `delta`.
+        """
         last = self._last_operations()
+        if last is not None and self._definition.deletion_vectors and self._changed:
+            self._merge(last, own)
+        else:
+            self._rewrite(last, own)
+
+    def _rewrite(self, last: DataFrame | None, own: OwnCommit) -> None:
+        """Write what stays of the changed files, and the inserted rows, into new files."""
+        transaction = LogTransaction(self._session, Path(self._table), files=False)
+        rows, adds, pieces = self._inserted(last), list[Action](), self._stage.keyed
+        if last is not None and self._changed:
+            adds = transaction.adds_of(self._changed)
+            marked_rows = with_removed(
+                transaction.rows_of(adds), last, self._definition, self._stage
+            )
+            kept = marked_rows.where(~F.col(GONE_COLUMN))
+            rows = kept.select(*self._names()).unionByName(rows)
+        pieces = (*pieces, *self._stage.partial, *self._touched_pieces())
+        size = sum(file.size_bytes for piece in pieces for file in piece.effect.files)
+        size += sum(add["size"] for add in adds)
+        transaction.write(self._distributed(rows, 1 + size // _FILE_BYTES))
+        now_ms = time_ns() // 1_000_000
+        txn = {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}
+        transaction.commit(
+            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in adds)], own
+        )
+
+    def _distributed(self, rows: DataFrame, files: int) -> DataFrame:
+        """Distribute rows so that few files are written: at most so many, or one a partition."""
+        if not self._definition.partition_by:
+            return rows.coalesce(files)
+        return rows.repartition(*[F.col(quoted_name(n)) for n in self._definition.partition_by])
+
+    def _merge(self, last: DataFrame, own: OwnCommit) -> None:
+        """Let Delta do it, which notes removed rows in deletion vectors."""
         inserted = self._inserted(last)
+        deleting = last.select(
+            *[
+                F.col(quoted_name(column.name))
+                if column.name in self._definition.keys
+                else F.lit(None).cast(column.type).alias(column.name)
+                for column in self._definition.columns
+            ],
+            F.lit(True).alias(DELETED_COLUMN),
+        )
+        source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
+        merge = (
+            DeltaTable.forPath(self._session, self._table)
+            .alias(_TARGET)
+            .merge(source.alias(_SOURCE), self._condition())
+            .whenMatchedDelete()
+            .whenNotMatchedInsert(
+                condition=f"NOT {_SOURCE}.{DELETED_COLUMN}",
+                values={name: F.col(f"{_SOURCE}.{name}") for name in self._names()},
+            )
+        )
+        if self._stage.merges_wheres:
+            merge = merge.whenNotMatchedBySourceDelete(
+                matching(self._definition, self._stage.predicate)
+            )
         with marked(self._session, own):
-            if last is None:
-                inserted.write.format("delta").mode("append").save(self._table)
-                return
-            deleting = last.select(
-                *[
-                    F.col(quoted_name(column.name))
-                    if column.name in self._definition.keys
-                    else F.lit(None).cast(column.type).alias(column.name)
-                    for column in self._definition.columns
-                ],
-                F.lit(True).alias(DELETED_COLUMN),
-            )
-            source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
-            names = [quoted_name(column.name) for column in self._definition.columns]
-            merge = (
-                DeltaTable.forPath(self._session, self._table)
-                .alias(_TARGET)
-                .merge(source.alias(_SOURCE), self._condition())
-                .whenMatchedDelete()
-                .whenNotMatchedInsert(
-                    condition=f"NOT {_SOURCE}.{DELETED_COLUMN}",
-                    values={name: F.col(f"{_SOURCE}.{name}") for name in names},
-                )
-            )
-            if self._stage.merges_wheres:
-                merge = merge.whenNotMatchedBySourceDelete(
-                    matching(self._definition, self._stage.predicate)
-                )
             merge.execute()
+
+    def _names(self) -> list[str]:
+        return [quoted_name(column.name) for column in self._definition.columns]
 
     def _inserted(self, last: DataFrame | None) -> DataFrame:
         """Return the rows to insert: last upserts, and appended rows of files not placed."""
-        names = [quoted_name(column.name) for column in self._definition.columns]
-        frames = []
+        frames, names = [], self._names()
         if last is not None:
             frames.append(last.where(~F.col(DELETED_COLUMN)).select(*names))
         appended = self._appended([*self._stage.partial, *self._touched_pieces()])
@@ -267,17 +267,3 @@ class StageRows:
 def _release(checkpointed: DataFrame) -> None:
     """Free the blocks of a local checkpoint now, not at the JVM's next garbage collection."""
     checkpointed._jdf.queryExecution().analyzed().rdd().unpersist(False)
-
-
-def read_newest(session: SparkSession, table: str) -> DataFrame:
-    """Read a table that only this worker writes.
-
-    A named version would make Delta compute its snapshot again, in two Spark jobs.  If another
-    writer commits meanwhile, the examination after the step finds it, and the table stops.
-    """
-    return session.read.format("delta").load(table)
-
-
-def read_version(session: SparkSession, table: str, version: int) -> DataFrame:
-    """Read a table as it was at a version."""
-    return session.read.format("delta").option("versionAsOf", version).load(table)

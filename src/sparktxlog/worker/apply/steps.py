@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -34,7 +34,7 @@ from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
-from sparktxlog.worker.apply.merging import StageRows, marked, read_newest, tagged
+from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.placing import Placer, check_payload
 from sparktxlog.worker.apply.settling import settle, undo_torn
 from sparktxlog.worker.apply.signatures import signature_of
@@ -48,6 +48,7 @@ from sparktxlog.worker.apply.tables import (
     read_actions,
     read_commit,
 )
+from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,13 +89,22 @@ class TableSteps:
         lake: Root of the replica's tables.
         payload_root: Payload store that node and worker share.
         lineage: Of the log; names the worker's commits.
+        tell: Called before each step of a table.
     """
 
-    def __init__(self, session: SparkSession, lake: Path, payload_root: Path, lineage: str) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: Path,
+        payload_root: Path,
+        lineage: str,
+        tell: Callable[[str, Step], None] = lambda table, step: None,
+    ) -> None:
         self._session = session
         self._lake = lake
         self._payload_root = payload_root
         self._lineage = lineage
+        self._tell = tell
         self._placer = Placer(lake, payload_root)
         #: Table → version, inode and time of the newest commit that was examined.
         self._examined: dict[str, tuple[int, int, int]] = {}
@@ -190,6 +200,7 @@ class TableSteps:
                     for step in steps:
                         if step.number <= progress.done:
                             continue
+                        self._tell(name, step)
                         if step.kind is StepKind.MERGE:
                             if not rows.has_merge():
                                 continue

@@ -65,7 +65,7 @@ from sparktxlog.storage.commit_tables.table_sweep import (
     unused_directories,
 )
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
-from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.maintenance import SMALL_BYTES, Upkeep
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from pyspark.errors import PySparkException
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import Grant, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
-from sparktxlog.worker.apply.merging import read_newest, read_version, tagged
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.tables import newest_version
 from sparktxlog.worker.apply.version_files import LOG
+from sparktxlog.worker.apply.worker_session import read_newest, read_version, tagged
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.selection import Wanted

@@ -25,11 +25,17 @@ from sparktxlog.errors import CopyConflictError
 from sparktxlog.model.copying import Grant, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.apply.batches import STEPS
-from sparktxlog.worker.apply.deltalog import Action, LogTransaction, LogVersion, forget_log
-from sparktxlog.worker.apply.merging import tagged
+from sparktxlog.worker.apply.deltalog import (
+    Action,
+    LogTransaction,
+    LogVersion,
+    forget_log,
+    removal_of,
+)
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.apply.version_files import LOG, live_paths
+from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.repair.examining import newest_commit, placed_log
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
@@ -253,7 +259,7 @@ def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: in
     if {**metadata, **kept} != {**old.metadata, **kept}:
         actions.append({"metaData": metadata})
     for key in sorted(before.keys() - after.keys()):
-        actions.append({"remove": _removal(before[key], now_ms)})
+        actions.append({"remove": removal_of(before[key], now_ms)})
     for key in sorted(after.keys() - before.keys()):
         actions.append({"add": {**after[key], "dataChange": True}})
     return actions
@@ -264,16 +270,6 @@ def _file_key(add: Action) -> tuple[str, str]:
     vector = add.get("deletionVector") or {}
     parts = [str(vector.get(key, "")) for key in ("storageType", "pathOrInlineDv", "offset")]
     return str(add["path"]), "|".join(parts)
-
-
-def _removal(add: Action, now_ms: int) -> Action:
-    kept = {
-        key: add[key]
-        for key in ("path", "partitionValues", "size", "deletionVector", "stats", "tags")
-        if add.get(key) is not None
-    }
-    extra = {"deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
-    return {**kept, **extra}
 
 
 def _versioned(protocol: Action) -> tuple[int, int, frozenset[str], frozenset[str]]:

@@ -49,10 +49,10 @@ from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
-from sparktxlog.worker.apply.merging import tagged
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
 from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
+from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine

@@ -27,12 +27,13 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
 from sparktxlog.worker.apply.batches import Batch
-from sparktxlog.worker.apply.merging import applier_session
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
 from sparktxlog.worker.copy.fetch.workspace import remove_workspaces
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
+from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.local_replica import Replica, cost_of
 from sparktxlog.worker.replica.replays import ReplayRecords
@@ -105,8 +106,9 @@ class Applier:
         self.info = source.info()
         self.published = self.info.published
         self._session = applier_session(spark)
-        self._replica = Replica(self._session, directory, self.info)
-        self._reporter = Reporter(reporting or source, self.info.node_id)
+        watch = BatchWatch()
+        self._replica = Replica(self._session, directory, self.info, watch)
+        self._reporter = Reporter(reporting or source, self.info.node_id, watch.now)
         self._beats = reporting is not None
         self._batches = 0
         self._transactions = 0

@@ -35,6 +35,7 @@ from sparktxlog.worker.apply.batches import (
 )
 from sparktxlog.worker.apply.cutting import cut_segments
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
+from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
@@ -57,9 +58,17 @@ class Replica:
         session: The worker's own.
         directory: The lake, locked by this process.
         info: Of the node that serves the log.
+        watch: Is told how far a batch is.
     """
 
-    def __init__(self, session: SparkSession, directory: ReplicaDirectory, info: NodeInfo) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        directory: ReplicaDirectory,
+        info: NodeInfo,
+        watch: BatchWatch,
+    ) -> None:
+        self._watch = watch
         self.directory = directory
         self.lake = directory.lake
         self.state: ReplicaState = directory.load()
@@ -143,7 +152,11 @@ class Replica:
         if pending is None and batch.tables:
             self.state = self.state.begin(batch, tail.lineage, cut)
             self.directory.save(self.state)
-        tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+        self._watch.begin(batch)
+        try:
+            tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+        finally:
+            self._watch.end()
         self.directory.record_snapshot(batch.last, tables)
         self.state = self.state.finish(batch, tail.lineage, tables, cut)
         self.directory.save(self.state)
@@ -215,7 +228,9 @@ class Replica:
     def _table_steps(self, lineage: str) -> TableSteps:
         """Return what makes the commits; one object for all batches, as it keeps tables open."""
         if self._steps is None:
-            self._steps = TableSteps(self._session, self.lake, self._payload_root, lineage)
+            self._steps = TableSteps(
+                self._session, self.lake, self._payload_root, lineage, self._watch.step
+            )
         return self._steps
 
 

@@ -26,9 +26,9 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError, LockedError
-from sparktxlog.worker.apply.merging import applier_session
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import live_files, newest_version, read_commit
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, applied_state
 

@@ -14,7 +14,7 @@ from time import time_ns
 
 from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.report import ReplayCost, WorkerReport
+from sparktxlog.model.report import BatchProgress, ReplayCost, WorkerReport
 from sparktxlog.supervision import Supervisor
 from sparktxlog.worker.replica.source import Answer, HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState
@@ -72,9 +72,16 @@ class Reporter:
 
     Args:
         source: Used by no other thread.
+        batch: Returns how far the worker is in its batch.
     """
 
-    def __init__(self, source: HttpLogSource, node_id: str) -> None:
+    def __init__(
+        self,
+        source: HttpLogSource,
+        node_id: str,
+        batch: Callable[[], BatchProgress | None] = lambda: None,
+    ) -> None:
+        self._batch = batch
         self._source = source
         self._node_id = node_id
         self._lock = threading.Lock()
@@ -144,7 +151,11 @@ class Reporter:
                 said = (self._follows, self._error)
                 if not self._waiting or said != (latest.follows, latest.error):
                     self._latest = replace(
-                        latest, reported_at=time_ns() // 1000, follows=said[0], error=said[1]
+                        latest,
+                        reported_at=time_ns() // 1000,
+                        follows=said[0],
+                        error=said[1],
+                        batch=self._batch(),
                     )
                     self._waiting.append(self._latest)
             if self._waiting:

@@ -36,10 +36,10 @@ from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
-from sparktxlog.worker.apply.merging import applier_session, read_version, tagged
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 from sparktxlog.worker.apply.tables import live_files
+from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
 from sparktxlog.worker.verify.watching import tasks_shown, watched

@@ -10,6 +10,7 @@ import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import TransportError
+from sparktxlog.model.report import BatchProgress
 from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.state import ReplicaState
 
@@ -32,6 +33,19 @@ def test_reports_wait_for_an_absent_node_in_order(tmp_path: Path) -> None:
     first, again = source.reports[1:]
     assert again.position == 2 and again.reported_at >= first.reported_at
     assert "pyspark 4" in again.engine and again.node_id == "a"
+
+
+def test_a_heartbeat_says_how_far_the_batch_is(tmp_path: Path) -> None:
+    source = MemoryLog(LogBuilder(tmp_path), tmp_path)
+    progress = BatchProgress(
+        first=2, last=9, table="t", act="merge", stage=1, stages=2, seconds=3.5, left_s=None
+    )
+    batches: list[BatchProgress | None] = [progress, None]
+    reporter = Reporter(source, "a", lambda: batches.pop(0))
+    reporter.report(STATE)
+    reporter.beat()
+    reporter.beat()
+    assert [report.batch for report in source.reports] == [None, progress, None]
 
 
 def test_nothing_is_sent_before_the_first_report(tmp_path: Path) -> None:
