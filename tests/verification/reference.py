@@ -7,13 +7,14 @@ core's ADD must be exactly that; with a smaller quorum that prefix must be a pre
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.conditions import Condition, TableWrites
+from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
@@ -206,7 +207,9 @@ class ReferenceCatalog:
             elif not codes[index]:
                 one = facts.ids[16 * index : 16 * index + 16]
                 own = [commit for at, commit in facts.commits if at == index]
-                codes[index] = self.commits.judge(own, position + index, one)
+                there = [*self._tables.values(), *tables.values()]
+                rows = {full_table_name(t.name).lower() for t in there if not _is_gone(t)}
+                codes[index] = self.commits.judge(own, position + index, one, rows)
             if codes[index]:
                 continue
             before, self._tables = self._tables, tables
@@ -242,7 +245,7 @@ class ReferenceCatalog:
         after: int | None,
     ) -> str:
         """Return why a run's transaction would take no effect at a position, empty = it would."""
-        code, stale = self._take(index, facts, tables)
+        code, stale = self._take(index, facts, tables, self.commits.names())
         if stale:
             self.lost[position] = (stale, self._winner(stale))
         conditions = dict(facts.conditions)
@@ -323,9 +326,12 @@ class ReferenceCatalog:
 
     @staticmethod
     def _take(
-        index: int, facts: RunFacts, tables: dict[str, TableDefinition]
+        index: int, facts: RunFacts, tables: dict[str, TableDefinition], taken: set[str]
     ) -> tuple[str, str | None]:
         """Let one transaction create and change its tables.
+
+        Args:
+            taken: Names of commit tables.
 
         Returns:
             Why it is rejected, empty = it is not; the table whose older schema it was made for.
@@ -334,6 +340,8 @@ class ReferenceCatalog:
             if at != index:
                 continue
             there = tables.get(table.name.lower())
+            if _is_gone(there) and full_table_name(table.name).lower() in taken:
+                return "name-taken", None
             if there is None:
                 tables[table.name.lower()] = there = table
             elif _is_gone(there):
@@ -389,8 +397,21 @@ class ReferenceCommits:
         #: Commit tables as each run left those that it changed.
         self.left: list[CommitTable] = []
 
-    def judge(self, commits: Iterable[CommitOperation], position: int, one: bytes) -> str:
-        """Take in what a transaction does; return why it takes no effect, empty = it does."""
+    def names(self) -> set[str]:
+        """Return the names of the tables that exist, in lower case."""
+        there = (history for history in self.histories.values() if history.dropped is None)
+        return {history.last_name.lower() for history in there}
+
+    def judge(
+        self, commits: Sequence[CommitOperation], position: int, one: bytes, rows: set[str]
+    ) -> str:
+        """Take in what a transaction does; return why it takes no effect, empty = it does.
+
+        Args:
+            rows: Names of row tables.
+        """
+        if any(commit.name.lower() in rows for commit in commits if commit.name):
+            return "name-taken"
         after = dict(self.histories)
         for commit in commits:
             left = self._left(commit, position, one)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.verification.mutation.lone import LINEAGE, Lone, entry_of, queued, tail_of
 
+from sparktxlog.model.alteration import DROPPED
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Touch
@@ -149,6 +150,34 @@ def a_name_belongs_to_one_table(core: type[Master]) -> None:
     assert _run(node, _create(_T2)) == ["0 name-taken"]
     assert _run(node, _create(_T2, "S.T")) == ["0 name-taken"]
     assert _versions(node) == {_T1: 0}
+
+
+def a_name_is_of_one_kind_of_table(core: type[Master]) -> None:
+    """P36: the first in the order has the name, whichever kind it is of; case is ignored."""
+    node = _alone(core)
+    rows = TableDefinition(name="S.T", columns=(Column(name="id", type="int"),))
+    other = replace(rows, name="orders")
+
+    def lost(*creates: TableDefinition, commits: tuple[CommitOperation, ...] = ()) -> list[str]:
+        found = node.submit(
+            creates=tuple((0, one) for one in creates), commits=tuple((0, one) for one in commits)
+        )
+        return [one.code for one in _rejections(found)]
+
+    assert lost(rows) == ["name-taken"], "a row table with the name of a commit table"
+    assert lost(other) == []
+    assert _run(node, _create(_T2, "default.Orders")) == ["0 name-taken"], "and the other way round"
+    assert _run(node, _rename("default.orders")) == ["0 name-taken"], "nor by a new name"
+    assert lost(replace(other, name="new"), commits=(_create(_T2, "default.new"),)) == [
+        "name-taken"
+    ]
+    assert set(node.master.catalog) == {"orders"} and _versions(node) == {_T1: 0}
+    change = (Touch(table="orders", schema_version=1),), ((0, "orders", DROPPED),)
+    node.submit(touches=change[0], changes=change[1])
+    assert _run(node, _create(_T2, "default.orders")) == [], "a drop frees the name"
+    assert lost(replace(other, name="ORDERS")) == ["name-taken"], "of a dropped one, too"
+    assert _run(node, _drop()) == []
+    assert lost(rows) == []
 
 
 def a_dropped_table_is_gone_for_ever(core: type[Master]) -> None:

@@ -21,8 +21,9 @@ from sparktxlog.protocol.words.versions import COMMIT_TABLES
 
 #: Part of the runs with commits, and of their transactions that are some.
 _RUNS, _PLACES = 0.25, 0.4
-#: Names of tables: few, so that a name is free again soon; case is ignored.
-_NAMES = ("s.orders", "s.Stock", "S.STOCK", "s.users")
+#: Names of tables: few, so that a name is free again soon; case is ignored.  Row tables are named
+#: `t0` and so on.
+_NAMES = ("s.orders", "s.Stock", "S.STOCK", "s.users", "default.t1", "Default.T2")
 #: UUIDs that anybody ever takes: the state of a log stays small.
 _MOST = 40
 #: Chance that somebody creates a table though there is one, uses a UUID again, drops a table, and

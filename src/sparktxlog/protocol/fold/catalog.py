@@ -3,16 +3,16 @@
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
-with another definition, if it touches a table that does not exist (any more) or has another schema
-version (P33), if its run is void (P32), or if its condition does not hold (P27).  To create an
-identical table again is a commit without effect.  A create counts for its own transaction and later
-ones, a change of a table, also its drop, for later ones.  A table that is created after a drop of
-its name is another one: schema versions and writes of the name go on.  A prepared transaction is
-judged twice: where it is ordered, and where its last participant says YES (P35).  Commit tables
-are beside all these: `commits` (P36).
+with another definition, or whose name is that of a table of the other kind, if it touches a table
+that does not exist (any more) or has another schema version (P33), if its run is void (P32), or if
+its condition does not hold (P27).  To create an identical table again is a commit without effect.
+A create counts for its own transaction and later ones, a change of a table, also its drop, for
+later ones.  A table that is created after a drop of its name is another one: schema versions and
+writes of the name go on.  A prepared transaction is judged twice: where it is ordered, and where
+its last participant says YES (P35).  Commit tables are beside all these: `commits` (P36).
 
-Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one
-only in a run that creates or changes tables, has marks or commits, or does not fit.
+Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one only
+in a run that creates or changes tables, has marks or commits, or does not fit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from sparktxlog.errors import CommitRejectedError, SchemaMismatchError, StaleSchemaError
+from sparktxlog.errors import (
+    CommitRejectedError,
+    NameTakenError,
+    SchemaMismatchError,
+    StaleSchemaError,
+)
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
+from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition, Tables
@@ -202,6 +208,8 @@ class Catalog:
             if reason is None and index in marks:
                 reason = self._mark(marks[index], position, index, written)
             if reason is None and index in commits:
+                reason = self._named_as_rows(commits[index], index, fresh)
+            if reason is None and index in commits:
                 own = ids[16 * index : 16 * index + 16]
                 reason = self._commits.take(commits[index], position + index, own, index)
             if reason is not None:
@@ -276,6 +284,9 @@ class Catalog:
             key = definition.name.lower()
             present = fresh.get(key) or self._tables.get(key)
             if present is None or present.is_dropped:
+                taken = self._commits.tables.named(full_table_name(definition.name))
+                if taken is not None:
+                    return _name_taken(f"commit table {taken.name!r}", index)
                 fresh[key] = definition.created_after(present)
             elif not present.is_like(definition):
                 return Rejection(
@@ -285,6 +296,25 @@ class Catalog:
                 )
         misfit = next((touch for touch in touches if not self._fits(touch, fresh)), None)
         return None if misfit is None else self._rejection(misfit, index, fresh)
+
+    def _named_as_rows(
+        self,
+        commits: Sequence[CommitOperation],
+        index: int,
+        fresh: Mapping[str, TableDefinition],
+    ) -> Rejection | None:
+        """Return why commits cannot name their tables: one name is that of a row table (P36).
+
+        Row tables count that there were before the transaction, and those that it creates.
+        """
+        for commit in commits:
+            if commit.name:
+                schema, _, name = commit.name.partition(".")
+                key = log_name(schema, name).lower()
+                for table in (self._tables.get(key), fresh.get(key)):
+                    if table is not None and not table.is_dropped:
+                        return _name_taken(f"row table {table.name!r}", index)
+        return None
 
     def _change(
         self,
@@ -363,6 +393,10 @@ def _voided(index: int) -> Rejection:
         code="voided",
         text="nobody could deliver the transaction, and an operator voided it",
     )
+
+
+def _name_taken(other: str, index: int) -> Rejection:
+    return Rejection(index=index, code=NameTakenError.code, text=f"{other} has this name")
 
 
 def _unknown(table: str, index: int) -> Rejection:
