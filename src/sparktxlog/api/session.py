@@ -10,6 +10,7 @@ beside the cache, and later starts use it.  spark-submit.sh keeps the same list.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import resources
@@ -32,6 +33,9 @@ IVY_VARIABLE = "SPARKTXLOG_IVY"
 JARS_VARIABLE = "SPARKTXLOG_JARS"
 
 _LIST = f"delta-spark_{_SPARK}_2.13-4.4.0.jars"
+
+#: What the JVM takes its language from, in this order.
+_LOCALES = ("LC_ALL", "LC_CTYPE", "LANG")
 
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -76,8 +80,10 @@ def build_session(
     if master is not None:
         builder = builder.master(master)
     # A session that spark-submit started has its JARs already.
-    jars = {} if "PYSPARK_GATEWAY_PORT" in os.environ else jar_settings()
-    for name, value in (_SETTINGS | jars | dict(conf or {})).items():
+    given, jars, language = dict(conf or {}), dict[str, str](), dict[str, str]()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        jars, language = jar_settings(), language_settings(given, os.environ)
+    for name, value in (_SETTINGS | jars | given | language).items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
@@ -99,10 +105,28 @@ def check_has_jvm(session: SparkSession, what: str, hint: str) -> None:
     Raises:
         InvalidRequestError: (definite).
     """
-    if type(session).__module__.startswith("pyspark.sql.connect."):
+    if not has_jvm(session):
         raise InvalidRequestError(
             f"{what} needs a driver with a JVM, this session is one of Spark Connect", hint=hint
         )
+
+
+def has_jvm(session: SparkSession) -> bool:
+    """Return whether the driver of a session has a JVM; with Spark Connect it has none."""
+    return not type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def language_settings(conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return settings that give new JVMs a language with plain digits, which Delta needs.
+
+    Args:
+        conf: Options of Java in it stay, and count for more.
+    """
+    names = (environment[name] for name in _LOCALES if environment.get(name))
+    if re.split(r"[_.@]", next(names, "C"))[0] in ("C", "POSIX", "en"):
+        return {}
+    keys = (f"spark.{part}.extraJavaOptions" for part in ("driver", "executor"))
+    return {key: f"-Duser.language=en {conf.get(key, '')}".strip() for key in keys}
 
 
 def jar_cache() -> Path:

@@ -54,8 +54,7 @@ ROWS = [
     for number in range(11)
 ] + [{**dict.fromkeys(COLUMNS), "id": 11}]
 
-#: What a session may be set to after `connect`, and the JVM's language and zone.  In a language
-#: with other digits (ar) Delta does not find its own files.
+#: What a session may be set to after `connect`, and the JVM's language and zone.
 SESSIONS: dict[str, tuple[dict[str, str], str, str]] = {
     "plain": ({}, "en", "UTC"),
     "tokyo": (
@@ -94,6 +93,15 @@ def _jvm_of(spark: SparkSession, language: str, zone: str) -> Iterator[None]:
     finally:
         java.Locale.setDefault(before[0])
         java.TimeZone.setDefault(before[1])
+
+
+def test_a_language_with_other_digits_is_refused(spark: SparkSession, node: RunningNode) -> None:
+    for language in ("ar", "fa"):
+        with (
+            _jvm_of(spark, language, "UTC"),
+            pytest.raises(InvalidRequestError, match=f"language is {language}.*written .: Delta"),
+        ):
+            sparktxlog.connect(spark, node.url)
 
 
 def test_settings_of_sessions_change_no_signature(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.worker.apply.tables import OwnCommit
 
 if TYPE_CHECKING:
@@ -35,8 +36,33 @@ SESSION_SETTINGS = {
 }
 
 
+def check_digits(session: SparkSession) -> None:
+    """Refuse a JVM in whose language numbers have other digits: Delta would name its files so.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    java: Any = session.sparkContext._jvm
+    one = str(java.java.text.NumberFormat.getIntegerInstance().format(1))
+    if one != "1":
+        language = str(java.java.util.Locale.getDefault())
+        raise InvalidRequestError(
+            f"the JVM's language is {language}, in which 1 is written {one}: Delta would not find "
+            "its own files",
+            hint="Start driver and executors with -Duser.language=en "
+            "(spark.driver.extraJavaOptions, spark.executor.extraJavaOptions).",
+            field="user.language",
+            value=language,
+        )
+
+
 def applier_session(spark: SparkSession) -> SparkSession:
-    """Return a separate session for the worker: all users of one share its `txn` settings."""
+    """Return a separate session for the worker: all users of one share its `txn` settings.
+
+    Raises:
+        InvalidRequestError: The JVM's language is one in which Delta fails (definite).
+    """
+    check_digits(spark)
     session = spark.newSession()
     for name, value in SESSION_SETTINGS.items():
         session.conf.set(name, value)
