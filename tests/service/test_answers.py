@@ -32,6 +32,9 @@ QUESTIONS = (
     "/v1/status?tables=1",
     "/v1/tables",
     "/v1/tables/t",
+    "/v1/state-files",
+    "/v1/descriptions",
+    "/v1/descriptions/t",
     "/v1/queue",
     "/v1/published?at_least=1&timeout=60",
     "/v1/snapshot",
@@ -134,6 +137,8 @@ async def answers_of_the_catalog(directory: Path) -> dict[str, Any]:
         await ask("GET", f"{API}/tables?catalog_name=tx&schema_name=s")
         await ask("GET", f"{API}/tables/tx.s.t")
         await ask("GET", "/v1/commit-tables")
+        described = await ask("GET", "/v1/descriptions/S.t")
+        assert (described["kind"], described["version"]) == ("commit-table", 1)
         await ask("POST", "/v1/worker/commit-tables/check", {"table": "s.t"})
     return found
 

@@ -18,6 +18,7 @@ import sparktxlog
 from sparktxlog import Column, Receipt
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.grouped_batch import GroupedReceipt
+from sparktxlog.model.table_kind import TableDescription
 
 
 def use_client(client: sparktxlog.Client, rows: pa.Table, until: datetime) -> None:
@@ -83,6 +84,7 @@ def use_each_form(log: TxLog, client: sparktxlog.Client, frame: DataFrame, table
         each.create_table("t", "id bigint not null, name string", keys=["id"])
         each.create_table("t", {"id": "bigint not null"}, deletion_vectors=False)
         each.create_table("t", [Column(name="id", type="bigint")], is_sync=True)
+        assert_type(each.describe("t"), TableDescription)
         each.create_table("t", "id int", cluster_by=["id"], comment="c", properties={"a": "b"})
         each.alter_table("t", comment="c", comments={"id": "c"}, properties={"a": None})
         each.create_table("t", "id int", properties={"a": None})  # type: ignore[dict-item]

@@ -62,6 +62,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.shown import ClusterStatus
 from sparktxlog.model.table import TableDefinition, VersionedTable
+from sparktxlog.model.table_kind import TableDescription
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
@@ -528,15 +529,18 @@ class Client(Commits[Rows, Columns]):
         return list(self._link.get("/v1/queue", after=after, limit=limit))
 
     def tables(self) -> list[VersionedTable]:
-        """Return the tables of the catalog at the node's position, by name."""
+        """Return the row tables at the node's position, by name."""
         return self._link.tables()
 
     def table(self, name: str, *, fresh: bool = True) -> VersionedTable:
-        """Return a table's definition, version and last write; UnknownTableError if there is none.
+        """Return a row table's definition, version and last write.
 
         Args:
             name: The table's.
             fresh: Ask a node; else what was answered before will do, with its version of then.
+
+        Raises:
+            UnknownTableError: There is none (definite).
         """
         key = table_name(name).lower()
         found = self._definitions.get(key)
@@ -544,6 +548,14 @@ class Client(Commits[Rows, Columns]):
             found = self._link.table(name)
             self._definitions[key] = found
         return found
+
+    def describe(self, name: str) -> TableDescription:
+        """Return a table of either kind: columns, comments, properties, and where it is.
+
+        Raises:
+            UnknownTableError: There is none (definite).
+        """
+        return self._link.describe(name)
 
     def snapshot(
         self, position: int | None = None, *, at_least: Seen = None, timeout: float = 0.0

@@ -27,8 +27,8 @@ from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.probe import Staging, staging_place
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
-from sparktxlog.api.reading.views import view
-from sparktxlog.api.session import check_has_jvm
+from sparktxlog.api.reading.state_frames import StateFrames
+from sparktxlog.api.session import check_has_jvm, has_jvm
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
@@ -50,6 +50,8 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.shown import ClusterStatus, html_table
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.worker.apply.worker_session import check_digits
 from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
     ADOPTION_TIMEOUT_S,
@@ -113,8 +115,11 @@ def connect(
         PayloadStoreError: `staging="shared"` or `apply="inline"`, and the payload store is not
             shared; the message names both sides (definite).
         ConfigError: `apply` or `staging` has a wrong value, or the node has another version.
-        InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect (definite).
+        InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect; or the JVM's
+            language has digits of its own (definite).
     """
+    if has_jvm(spark):
+        check_digits(spark)
     link = Nodes(url, token=token, ca_file=ca_file)
     _check_apply(apply, spark, link)
     home, info = link.choose()
@@ -152,7 +157,7 @@ def _check_apply(apply: str | None, spark: SparkSession, link: Nodes) -> None:
         raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
 
 
-class TxLog(Commits[Rows, Columns]):
+class TxLog(Commits[Rows, Columns], StateFrames):
     """The log, as a Spark session uses it; made by `connect`.
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
@@ -368,7 +373,7 @@ class TxLog(Commits[Rows, Columns]):
             NotAppliedError: With a path: this site's worker is behind.
             StorageError: The directory is not there.
         """
-        if self.existing(name) is not None:
+        if self.kind_of(name) is TableKind.ROW_TABLE:
             return release_rows(self, name, path, self._timeout_s)
         if path is None:
             raise InvalidRequestError(
@@ -497,6 +502,16 @@ class TxLog(Commits[Rows, Columns]):
             return self.definition(name, newest=newest)
         except UnknownTableError:
             return None
+
+    def kind_of(self, name: str) -> TableKind:
+        """Return of which kind a table is; a row table that was used here is not asked for.
+
+        Raises:
+            UnknownTableError: There is none (definite).
+        """
+        if self.existing(name, newest=False) is not None:
+            return TableKind.ROW_TABLE
+        return self.describe(name).kind
 
     def present(self, definition: TableDefinition) -> TableDefinition | None:
         """Return the table that a create of an equal one finds, None if there is none."""
@@ -633,36 +648,13 @@ class TxLog(Commits[Rows, Columns]):
         root = Path(self.home.get("/v1/info")["log_root"])
         return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
 
-    def masters(self) -> DataFrame:
-        """Return the members of the cluster as this node sees them; see `views.MASTERS`."""
-        return self._view("masters")
+    def describe(self, name: str) -> TableDescription:
+        """Return a table of either kind: columns, comments, properties, and where it is.
 
-    def synchronous(self) -> DataFrame:
-        """Return which synchronous transactions of this node wait; see `views.SYNCHRONOUS`."""
-        return self._view("synchronous")
-
-    def workers(self) -> DataFrame:
-        """Return all replicas' workers; see `views.WORKERS`."""
-        return self._view("workers")
-
-    def signatures(self) -> DataFrame:
-        """Return all replicas' table signatures; see `views.SIGNATURES`."""
-        return self._view("signatures")
-
-    def tables(self) -> DataFrame:
-        """Return the catalog; see `views.TABLES`."""
-        return self._view("tables")
-
-    def transfers(self) -> DataFrame:
-        """Return the latest catch-ups of this site's replica; see `views.TRANSFERS`."""
-        return self._view("transfers")
-
-    def epochs(self) -> DataFrame:
-        """Return the latest epochs that this node entered; see `views.EPOCHS`."""
-        return self._view("epochs")
-
-    def _view(self, name: str) -> DataFrame:
-        return self.spark.createDataFrame(view(name, self._link.get))
+        Raises:
+            UnknownTableError: There is none (definite).
+        """
+        return self._link.describe(name)
 
     def table(self, name: str, at_least: AtLeast = "own") -> DataFrame:
         """Return a table of this site's replica, at the newest position that is applied completely.

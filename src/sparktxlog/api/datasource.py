@@ -32,7 +32,6 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
-from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
 from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.api.spark_errors import FOREACH_BATCH
@@ -49,6 +48,7 @@ from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, chec
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.transaction import submit_prepared
+from sparktxlog.codec.state_views import VIEWS, view
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
@@ -70,9 +70,8 @@ class TxLogDataSource(DataSource):
     `caFile`, the authority of their certificates (known after `connect`, as is `staging`); to write
     `table`, `transaction_id`, `level`, `timeout`, `after`, a position that the node must have
     reached, and `mergeSchema`, which gives the table the columns of the rows first; to read,
-    `load(name)` of a row table, or of what the log says of itself: "queue", "masters",
-    "synchronous", "workers", "signatures", "tables", "transfers", "epochs"; or `table` for the
-    changes of a table.
+    `load(name)` of a row table, or of what the log says of itself: "queue" and the `VIEWS` of
+    `codec.state_views`; or `table` for the changes of a table.
     docs/streams.md has the options of streams.
     """
 
@@ -95,7 +94,7 @@ class TxLogDataSource(DataSource):
             return changes_schema(self._link().table(options.table), options)
         name = self._view()
         if name in VIEWS:
-            return from_arrow_schema(VIEWS[name][0])
+            return from_arrow_schema(VIEWS[name].schema)
         return schema_of(self._opened(name))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -46,6 +46,7 @@ from sparktxlog.http.link import LEAST_S, Http, node_patience
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import VersionedTable
+from sparktxlog.model.table_kind import TableDescription
 
 _log = logging.getLogger(__name__)
 
@@ -269,6 +270,12 @@ class Nodes:
         return _versioned(
             self.get(path, timeout_s=timeout_s, waits=True, after=self.position or None)
         )
+
+    def describe(self, name: str) -> TableDescription:
+        """Return a table of either kind at a node that reached `position`; errors as `table`."""
+        path = f"/v1/descriptions/{quote(name, safe='')}"
+        found = self.get(path, waits=True, after=self.position or None)
+        return msgspec.convert(found, TableDescription)
 
     def receipt(self, transaction_id: str, timeout_s: float | None = None) -> Receipt:
         """Return the most that any node knows of a transaction.

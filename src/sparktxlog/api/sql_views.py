@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.codec.lexer import string_literal
+from sparktxlog.codec.state_views import VIEWS
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.model.ids import check_name_part
 
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 
 #: Comment of a schema that `register` made; it drops views in no other one.
 _OURS = "Tables of the log; made by sparktxlog.register"
-#: View → Delta table below the node's `log/`.
-_STATES = {"queue": "synchronized_queue", "epochs": "epochs", "transfers": "transfers"}
+_QUEUE = {"queue": "synchronized_queue"}
 
 
 def register(
@@ -41,9 +42,11 @@ def register(
         sparktxlog.register(spark, log)
         spark.sql("SELECT * FROM txlog.orders JOIN txlog.customers USING (customer)")
 
-    Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.
-    `txlog.queue`, `txlog.epochs` and `txlog.transfers` are tables that the node keeps of the log;
-    they hide row tables of these names.  A view shows the newest rows and columns whenever it is
+    Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.  What
+    the log says of itself has views, too, and they hide row tables of these names: `txlog.queue`,
+    and all of `codec.state_views.VIEWS`.  `txlog.epochs` and `txlog.transfers` have the whole
+    history.  Of what else the node knows, it writes files every two seconds from now on; `as_of`
+    says of when a row is.  A view of a table shows the newest rows and columns whenever it is
     read.  Of a batch that a worker applies at that moment it may show a part; `log.snapshot()` does
     not.  Call it again when tables were created or dropped.  Views are only read.
     `format("txlog")` is registered, too.
@@ -72,36 +75,42 @@ def register(
             places = _places(nodes.get)
             register_format(spark, url=",".join(nodes.urls), token=token, ca_file=ca_file)
     views: dict[str, dict[str, str]] = {schema: {}}
-    for name, uri in places.items():
+    for name, query in places.items():
         # The session's catalog takes no dot in a name: `bronze.events` is `txlog_bronze.events`.
         inner, _, view = name.rpartition(".")
-        views.setdefault(f"{schema}_{inner}" if inner else schema, {})[view] = uri
+        views.setdefault(f"{schema}_{inner}" if inner else schema, {})[view] = query
     for owned, named in views.items():
         _own(spark, owned)
         there = {row["viewName"] for row in spark.sql(f"SHOW VIEWS IN {owned}").collect()}
         for name in there - named.keys():
             spark.sql(f"DROP VIEW IF EXISTS {owned}.`{name}`")
-        for name, uri in named.items():
+        for name, query in named.items():
             # Without SCHEMA EVOLUTION `*` means the columns of now.
-            spark.sql(
-                f"CREATE OR REPLACE VIEW {owned}.`{name}` WITH SCHEMA EVOLUTION AS "
-                f"SELECT * FROM delta.`{uri}`"
-            )
+            spark.sql(f"CREATE OR REPLACE VIEW {owned}.`{name}` WITH SCHEMA EVOLUTION AS {query}")
     return tuple(sorted(f"{owned}.{name}" for owned, named in views.items() for name in named))
 
 
 def _places(get: Callable[..., Any]) -> dict[str, str]:
-    """Return view → URI of a Delta table; a table of the log itself hides a row table."""
+    """Return view → its query; what the log says of itself hides a row table."""
     found: dict[str, str] = {}
     with suppress(NotAppliedError):  # no batch was applied here yet
         for name, table in get("/v1/snapshot")["tables"].items():
             uri = str(table["uri"])
-            found[name.lower()] = Path(uri).as_uri() if uri.startswith("/") else uri
-    root = Path(get("/v1/info")["log_root"])
-    for name, folder in _STATES.items():
+            found[name.lower()] = _of_delta(Path(uri).as_uri() if uri.startswith("/") else uri)
+    root, state = Path(get("/v1/info")["log_root"]), Path(get("/v1/state-files")["directory"])
+    for name, view in VIEWS.items():
+        ddl, file = string_literal(f"struct<{view.ddl}, as_of: timestamp>"), state / f"{name}.json"
+        read = f"from_json(value, {ddl}) AS r FROM text.`{file.as_uri()}`"
+        found[name] = f"SELECT r.* FROM (SELECT {read})"
+    kept = _QUEUE | {name: view.delta_table for name, view in VIEWS.items() if view.delta_table}
+    for name, folder in kept.items():
         if (root / folder / "_delta_log").is_dir():
-            found[name] = (root / folder).as_uri()
+            found[name] = _of_delta((root / folder).as_uri())
     return found
+
+
+def _of_delta(uri: str) -> str:
+    return f"SELECT * FROM delta.`{uri}`"
 
 
 def _own(spark: SparkSession, schema: str) -> None:

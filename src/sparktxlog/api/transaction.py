@@ -35,11 +35,12 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.ids import table_name, transaction_id_to_text
+from sparktxlog.model.ids import full_table_name, table_name, transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, VersionedTable
+from sparktxlog.model.table_kind import TableKind
 from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
@@ -254,11 +255,15 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         return self._drafts.in_sql(table)
 
     def _is_commit_table(self, table: str) -> bool:
-        """Whether a name is that of a commit table; one without a schema never is."""
-        if "." not in table or table_name(table).lower() in self._created:
+        """Whether a name is that of a commit table.
+
+        Raises:
+            UnknownTableError: It is of no table (definite).
+        """
+        if table_name(table).lower() in self._created:
             return False
-        is_used = table.lower() in self._drafts.names
-        return is_used or self._log.existing(table, newest=False) is None
+        is_used = full_table_name(table).lower() in self._drafts.names
+        return is_used or self._log.kind_of(table) is TableKind.COMMIT_TABLE
 
     def _takes_more_commits(self) -> bool:
         self._check_is_told()

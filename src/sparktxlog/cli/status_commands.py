@@ -202,28 +202,26 @@ def queue(
 
 @app.command(epilog="Example: sparktxlog tables")
 def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the tables of the catalog: row tables, and commit tables as they are at this site."""
+    """Show the tables of both kinds, as they are at this site; `table describe` shows one.
+
+    With --json a commit table also says which versions the log has and what this site lacks.
+    """
     api = NodeApi(url)
-    row_tables, commit_tables = api.get("/v1/tables"), api.get("/v1/commit-tables")
+    found, commit_tables = api.get("/v1/descriptions"), api.get("/v1/commit-tables")
     if as_json:
-        print_json(
-            [
-                *({**table, "kind": "row"} for table in row_tables),
-                *({**table, "kind": "commit"} for table in commit_tables),
-            ]
-        )
+        lines = {line["name"]: line for line in commit_tables}
+        print_json([lines.get(table["name"], {}) | table for table in found])
         return
     columns: Columns = {
         "table": "name",
-        "columns": lambda table: [f"{c['name']} {c['type']}" for c in table.get("columns") or []],
+        "kind": "kind",
+        "columns": lambda table: [f"{c['name']} {c['type']}" for c in table["columns"]],
         "keys": "keys",
-        "partitioned by": "partition_by",
-        "synchronous": "is_sync",
+        "comment": "comment",
         "version": "version",
         "last write": "last_write",
-        "position": "position",
     }
-    print_table("tables", columns, row_tables)
+    print_table("tables", columns, found)
     if commit_tables:
         print_table("commit tables", _COMMIT_TABLES, commit_tables)
 

@@ -1,26 +1,58 @@
-"""Commands `table adopt` and `table release`: a Delta table comes into the log, and goes again."""
+"""Commands about one table: it is described, comes into the log, and goes again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
-from sparktxlog.cli.printing import print_json
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app, local_spark
+from sparktxlog.cli.printing import Columns, print_json, print_table
+from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
 from sparktxlog.http.tokens import client_token
 
 if TYPE_CHECKING:
     from sparktxlog.api.adopting.row_adoption import RowAdoption
     from sparktxlog.worker.commit_tables.table_adoption import Adoption, FileWay
 
-table_app = typer.Typer(help="Bring a Delta table into the log, and give one back.")
+table_app = typer.Typer(help="Describe a table, bring a Delta table into the log, give one back.")
 app.add_typer(table_app, name="table", no_args_is_help=True)
 TableName = Annotated[
     str, typer.Argument(metavar="NAME", help="Table of the log; schema.table of a commit table.")
 ]
+
+
+@table_app.command("describe", epilog="Example: sparktxlog table describe bronze.orders --json")
+def table_describe(name: TableName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what a table is: columns, keys, comments, properties, and where it is at this site."""
+    found = NodeApi(url).get(f"/v1/descriptions/{quote(name, safe='')}")
+    if as_json:
+        print_json(found)
+        return
+    columns: Columns = {
+        "column": "name",
+        "type": "type",
+        "takes NULL": "nullable",
+        "comment": "comment",
+    }
+    print_table(f"{found['kind']} {found['name']}", columns, found["columns"])
+    for what, value in {
+        "comment": found["comment"],
+        "keys": ", ".join(found["keys"]),
+        "partitioned by": ", ".join(found["partition_by"]),
+        "clustered by": ", ".join(found["cluster_by"]),
+        "deletion vectors": "yes" if found["deletion_vectors"] else "",
+        "synchronous": "yes" if found["is_sync"] else "",
+        "definition version": found["schema_version"],
+        "version": found["version"],
+        "last write": found["last_write"],
+        "location": found["location"] or "nothing of it is at this site yet",
+        **{f"property {key}": text for key, text in found["properties"].items()},
+    }.items():
+        if value not in ("", None):
+            typer.echo(f"{what}: {value}")
 
 
 @table_app.command(
@@ -188,7 +220,12 @@ def table_release(
     it leaves the log with --drop.  Run it at the site.  PATH appears when it is whole; on the same
     file system files get a second name, else they are copied.
     """
-    if _is_row_table(name, url):
+    from sparktxlog.api.nodes import Nodes
+    from sparktxlog.model.table_kind import TableKind
+
+    with closing(Nodes(url, token=client_token())) as nodes:
+        kind = nodes.describe(name).kind
+    if kind is TableKind.ROW_TABLE:
         with local_spark("table-release") as spark:
             from sparktxlog.api.connect import connect
 
@@ -211,16 +248,3 @@ def table_release(
         print_json(document)
         return
     typer.echo(said)
-
-
-def _is_row_table(name: str, url: str) -> bool:
-    """Return whether a name is that of a row table; one without a schema always is."""
-    from sparktxlog.api.nodes import Nodes
-    from sparktxlog.errors import UnknownTableError
-
-    with closing(Nodes(url, token=client_token())) as nodes:
-        try:
-            nodes.table(name)
-        except UnknownTableError:
-            return "." not in name
-    return True

@@ -25,6 +25,7 @@ from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.http.link import Http
 from sparktxlog.model.commit_table import check_commit_table_name
+from sparktxlog.model.ids import full_table_name
 
 #: The log has one catalog, so every name means the same.
 _CATALOG = "log"
@@ -158,5 +159,5 @@ def _schema(schema: str) -> str:
 
 
 def _table(name: str) -> str:
-    schema, table = _parts(name)
+    schema, table = _parts(full_table_name(name))
     return f"{_schema(schema)}/tables/{quote(table, safe='')}"

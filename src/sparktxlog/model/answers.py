@@ -552,6 +552,14 @@ class UndecidedAnswer(TypedDict):
     valid_until: int
 
 
+class StateFilesAnswer(TypedDict):
+    """Where views of the node's state are written for readers by SQL."""
+
+    directory: str
+    #: Seconds after which they are written again.
+    period_s: float
+
+
 class PositionAnswer(TypedDict):
     """A position of the queue."""
 

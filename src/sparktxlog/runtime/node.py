@@ -7,7 +7,7 @@ queue table, workers apply.  All methods belong to the event loop; blocking work
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
@@ -33,6 +33,7 @@ from sparktxlog.runtime.commit.wait_history import WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
+from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.fleet.fleet import Fleet
@@ -45,6 +46,7 @@ from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.runtime.state_files import StateFiles
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.transport.exchange import OpenSession, open_session
 
@@ -52,6 +54,8 @@ _log = structlog.get_logger("sparktxlog.node")
 
 #: Seconds after which the core begins at the latest; earlier if all peers were greeted once.
 _TRIED_S = 1.0
+#: Latest epochs and catch-ups in the views of the state.
+_MOST_RECORDS = 1_000
 
 
 def build_node(config: NodeConfig, session: OpenSession = open_session) -> Node:
@@ -108,6 +112,8 @@ class Node:
         self.several_commits = SeveralCommits(base, self._submits, self.catalog)
         #: Row tables, as the same catalogs show them.
         self.row_tables = RowTables(base)
+        #: What both kinds of tables are.
+        self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
         self.open_transactions = OpenTransactions(base.config.body_limit)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
@@ -142,6 +148,21 @@ class Node:
         self.signatures, self.snapshot = self.fleet.signatures, self.fleet.snapshot
         self.plan, self.transfers = self.fleet.planning.look, transfers.latest
         self.settings = base.settings.show
+        #: What readers by SQL see of all this.
+        self.state_files = StateFiles(base, self._answers())
+
+    def _answers(self) -> dict[str, Callable[[], Any]]:
+        """Return what answers the questions of which views of the state are made."""
+        return {
+            "/v1/status": lambda: self.status(tables=True),
+            "/v1/info": self.info,
+            "/v1/descriptions": self.descriptions.all,
+            "/v1/commit-tables": self.catalog.overview.lines,
+            "/v1/prepared": self.prepared,
+            "/v1/settings": self.settings,
+            "/v1/transfers": lambda: self.transfers(_MOST_RECORDS),
+            "/v1/epochs/history": lambda: self.epochs.history.latest(_MOST_RECORDS),
+        }
 
     # -- start and end -----------------------------------------------------------------------------
 
@@ -166,6 +187,7 @@ class Node:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
         if not config.is_witness:
             self._run("log time", self._log_time.watch())
+            self._run("writing views of the state", self.state_files.watch())
             self._run("placing commits", self.catalog.placer.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
             self._run("following commit tables", self.catalog.plain.watch())

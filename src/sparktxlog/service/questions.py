@@ -27,6 +27,7 @@ from sparktxlog.model.copying import CopyTicket
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
@@ -44,6 +45,7 @@ class QuestionRoutes(RouteHandlers):
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
         self.waits = node.waits.latest
+        self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.lines
         self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings
@@ -76,6 +78,14 @@ class QuestionRoutes(RouteHandlers):
     async def table(self, table: str, after: int, timeout: float) -> TableAt:
         await self._node.reach(after, timeout)
         return self._at_position(known_table(self._node.tables(), table))
+
+    async def descriptions(self, after: int, timeout: float) -> list[TableDescription]:
+        await self._node.reach(after, timeout)
+        return await self._node.descriptions.all()
+
+    async def description(self, table: str, after: int, timeout: float) -> TableDescription:
+        await self._node.reach(after, timeout)
+        return await self._node.descriptions.of(table)
 
     def _at_position(self, definition: TableDefinition) -> TableAt:
         position, writes = self._node.info()["position"], self._node.writes(definition.name)

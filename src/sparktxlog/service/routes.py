@@ -58,6 +58,7 @@ from sparktxlog.model.answers import (
     SettingValue,
     SiteSignatures,
     SnapshotAnswer,
+    StateFilesAnswer,
     StatusAnswer,
     TableAt,
     UndecidedAnswer,
@@ -69,6 +70,7 @@ from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
+from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
@@ -437,8 +439,11 @@ _QUESTIONS = (
         _TABLES,
         at_witness=True,
     ),
-    _get("/v1/tables", "tables", "All tables", list[TableAt], *_REACH),
-    _get("/v1/tables/{table}", "table", "One table", TableAt, *_REACH),
+    _get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH),
+    _get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
+    _get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH),
+    _get("/v1/descriptions/{table}", "description", "One table", TableDescription, *_REACH),
+    _get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
     _get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
     _get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
     _get("/v1/waits", "waits", "What the order waited for", list[KeptWait], _ENTRIES),

@@ -10,10 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode
+from tests.support.node_processes import wait_until
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.sql_views import register
+from sparktxlog.codec.state_views import VIEWS
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -28,7 +30,11 @@ def _loaded(spark: SparkSession, table: str) -> DataFrame:
 
 
 def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> None:
-    assert set(register(spark, log)) <= {"txlog.epochs", "txlog.queue"}  # nothing was applied yet
+    states = {f"txlog.{name}" for name in VIEWS}
+    assert set(register(spark, log)) - {"txlog.queue"} == states  # nothing was applied yet
+    for name, known in VIEWS.items():
+        columns = set(spark.table(f"txlog.{name}").columns)
+        assert columns - {"as_of"} == set(known.schema.names), name
     with pytest.raises(PySparkException) as caught:
         _loaded(spark, "orders")
     assert isinstance(errors_from_spark(caught.value), UnknownTableError)
@@ -42,6 +48,13 @@ def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> No
     assert {"txlog.orders", "txlog.queue", "txlog.epochs"} <= set(names)
     assert spark.sql("SELECT count(*) AS n FROM txlog.orders WHERE kind = 'a b'").first()["n"] == 5  # type: ignore[index]
     assert spark.sql("SELECT * FROM txlog.queue").count() == log.position()
+    member = spark.sql("SELECT node_id, position, as_of FROM txlog.masters WHERE is_asked").first()
+    assert member is not None and member.node_id == log.home.get("/v1/info")["node_id"]
+    worker = spark.table("txlog.workers").first()
+    assert worker is not None and worker.verdict == "IN_SYNC"
+    table = spark.sql("SELECT kind, keys FROM txlog.tables WHERE table = 'orders'").first()
+    assert table is not None and tuple(table) == ("row-table", ["id"])
+    assert spark.table("txlog.settings").count() > 5
     columns = [tuple(row)[:2] for row in spark.sql("DESCRIBE txlog.orders").collect()]
     assert columns == [("id", "bigint"), ("n", "int"), ("kind", "string")]
 
@@ -63,6 +76,16 @@ def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> No
     assert _rows(loaded) == wanted
     assert loaded.where("id = 99").first()["note"] == "new"  # type: ignore[index]
 
+    assert spark.table("txlog.epochs").where("epoch = 1").count() == 1
+    # Without another `register` the views of the state follow, two seconds later.
+    wait_until(
+        lambda: (
+            spark.sql(
+                "SELECT 1 FROM txlog.tables WHERE table = 'orders' AND schema_version = 2"
+            ).count()
+            == 1
+        )
+    )
     log.create_table("Bronze.orders", "id bigint")
     log.append("bronze.orders", spark.range(3))
     log.apply()

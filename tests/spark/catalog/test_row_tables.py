@@ -55,7 +55,10 @@ def test_row_tables_are_read_beside_commit_tables(
     tx: SparkSession, log: TxLog, tmp_path: Path
 ) -> None:
     tx.sql("CREATE TABLE tx.default.prices (id BIGINT, price BIGINT) USING delta")
-    tx.sql("INSERT INTO tx.default.prices VALUES (2, 20), (3, 30)")
+    # A name without a schema is of either kind.
+    first = tx.createDataFrame([(2, 20), (3, 30)], "id bigint, price bigint")
+    with log.transaction() as t:
+        t.append("prices", first)
     shown = rows(tx, "SHOW TABLES IN tx.default")
     assert shown == [("default", "orders", False), ("default", "prices", False)]
     assert rows(tx, "SELECT * FROM tx.default.orders") == BEGIN
@@ -68,6 +71,24 @@ def test_row_tables_are_read_beside_commit_tables(
     assert described["Comment"] == "of the shop"
     columns = {row[0]: row[2] for row in tx.sql("DESCRIBE tx.default.orders").collect()}
     assert columns == {"id": None, "v": "what it is"}
+    table = log.describe("default.Orders")
+    assert (table.name, table.kind, table.comment) == ("orders", "row-table", "of the shop")
+    assert [column.comment for column in table.columns] == ["", "what it is"]
+    assert (table.keys, table.properties, table.schema_version) == (("id",), {"team": "sales"}, 1)
+    assert table.location is not None and Path(table.location, "_delta_log").is_dir()
+    prices = log.describe("prices")
+    assert (prices.name, prices.kind) == ("default.prices", "commit-table")
+    assert [(c.name, c.type) for c in prices.columns] == [("id", "bigint"), ("price", "bigint")]
+    assert Path(prices.location or "", "_delta_log").is_dir() and prices.version == 1
+    listed = log.tables().select("table", "kind", "comment").collect()
+    assert [tuple(row) for row in listed] == [
+        ("orders", "row-table", "of the shop"),
+        ("default.prices", "commit-table", ""),
+    ]
+    with pytest.raises(UnknownTableError, match="no table 'order'"):
+        log.describe("order")
+    with pytest.raises(UnknownTableError, match="no table 'order'"), log.transaction() as t:
+        t.append("order", first)
     log.append("orders", tx.createDataFrame([(3, "c")], COLUMNS))
     assert rows(tx, joined) == [("b", 20), ("c", 30)]
     versions = [row.version for row in tx.sql("DESCRIBE HISTORY tx.default.orders").collect()]

@@ -23,6 +23,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import Column, TableDefinition, VersionedTable
+from sparktxlog.model.table_kind import TableDescription, TableKind
 
 IDS = StructType([StructField("id", LongType())])
 
@@ -51,6 +52,9 @@ class Link:
 
     def table(self, name: str, timeout_s: float | None = None) -> None:
         self.tables.append((name, timeout_s))
+
+    def describe(self, name: str) -> TableDescription:
+        return TableDescription(name=name, kind=TableKind.ROW_TABLE)
 
 
 class Home:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import serve, status_commands, transaction_commands
+from sparktxlog.cli import serve, status_commands, table_commands, transaction_commands
 from sparktxlog.cli.demo import catalog_story
 from sparktxlog.cli.example import example_config
 from sparktxlog.cli.root import NodeApi
@@ -24,6 +24,8 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.http.tokens import local_token
+from sparktxlog.model.table import Column
+from sparktxlog.model.table_kind import TableDescription, TableKind
 
 STATUS: dict[str, Any] = {
     "node_id": "A",
@@ -50,6 +52,19 @@ STATUS: dict[str, Any] = {
 }
 
 
+#: A table as `/v1/descriptions` has it.
+DESCRIBED = TableDescription(
+    name="flights",
+    kind=TableKind.ROW_TABLE,
+    comment="of 2013",
+    columns=(Column(name="origin", type="string", comment="where from"),),
+    keys=("origin",),
+    properties={"team": "sales"},
+    schema_version=3,
+).to_document()
+DESCRIBED = json.loads(json.dumps(DESCRIBED))
+
+
 class CannedNode:
     """Stands in for NodeApi; answers by path."""
 
@@ -70,7 +85,7 @@ class CannedNode:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
     """Put a canned node behind the commands."""
-    for module in (status_commands, transaction_commands):
+    for module in (status_commands, table_commands, transaction_commands):
         monkeypatch.setattr(module, "NodeApi", CannedNode)
     CannedNode.answers = {"/v1/status": STATUS}
     return CannedNode
@@ -365,21 +380,39 @@ def test_status_tells_how_commit_tables_are(
 def test_tables_lists_both_kinds(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.answers["/v1/tables"] = [{"name": "flights"}]
+    shop = DESCRIBED | {"name": COMMIT_TABLE["name"], "kind": "commit-table"}
+    node.answers["/v1/descriptions"] = [DESCRIBED, shop]
     node.answers["/v1/commit-tables"] = [COMMIT_TABLE]
     assert invoke(monkeypatch, "tables") == 0
     assert "shop.orders" in capsys.readouterr().out
     assert invoke(monkeypatch, "tables", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == [{"name": "flights", "kind": "row"}, COMMIT_TABLE | {"kind": "commit"}]
+    assert json.loads(capsys.readouterr().out) == [DESCRIBED, COMMIT_TABLE | shop]
+
+
+def test_a_table_is_described(
+    node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.answers["/v1/descriptions/default.flights"] = DESCRIBED
+    assert invoke(monkeypatch, "table", "describe", "default.flights") == 0
+    out = capsys.readouterr().out
+    for line in (
+        "row-table flights",
+        "comment: of 2013",
+        "keys: origin",
+        "definition version: 3",
+        "location: nothing of it is at this site yet",
+        "property team: sales",
+    ):
+        assert line in out
+    assert "where from" in out and "clustered by" not in out
+    assert invoke(monkeypatch, "table", "describe", "default.flights", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == DESCRIBED
 
 
 def test_tables_and_peers_and_workers_print(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.answers["/v1/tables"] = [
-        {"name": "flights", "columns": [{"name": "origin", "type": "string"}], "keys": ["origin"]}
-    ]
+    node.answers["/v1/descriptions"] = [DESCRIBED]
     node.answers["/v1/commit-tables"] = []
     assert invoke(monkeypatch, "tables") == 0
     assert invoke(monkeypatch, "peers") == 0

@@ -24,7 +24,7 @@ from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, execut
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state, rows_and_commits
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 from sparktxlog.worker.verify.table_verification import (
     commit_table_lines,
     verify_commit_tables,
@@ -85,7 +85,7 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     arguments = context.arguments
     with closing(context.open_source()) as source:
         lake = arguments.lake or source.info().lake_root
-    rows, commits = rows_and_commits(lake, [arguments.table])
+        rows, commits = source.rows_and_commits([arguments.table], lake)
     if commits:
         return _repair_commit_table(context)
     (arguments.table,) = rows

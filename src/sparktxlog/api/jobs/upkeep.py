@@ -17,7 +17,7 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
-from sparktxlog.worker.replica.state import read_state, rows_and_commits
+from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
     compare_sites,
@@ -61,7 +61,9 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         commit_tables: list[CommitTableUpkeep] = []
         removed: list[Removal] = []
         if not (a.no_optimize and a.no_vacuum):
-            tables, commit_tables, removed = _maintain_tables(context, lake, info)
+            rows, commits = source.rows_and_commits(a.tables, lake)
+            done_with = _maintain_tables(context, lake, info, rows, commits)
+            tables, commit_tables, removed = done_with
         if unwanted.anything:
             with single_flight(lake):
                 # Asked again: after the log was shortened, more images may be older than it.
@@ -81,14 +83,17 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def _maintain_tables(
-    context: job.JobContext, lake: str, info: NodeInfo
+    context: job.JobContext,
+    lake: str,
+    info: NodeInfo,
+    of_rows: list[str],
+    of_commits: list[str],
 ) -> tuple[list[TableUpkeep], list[CommitTableUpkeep], list[Removal]]:
     """Maintain the row tables of a replica, and the commit tables of the site."""
     from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
     from sparktxlog.worker.replica.state import applied_state
 
     a = context.arguments
-    of_rows, of_commits = rows_and_commits(lake, a.tables)
     wanted = Upkeep(
         tables=of_rows,
         optimize=not a.no_optimize,
@@ -202,7 +207,7 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
         lake, rows, named = "", list[str](), list[str]()
         if recount:
             lake = a.lake or source.info().lake_root
-            rows, named = rows_and_commits(lake, a.table)
+            rows, named = source.rows_and_commits(a.table, lake)
         if a.compare:
             compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
         if recount and (named or not a.table):

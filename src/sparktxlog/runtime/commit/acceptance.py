@@ -292,7 +292,7 @@ class Submits:
     def _check_may_create(self, table: TableDefinition) -> None:
         """Refuse a row table with the name of a commit table, or a schema too early (P31).
 
-        The log itself allows both names, so that holds for what this node takes, at this time.
+        What another site makes in the same moment is judged where it is ordered (P36).
 
         Raises:
             NameTakenError, InvalidRequestError: Nothing happened (definite).

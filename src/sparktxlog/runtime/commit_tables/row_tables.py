@@ -1,14 +1,14 @@
 """Row tables of the log as the catalog shows them: Delta tables in this site's lake, to be read.
 
-The table `orders` is `default.orders`, and `bronze.orders` has that name here, too.  A commit table
-of the same name hides it: what a session reads by a name stays the same table when somebody at
-another site creates a row table later.
+The table `orders` is `default.orders`, and `bronze.orders` has that name here, too.  No name is of
+both kinds (P36).
 """
 
 from __future__ import annotations
 
 import uuid as uuids
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -66,11 +66,18 @@ class RowTables:
         self._lake = LakeTables(base.config.lake_dir)
 
     def named(self, schema: str, name: str) -> TableDefinition | None:
-        """Return the row table that the catalog shows by a name, whose case is ignored."""
+        """Return the row table that has a name, whose case is ignored; None = it has none.
+
+        This is the one rule for what a name is of: commit tables first.
+        """
         master = self._base.master
         if "." in name or master.commit_tables.named(f"{schema}.{name}") is not None:
             return None
         return Tables.of(master.catalog).alike(log_name(schema, name))
+
+    def place(self, definition: TableDefinition) -> Path:
+        """Return the directory of a row table at this site, which may not be there yet."""
+        return self._lake.path(definition.name)
 
     async def load(self, definition: TableDefinition) -> ShownRowTable:
         """Return a row table as it is applied here.
@@ -110,7 +117,7 @@ class RowTables:
     def check_free(self, schema: str, name: str) -> None:
         """Refuse the name of a row table for a new commit table.
 
-        The log itself allows both, so this holds for what this node takes, at that time.
+        What another site makes in the same moment is judged where it is ordered (P36).
 
         Raises:
             NameTakenError: A row table has the name (definite).

@@ -26,6 +26,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
+from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.storage.commit_tables.plain_twin import (
     TwinCommit,
@@ -171,7 +172,7 @@ class TwinDrafts:
         return DeltaTable.forPath(self._spark, str(self._draft(name).twin))
 
     def _draft(self, name: str) -> _Draft:
-        found = self._drafts.get(name.lower())
+        found = self._drafts.get(full_table_name(name).lower())
         if found is None:
             try:
                 with closing(CatalogLink.beside(self._home)) as link:
@@ -194,6 +195,6 @@ class TwinDrafts:
                 version=shown.latest_table_version,
                 twin=table.parent / TRANSACTION_TWINS / uuid.uuid4().hex,
             )
-            self._drafts[name.lower()] = found
+            self._drafts[full_table_name(name).lower()] = found
             make_plain_twin(table, found.version, found.twin, history=False)
         return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,6 +17,7 @@ from sparktxlog.errors import (
     ExpiredError,
     ForbiddenError,
     ForbiddenPeerError,
+    InvalidNameError,
     InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
@@ -23,6 +26,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
     UnauthorizedError,
+    UnknownTableError,
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
@@ -30,8 +34,10 @@ from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
+from sparktxlog.model.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
+from sparktxlog.worker.replica.state import read_state
 
 T = TypeVar("T")
 
@@ -45,8 +51,9 @@ _SHORTEN_TIME_S = 600.0
 _REPAIR_TIME_S = 600.0
 #: Refusals of a node that keep their class; any other becomes RemoteProtocolError.
 _REFUSALS = (
-    ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidRequestError, LocalProtocolError,
-    NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
+    ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidNameError, InvalidRequestError,
+    LocalProtocolError, NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
+    UnknownTableError,
 )  # fmt: skip
 #: Transient refusals by a proxy between worker and node.
 _TRANSIENT = (408, 425, 429)
@@ -161,6 +168,31 @@ class HttpLogSource(Http):
         """Return the catalog."""
         found = self._call(list[TableDefinition], "GET", "/v1/worker/tables")
         return {definition.name: definition for definition in found}
+
+    def rows_and_commits(
+        self, names: Iterable[str], lake: str | Path
+    ) -> tuple[list[str], list[str]]:
+        """Tell the names of row tables from those of commit tables, as the log has them.
+
+        Raises:
+            UnknownTableError: It is neither, or a row table that the replica in the lake has not
+                (definite).
+        """
+        state, rows, commits = read_state(lake), list[str](), list[str]()
+        for name in names:
+            path = f"/v1/descriptions/{quote(name, safe='')}"
+            found = self._call(TableDescription, "GET", path)
+            if found.kind is TableKind.COMMIT_TABLE:
+                commits.append(found.name)
+            elif state is not None and found.name not in state.tables:
+                raise UnknownTableError(
+                    f"this site's replica has no row table {found.name!r} yet",
+                    hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
+                    table=found.name,
+                )
+            else:  # without a state, who reads it says that nothing was applied
+                rows.append(found.name)
+        return rows, commits
 
     def report(self, report: WorkerReport) -> Answer:
         """Send a report of the replica."""

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from sparktxlog.codec.rows import nearest
-from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError, UnknownTableError
-from sparktxlog.model.ids import find_table, table_name
+from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -311,32 +309,6 @@ def read_state(lake: str | Path) -> ReplicaState | None:
             hint="Restore the file, or remove the lake and let the worker replay the log.",
             path=str(path),
         ) from error
-
-
-def rows_and_commits(lake: str | Path, names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Tell the names of row tables, as the log has them, from those of commit tables.
-
-    A name with a schema is that of a commit table unless this replica has such a row table.
-
-    Raises:
-        UnknownTableError: It is neither (definite).
-    """
-    state, rows, commits = read_state(lake), list[str](), list[str]()
-    for name in names:
-        found = find_table(name, () if state is None else state.tables)
-        if found is not None:
-            rows.append(found)
-        elif "." in name:
-            commits.append(name)
-        elif state is None:  # who reads it says that nothing was applied
-            rows.append(table_name(name))
-        else:
-            raise UnknownTableError(
-                f"this site's replica has no row table {name!r}",
-                hint=nearest(name, sorted(state.tables)),
-                table=name,
-            )
-    return rows, commits
 
 
 def applied_state(lake: str | Path) -> ReplicaState:

@@ -31,6 +31,7 @@ def test_one_verification_runs_on_a_lake_beside_its_maintenance(
         node_id="A", lineage="l", payload_root="p", lake_root=str(tmp_path), signature_interval=9
     )
     monkeypatch.setattr(HttpLogSource, "info", lambda _: info)
+    monkeypatch.setattr(HttpLogSource, "rows_and_commits", lambda *_: (["t"], []))
     arguments = Namespace(url="http://a:1", compare=False, lake=None, table=["t"])
     # Refused before Spark takes its seconds to start.
     with (

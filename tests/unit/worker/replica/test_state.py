@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.segments import segment
 from tests.support.worker_log import table
 
-from sparktxlog.errors import CorruptLogError, LockedError, UnknownTableError
+from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import plan_batch
 from sparktxlog.worker.apply.cutting import Cut
@@ -23,7 +22,6 @@ from sparktxlog.worker.replica.state import (
     ReplicaTable,
     read_snapshots,
     read_state,
-    rows_and_commits,
 )
 
 TABLE = ReplicaTable(
@@ -120,16 +118,3 @@ def test_what_follows_a_torn_line_is_read(tmp_path: Path, torn: bytes) -> None:
             file.write(torn + b'{"position": 4, "tables": {"t": 7}}\n')
         directory.record_snapshot(5, {"t": TABLE})
     assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}, 5: {"t": 7}}
-
-
-def test_a_name_of_neither_kind_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    """To verify or repair a table that is not there is no success."""
-    assert rows_and_commits(tmp_path, ["orders"]) == (["orders"], [])  # nothing is applied yet
-    with closing(ReplicaDirectory(tmp_path)) as directory:
-        state = directory.load()
-        directory.save(replace(state, tables={"orders": TABLE, "bronze.events": TABLE}))
-    named = ["default.Orders", "Bronze.events", "shop.stock"]
-    assert rows_and_commits(tmp_path, named) == (["orders", "bronze.events"], ["shop.stock"])
-    with pytest.raises(UnknownTableError, match="no row table 'order'") as caught:
-        rows_and_commits(tmp_path, ["order"])
-    assert caught.value.hint == "Did you mean 'orders'?"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparktxlog.api.reading.views import VIEWS, view
 from sparktxlog.api.spark_errors import errors_from_spark
+from sparktxlog.codec.state_views import VIEWS, view
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -20,6 +20,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
+from sparktxlog.model.table import Column
+from sparktxlog.model.table_kind import TableDescription, TableKind
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 STATUS: dict[str, Any] = {
@@ -62,18 +64,19 @@ STATUS: dict[str, Any] = {
 ANSWERS: dict[str, Any] = {
     "/v1/status": STATUS,
     "/v1/info": {"master_url": "http://a"},
-    "/v1/tables": [
-        {
-            "name": "t",
-            "columns": [
-                {"name": "id", "type": "bigint", "nullable": False},
-                {"name": "v", "type": "string"},
-            ],
-            "keys": ["id"],
-            "partition_by": [],
-            "deletion_vectors": True,
-            "schema_version": 1,
-        }
+    "/v1/descriptions": [
+        TableDescription(
+            name="t",
+            kind=TableKind.ROW_TABLE,
+            comment="of t",
+            columns=(
+                Column(name="id", type="bigint", nullable=False),
+                Column(name="v", type="string"),
+            ),
+            keys=("id",),
+            properties={"team": "sales"},
+            schema_version=1,
+        ).to_document()
     ],
     "/v1/transfers": [
         msgspec.to_builtins(
@@ -180,16 +183,42 @@ def test_epochs_have_the_columns_of_their_table() -> None:
 def test_tables_show_their_columns_as_ddl() -> None:
     (row,) = view("tables", answer_of).to_pylist()
     assert (row["table"], row["columns"]) == ("t", "id bigint not null, v string")
+    assert (row["kind"], row["comment"], row["location"]) == ("row-table", "of t", None)
+    assert row["properties"] == [("team", "sales")]
+
+
+def test_links_settings_and_commit_tables_are_rows() -> None:
+    answers = {
+        **ANSWERS,
+        "/v1/settings": {"TxLogMaxDepth": {"value": 168, "origin": "default"}},
+        "/v1/commit-tables": [
+            {"name": "shop.orders", "uuid": "u", "version": 3, "state": "in-sync"}
+        ],
+        "/v1/prepared": [{"transaction_id": "t", "position": 9, "missing": ["p"]}],
+    }
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return view(name, lambda path, **_: answers[path]).to_pylist()
+
+    assert rows("settings") == [{"key": "TxLogMaxDepth", "value": "168", "origin": "default"}]
+    (link, *_), (table,), (prepared,) = rows("links"), rows("commit_tables"), rows("prepared")
+    assert (link["node_id"], link["linked"], link["position"]) == ("B", True, 7)
+    assert (table["table"], table["version"], table["lag"]) == ("shop.orders", 3, None)
+    assert (prepared["position"], prepared["missing"]) == (9, ["p"])
 
 
 def test_empty_views_keep_their_schema() -> None:
-    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}, "/v1/tables": []} | {
+    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}} | {
+        "/v1/descriptions": [],
+        "/v1/commit-tables": [],
+        "/v1/prepared": [],
+        "/v1/settings": {},
         "/v1/transfers": [],
         "/v1/epochs/history": [],
     }
-    for name, (schema, _) in VIEWS.items():
+    for name, known in VIEWS.items():
         found = view(name, lambda path, **_: quiet[path])
-        assert found.schema == schema
+        assert found.schema == known.schema
         assert found.num_rows == (1 if name in ("masters", "synchronous") else 0)
 
 

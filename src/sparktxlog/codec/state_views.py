@@ -1,8 +1,14 @@
-"""Views of the log's state with fixed schemas, for `log.masters()` and the data source."""
+"""Views of the log's state with fixed schemas: `log.masters()`, `format("txlog")`, SQL names.
+
+`VIEWS` is all there is of them: a row there makes a view that each of these ways reads.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -10,17 +16,12 @@ import pyarrow as pa
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRequestError
 
-
-def _schema(ddl: str) -> pa.Schema:
-    return pa.schema(arrow_type(f"struct<{ddl}>"))
-
-
 #: One row for each member, as the asked node sees it; `is_asked`: that node itself.
 #: `position`: end of its synchronized queue, as far as known.  `age_s`: seconds since its last post
 #: came.  `awaited`: what the asked node waits for: `promise`, `acquired`, `payload`, `copy`.
 #: `acquired`: origin → sequence number up to which it confirmed to hold that node's runs, durably;
 #: NULL for the asked node.  `halted`: why it takes no more part; empty = it does.
-MASTERS = _schema(
+MASTERS = (
     "node_id: string, url: string, is_asked: boolean, linked: boolean, epoch: bigint, "
     "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
     "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
@@ -31,7 +32,7 @@ MASTERS = _schema(
 #: new ones need, by `synchro_rule`.  `waiting`: without a timestamp; `needs`: the most copies that
 #: one of them needs; `missing`: places without a member.  `unconfirmed`: with a timestamp, and held
 #: by too few members; `unconfirmed_by`: who has not confirmed them.  Ages in microseconds.
-SYNCHRONOUS = _schema(
+SYNCHRONOUS = (
     "node_id: string, members: array<string>, synchro_quorum: bigint, synchro_rule: string, "
     "waiting_runs: bigint, waiting: bigint, size_bytes: bigint, oldest_us: bigint, needs: bigint, "
     "missing: array<string>, unconfirmed_runs: bigint, unconfirmed: bigint, lag_us: bigint, "
@@ -41,7 +42,7 @@ SYNCHRONOUS = _schema(
 #: One row for each replica's worker.  `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
 #: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
 #: ended; empty = it does neither.
-WORKERS = _schema(
+WORKERS = (
     "worker_id: string, node_id: string, position: bigint, chain_hash: string, verdict: string, "
     "reason: string, alive: boolean, silent: boolean, error: string, age_s: double, "
     "engine: string, tables: bigint"
@@ -49,18 +50,21 @@ WORKERS = _schema(
 
 #: One row for each table of each replica.  `position`: applied position of the signature.
 #: `version`: Delta version of the table there.  `signature`: `rows:lane0:lane1`.
-SIGNATURES = _schema(
+SIGNATURES = (
     "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "
     "signature: string, schema: string, diverged: string"
 )
 
-#: One row for each table of the catalog.  `columns`: DDL, as `create_table` takes it.  `version`:
-#: how many transactions wrote to it and took effect, NULL = the log does not count them yet;
-#: `last_write`: position of the last of them.
-TABLES = _schema(
-    "table: string, columns: string, keys: array<string>, partition_by: array<string>, "
+#: One row for each table.  `kind`: `row-table` or `commit-table`.  `columns`: DDL, as
+#: `create_table` takes it.  `location`: its directory at the asked site, NULL = not there yet.
+#: `version`: how many transactions wrote to a row table and took effect, NULL = the log does not
+#: count them yet; of a commit table the version that is placed there.  `last_write`: position of
+#: the last transaction that wrote to a row table.
+TABLES = (
+    "table: string, kind: string, comment: string, columns: string, keys: array<string>, "
+    "partition_by: array<string>, cluster_by: array<string>, properties: map<string, string>, "
     "deletion_vectors: boolean, is_sync: boolean, schema_version: bigint, version: bigint, "
-    "last_write: bigint"
+    "last_write: bigint, location: string"
 )
 
 #: One row for each of the latest catch-ups of the asked site's replica; the whole history stands
@@ -68,7 +72,7 @@ TABLES = _schema(
 #: for a replay.  Times are the worker's clock, microseconds since 1970 UTC.  `estimated_s` was
 #: expected, `actual_s` measured.  Bytes of the files needed, of them read over the network
 #: (compressed), and found here.  `outcome`: `done`, or why it failed.
-TRANSFERS = _schema(
+TRANSFERS = (
     "transfer_id: string, worker_id: string, node_id: string, kind: string, donors: array<string>, "
     "from_position: bigint, to_position: bigint, started_at: bigint, finished_at: bigint, "
     "estimated_s: double, actual_s: double, fetch_s: double, size_bytes: bigint, "
@@ -82,12 +86,37 @@ TRANSFERS = _schema(
 #: `joined`, `left`: members, against the epoch that the node took up before, NULL = none is
 #: remembered; `changed`: other nodes whose seat is new, gone or altered.  `phase`: of the asked
 #: node when it took the epoch up, at its own clock.
-EPOCHS = _schema(
+EPOCHS = (
     "lineage: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
     "roster: array<struct<id: string, url: string, weight: bigint, witness: boolean, "
     "incarnation: bigint>>, begins_after: struct<position: bigint, chain_hash: string>, "
     "joined: array<string>, left: array<string>, changed: array<string>, phase: string, "
     "taken_up_at: timestamp"
+)
+
+#: One row for each other node with a place, as the asked node knows it.  `reason`: why there is no
+#: link; `age_s`: seconds since its last post came.  Bytes since the asked node's start.
+LINKS = (
+    "node_id: string, url: string, linked: boolean, reason: string, silent: boolean, "
+    "member: boolean, witness: boolean, wire_version: bigint, round_trip_s: double, age_s: double, "
+    "clock_offset_us: bigint, position: bigint, sent_bytes: bigint, received_bytes: bigint, "
+    "fetched_bytes: bigint, posts: bigint, pushes_dropped: bigint"
+)
+
+#: One row for each setting of the asked node that can be changed at run time; `value` as JSON.
+SETTINGS = "key: string, value: string, origin: string"
+
+#: One row for each commit table at the asked site, as `GET /v1/commit-tables` has it.
+COMMIT_TABLES = (
+    "table: string, uuid: string, version: bigint, ordered: bigint, lag: bigint, state: string, "
+    "plan: string, peer: string, reason: string"
+)
+
+#: One row for each prepared transaction that is undecided (P35).  `missing`: who said nothing yet;
+#: `valid_until`: microseconds since 1970 UTC.
+PREPARED = (
+    "transaction_id: string, position: bigint, origin: string, participants: array<string>, "
+    "missing: array<string>, valid_until: bigint"
 )
 
 Json = Mapping[str, Any]
@@ -151,7 +180,7 @@ def signatures_rows(status: Json) -> list[dict[str, Any]]:
 
 
 def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
-    """Return the rows of `TABLES` from `/v1/tables`."""
+    """Return the rows of `TABLES` from `/v1/descriptions`."""
     return [
         {
             **_known(table, TABLES),
@@ -166,25 +195,75 @@ def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
     ]
 
 
-def _known(found: Json, schema: pa.Schema) -> dict[str, Any]:
-    return {name: found[name] for name in schema.names if name in found}
+def links_rows(status: Json) -> list[dict[str, Any]]:
+    """Return the rows of `LINKS` from `/v1/status`."""
+    return [{**_known(peer, LINKS), "node_id": _peer_id(peer)} for peer in status.get("peers", ())]
 
 
-def _all(found: Sequence[Json], schema: pa.Schema) -> list[dict[str, Any]]:
-    return [_known(item, schema) for item in found]
+def settings_rows(settings: Mapping[str, Json]) -> list[dict[str, Any]]:
+    """Return the rows of `SETTINGS` from `/v1/settings`."""
+    return [
+        {"key": key, "value": json.dumps(found["value"]), "origin": found["origin"]}
+        for key, found in settings.items()
+    ]
+
+
+@lru_cache
+def _schema(ddl: str) -> pa.Schema:
+    return pa.schema(arrow_type(f"struct<{ddl}>"))
+
+
+def _known(found: Json, ddl: str) -> dict[str, Any]:
+    return {name: found[name] for name in _schema(ddl).names if name in found}
+
+
+def _all(found: Sequence[Json], ddl: str) -> list[dict[str, Any]]:
+    return [_known(item, ddl) for item in found]
 
 
 Get = Callable[..., Any]
 
-#: View → (schema, function from a GET of the client API to the view's rows).
-VIEWS: dict[str, tuple[pa.Schema, Callable[[Get], list[dict[str, Any]]]]] = {
-    "masters": (MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
-    "synchronous": (SYNCHRONOUS, lambda get: synchronous_rows(get("/v1/status"))),
-    "workers": (WORKERS, lambda get: workers_rows(get("/v1/status"))),
-    "signatures": (SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
-    "tables": (TABLES, lambda get: tables_rows(get("/v1/tables"))),
-    "transfers": (TRANSFERS, lambda get: _all(get("/v1/transfers", limit=1_000), TRANSFERS)),
-    "epochs": (EPOCHS, lambda get: _all(get("/v1/epochs/history", limit=1_000), EPOCHS)),
+
+@dataclass(frozen=True, slots=True)
+class StateView:
+    """One view."""
+
+    #: Its columns.
+    ddl: str
+    #: Makes its rows by GETs of the client API.
+    rows: Callable[[Get], list[dict[str, Any]]]
+    #: The node keeps it as a Delta table in this directory of `log/`; empty = it does not.
+    delta_table: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, for Arrow."""
+        return _schema(self.ddl)
+
+
+#: All views, by name.
+VIEWS = {
+    "masters": StateView(MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
+    "links": StateView(LINKS, lambda get: links_rows(get("/v1/status"))),
+    "synchronous": StateView(SYNCHRONOUS, lambda get: synchronous_rows(get("/v1/status"))),
+    "workers": StateView(WORKERS, lambda get: workers_rows(get("/v1/status"))),
+    "signatures": StateView(SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
+    "tables": StateView(TABLES, lambda get: tables_rows(get("/v1/descriptions"))),
+    "commit_tables": StateView(
+        COMMIT_TABLES,
+        lambda get: [
+            _known({**line, "table": line["name"]}, COMMIT_TABLES)
+            for line in get("/v1/commit-tables")
+        ],
+    ),
+    "prepared": StateView(PREPARED, lambda get: _all(get("/v1/prepared"), PREPARED)),
+    "settings": StateView(SETTINGS, lambda get: settings_rows(get("/v1/settings"))),
+    "transfers": StateView(
+        TRANSFERS, lambda get: _all(get("/v1/transfers", limit=1_000), TRANSFERS), "transfers"
+    ),
+    "epochs": StateView(
+        EPOCHS, lambda get: _all(get("/v1/epochs/history", limit=1_000), EPOCHS), "epochs"
+    ),
 }
 
 
@@ -198,9 +277,9 @@ def view(name: str, get: Get) -> pa.Table:
     Raises:
         InvalidRequestError: No such view (definite).
     """
-    if name not in VIEWS:
+    found = VIEWS.get(name)
+    if found is None:
         raise InvalidRequestError(
             f"there is no view {name!r}", hint=f"Views: queue, {', '.join(VIEWS)}.", view=name
         )
-    schema, rows = VIEWS[name]
-    return pa.Table.from_pylist(rows(get), schema=schema)
+    return pa.Table.from_pylist(found.rows(get), schema=found.schema)

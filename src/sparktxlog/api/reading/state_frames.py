@@ -1,0 +1,66 @@
+"""What the log says of itself as DataFrames: a method for each of `VIEWS`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparktxlog.codec.state_views import view
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparktxlog.api.nodes import Nodes
+
+
+class StateFrames:
+    """Views of the state as they are when they are asked for."""
+
+    spark: SparkSession
+    _link: Nodes
+
+    def masters(self) -> DataFrame:
+        """Return the members of the cluster as this node sees them; see `state_views.MASTERS`."""
+        return self._view("masters")
+
+    def links(self) -> DataFrame:
+        """Return this node's links to the other nodes; see `state_views.LINKS`."""
+        return self._view("links")
+
+    def prepared(self) -> DataFrame:
+        """Return the prepared transactions that are undecided; see `state_views.PREPARED`."""
+        return self._view("prepared")
+
+    def commit_tables(self) -> DataFrame:
+        """Return how commit tables are at this site; see `state_views.COMMIT_TABLES`."""
+        return self._view("commit_tables")
+
+    def settings(self) -> DataFrame:
+        """Return the node's settings of run time; see `state_views.SETTINGS`."""
+        return self._view("settings")
+
+    def synchronous(self) -> DataFrame:
+        """Return which synchronous transactions wait here; see `state_views.SYNCHRONOUS`."""
+        return self._view("synchronous")
+
+    def workers(self) -> DataFrame:
+        """Return all replicas' workers; see `state_views.WORKERS`."""
+        return self._view("workers")
+
+    def signatures(self) -> DataFrame:
+        """Return all replicas' table signatures; see `state_views.SIGNATURES`."""
+        return self._view("signatures")
+
+    def tables(self) -> DataFrame:
+        """Return the tables of both kinds; see `state_views.TABLES`."""
+        return self._view("tables")
+
+    def transfers(self) -> DataFrame:
+        """Return the latest catch-ups of this site's replica; see `state_views.TRANSFERS`."""
+        return self._view("transfers")
+
+    def epochs(self) -> DataFrame:
+        """Return the latest epochs that this node entered; see `state_views.EPOCHS`."""
+        return self._view("epochs")
+
+    def _view(self, name: str) -> DataFrame:
+        return self.spark.createDataFrame(view(name, self._link.get))

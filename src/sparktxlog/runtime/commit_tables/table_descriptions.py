@@ -1,0 +1,132 @@
+"""Describes the tables of the log, of both kinds, as this site has them.
+
+Which kind a name is of is decided here and in the catalog by `RowTables.named`, so that everybody
+is told the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
+from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.validation import known_table
+from sparktxlog.errors import UnknownSchemaError, UnknownTableError
+from sparktxlog.model.ids import full_table_name, table_name
+from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.commit_tables.row_tables import RowTables
+from sparktxlog.runtime.foundation import Foundation
+
+#: Where a column has the name in files that clustering columns are given by.
+_STORED_NAME = "delta.columnMapping.physicalName"
+_DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+
+
+class TableDescriptions:
+    """Says what tables are; belongs to the event loop."""
+
+    def __init__(self, base: Foundation, rows: RowTables, commits: CommitCatalog) -> None:
+        self._base = base
+        self._rows = rows
+        self._commits = commits
+
+    async def of(self, name: str) -> TableDescription:
+        """Return a table that a user names.
+
+        Raises:
+            InvalidNameError: No table can have this name (definite).
+            UnknownTableError: There is none (definite).
+        """
+        schema, _, table = full_table_name(table_name(name)).partition(".")
+        row_table = self._rows.named(schema, table)
+        if row_table is not None:
+            return self._of_rows(row_table)
+        try:
+            return self._of_commits(await self._commits.listed(schema, table))
+        except (UnknownSchemaError, UnknownTableError):
+            # Its error names the nearest table.
+            return self._of_rows(known_table(self._base.master.catalog, name))
+
+    async def all(self) -> list[TableDescription]:
+        """Return all tables, by name."""
+        found = [self._of_rows(table) for table in self._base.master.catalog.values()]
+        for table in list(self._base.master.commit_tables.values()):
+            schema, _, name = table.name.partition(".")
+            found.append(self._of_commits(await self._commits.listed(schema, name)))
+        return sorted(found, key=lambda one: full_table_name(one.name))
+
+    def _of_rows(self, table: TableDefinition) -> TableDescription:
+        master, place = self._base.master, self._rows.place(table)
+        writes = master.writes(table.name)
+        return TableDescription(
+            name=table.name,
+            kind=TableKind.ROW_TABLE,
+            comment=table.comment,
+            columns=table.columns,
+            keys=table.keys,
+            partition_by=table.partition_by,
+            cluster_by=table.cluster_by,
+            properties=dict(table.properties),
+            deletion_vectors=table.deletion_vectors,
+            is_sync=table.is_sync,
+            location=str(place) if (place / "_delta_log").is_dir() else None,
+            schema_version=table.schema_version,
+            version=None if writes is None else writes.version,
+            last_write=None if writes is None else writes.position,
+            position=self._base.ordered.value,
+        )
+
+    def _of_commits(self, shown: ShownTable) -> TableDescription:
+        position, state = self._base.ordered.value, shown.placed
+        if state is None:
+            return TableDescription(name=shown.name, kind=TableKind.COMMIT_TABLE, position=position)
+        properties = state.metadata.configuration
+        return TableDescription(
+            name=shown.name,
+            kind=TableKind.COMMIT_TABLE,
+            comment=state.metadata.description or "",
+            columns=tuple(_column(field) for field in state.metadata.columns["fields"]),
+            partition_by=state.metadata.partition_columns,
+            cluster_by=_clustering(state),
+            properties=properties,
+            deletion_vectors=properties.get("delta.enableDeletionVectors") == "true",
+            location=unquote(urlsplit(shown.location).path),
+            schema_version=state.changed_version,
+            version=state.version,
+            position=position,
+        )
+
+
+def _column(field: dict[str, Any]) -> Column:
+    return Column(
+        name=field["name"],
+        type=_ddl(field["type"]),
+        nullable=field["nullable"],
+        comment=str(field.get("metadata", {}).get("comment") or ""),
+    )
+
+
+def _ddl(kind: Any) -> str:
+    """Return a type of Delta's JSON as DDL, also one that no row table has."""
+    if isinstance(kind, str):
+        return _DDL.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{_ddl(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_ddl(kind['keyType'])},{_ddl(kind['valueType'])}>"
+    fields = (f"{quoted_name(one['name'])}:{_ddl(one['type'])}" for one in kind["fields"])
+    return f"struct<{','.join(fields)}>"
+
+
+def _clustering(state: DeltaTableState) -> tuple[str, ...]:
+    """Return the columns that a table is clustered by; a field of a struct with its path."""
+    told = domain_value(state.domains.get(CLUSTERING))
+    names = {
+        field.get("metadata", {}).get(_STORED_NAME, field["name"]): field["name"]
+        for field in state.metadata.columns["fields"]
+    }
+    paths = told.get("clusteringColumns") or []
+    return tuple(".".join([names.get(path[0], path[0]), *path[1:]]) for path in paths)

@@ -1,0 +1,96 @@
+"""What only the node's memory knows, as files below `log/state/` for readers by SQL.
+
+Spark's SQL reads files and nothing of this program, so each view of the state is a file of JSON
+lines that is replaced every two seconds (decision 57).  The directory says that somebody wants it:
+`register` of a session asks for it, and who removes it ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from sparktxlog.codec.state_views import VIEWS
+from sparktxlog.errors import StorageError
+from sparktxlog.model.answers import StateFilesAnswer
+from sparktxlog.runtime.foundation import Foundation
+
+_log = structlog.get_logger("sparktxlog.state")
+
+PERIOD_S = 2.0
+
+
+class StateFiles:
+    """Writes the files; belongs to the event loop.
+
+    Args:
+        answers: Path of a question → what answers it.
+    """
+
+    def __init__(self, base: Foundation, answers: Mapping[str, Callable[[], Any]]) -> None:
+        self._base = base
+        self._answers = answers
+        self.directory = base.config.data_dir / "log" / "state"
+        self._wanted = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    async def begin(self) -> StateFilesAnswer:
+        """Write the files now, and from now on; return where they are.
+
+        Raises:
+            StorageError: They cannot be written.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            await self._write()
+        except OSError as error:
+            raise StorageError(
+                f"views of the state cannot be written to {self.directory}: {error.strerror}",
+                hint="Free space there, or mend the directory's rights.",
+                path=str(self.directory),
+            ) from error
+        self._wanted.set()
+        return {"directory": str(self.directory), "period_s": PERIOD_S}
+
+    async def watch(self) -> None:
+        """Write the files as long as there is the directory, until cancelled."""
+        while True:
+            if not self.directory.is_dir():
+                self._wanted.clear()
+                await self._wanted.wait()
+            try:
+                await self._write()
+            except OSError as error:
+                _log.warning("views of the state are not written", reason=str(error))
+            await asyncio.sleep(PERIOD_S)
+
+    async def _write(self) -> None:
+        found: dict[str, Any] = {}
+        for path, ask in self._answers.items():
+            answer = ask()
+            found[path] = msgspec.to_builtins(
+                await answer if inspect.isawaitable(answer) else answer
+            )
+        as_of = datetime.now(UTC).isoformat()
+        texts = {
+            name: b"".join(
+                msgspec.json.encode(row | {"as_of": as_of}) + b"\n"
+                for row in view.rows(lambda path, **_: found[path])
+            )
+            for name, view in VIEWS.items()
+        }
+        async with self._writing:
+            await self._base.run_blocking(self._replace, texts)
+
+    def _replace(self, texts: Mapping[str, bytes]) -> None:
+        """Replace each file as a whole; what a power loss leaves is replaced in two seconds."""
+        for name, text in texts.items():
+            fresh = self.directory / f".{name}.tmp"
+            fresh.write_bytes(text)
+            fresh.replace(self.directory / f"{name}.json")
