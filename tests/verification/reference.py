@@ -403,7 +403,11 @@ class ReferenceCommits:
         return {history.last_name.lower() for history in there}
 
     def judge(
-        self, commits: Sequence[CommitOperation], position: int, one: bytes, rows: set[str]
+        self,
+        commits: Sequence[CommitOperation],
+        position: int,
+        one: bytes,
+        rows: Collection[str] = (),
     ) -> str:
         """Take in what a transaction does; return why it takes no effect, empty = it does.
 
