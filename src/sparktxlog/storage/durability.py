@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +13,8 @@ from typing import BinaryIO
 from sparktxlog.errors import DiskFullError, StorageError
 
 _BLOCK_BYTES = 64 << 10
+#: Files that are open at once to be synced.
+_OPEN_AT_ONCE = 128
 
 
 def sync_file(path: str | Path) -> None:
@@ -24,27 +26,46 @@ def sync_file(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def begin_to_write(paths: Iterable[str | Path]) -> None:
-    """Let the system write files that are to be synced, all of them at once.
+def sync_several(paths: Sequence[str]) -> None:
+    """Bring files and directories to the disk, in their order, as far as they are there still.
 
-    This promises nothing.  Who then syncs one after the other does not wait for the disk each time.
+    The system begins to write many before the first is waited for: so the others wait less.  After
+    a failure the bytes are there to be written by the next attempt.
+
+    Raises:
+        StorageError: The disk fails.
     """
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for path in paths:
-        with suppress(OSError):  # the sync says it
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                # Bytes that are not written yet are not dropped: it begins to write them.
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
+    for first in range(0, len(paths), _OPEN_AT_ONCE):
+        opened = list[tuple[str, int]]()
+        try:
+            for path in paths[first : first + _OPEN_AT_ONCE]:
+                with storing(path), suppress(FileNotFoundError):
+                    opened.append((path, os.open(path, os.O_RDONLY)))
+            if hasattr(os, "posix_fadvise"):
+                for _, descriptor in opened:
+                    with suppress(OSError):  # the sync says it
+                        # Bytes that are not written yet are not dropped: it begins to write them.
+                        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            for path, descriptor in opened:
+                with storing(path):
+                    _sync_or_rewrite(path, descriptor)
+        finally:
+            for _, descriptor in opened:
                 os.close(descriptor)
 
 
 def sync_or_rewrite(path: str | Path) -> None:
     """As `sync_file`; after a failure the bytes are there to be written by the next attempt."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        sync_file(path)
+        _sync_or_rewrite(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_or_rewrite(path: str | Path, descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
     except OSError:
         with suppress(OSError), open(path, "r+b") as file:
             _write_again(file)

@@ -26,7 +26,6 @@ from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
 from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
-    begin_to_write,
     free_name,
     keep_name,
     link_or_copy,
@@ -34,8 +33,8 @@ from sparktxlog.storage.durability import (
     read_whole,
     storing,
     sync_directory,
-    sync_or_rewrite,
     sync_parents,
+    sync_several,
 )
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
@@ -276,11 +275,7 @@ class TablePlaces:
         Raises:
             StorageError: The disk fails.
         """
-        names = sorted(paths, reverse=True)
-        begin_to_write(names)
-        for name in names:
-            with storing(name), suppress(FileNotFoundError):
-                sync_or_rewrite(name)
+        sync_several(sorted(paths, reverse=True))  # names after what they name
 
     # -- published versions ------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 T = "00000000-0000-4000-8000-000000000001"
@@ -87,3 +88,28 @@ def test_another_data_file_in_its_place_is_set_aside(tmp_path: Path) -> None:
     assert (tmp_path / T / "x").read_bytes() == ROWS
     (aside,) = (tmp_path / ".set-aside").rglob("x")
     assert aside.read_bytes() == b"else"
+
+
+def test_many_files_are_synced_with_few_open_and_a_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, synced = TablePlaces(tmp_path), set[int]()
+    unsynced = places.place(T, {f"{number}": b"x" for number in range(300)})
+    sync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        descriptors = Path("/proc/self/fd")
+        assert not descriptors.is_dir() or len(list(descriptors.iterdir())) < 250
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    places.sync(unsynced)
+    assert synced == {os.stat(path).st_ino for path in unsynced}
+
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StorageError, match="Input/output error"):
+        places.sync(unsynced)
