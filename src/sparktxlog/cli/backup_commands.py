@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import require_spark
+from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table, show, time_text
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end, local_spark
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
@@ -202,6 +203,7 @@ def restore(
             help="Also restore commit tables, into commit-table-dir of the node.",
         ),
     ] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Write an image into a new lake; a worker replays the rest of the log from there.
@@ -212,10 +214,13 @@ def restore(
     from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.backup.restoring import choose_image, restore_replica
 
-    if verify:
-        require_spark("Or add --no-verify, and count the rows later with sparktxlog verify.")
     store = ImageStore(directory)
     image = choose_image(store, name, at_most)
+    if dry_run:
+        print_plan(as_json, *_restore_plan(image, lake, commit_tables, force_clean))
+        return
+    if verify:
+        require_spark("Or add --no-verify, and count the rows later with sparktxlog verify.")
     begun = time.monotonic()
     restored = _restore_commit_tables(store, image, commit_tables)
     with _bar("restoring") as tell:
@@ -246,6 +251,30 @@ def restore(
         )
         _print_wrong(wrong)
     end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
+
+
+def _restore_plan(
+    image: Image, lake: Path, commit_tables: Path | None, force_clean: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what `restore` would do, as a document and in sentences."""
+    from sparktxlog.worker.backup.restoring import check_room
+
+    check_room(lake, force_clean=force_clean)
+    there = next(path for path in (lake, *lake.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    lines = [
+        f"Image {image.name}, position {image.position:,}, would be written to {lake}.",
+        f"{image.files:,} files of {image.size_bytes:,} bytes; {free:,} bytes are free there.",
+        f"Tables: {', '.join(sorted(image.tables)) or 'none'}.",
+    ]
+    if free < image.size_bytes:
+        lines.append("It would not fit: make room first.")
+    if force_clean and lake.exists():
+        lines.append(f"What an interrupted restore left in {lake} would be removed first.")
+    if image.commit_tables:
+        where = f"would go to {commit_tables}" if commit_tables else "would be left out"
+        lines.append(f"{len(image.commit_tables):,} commit tables {where}.")
+    return _summary(image) | {"lake": str(lake), "free_bytes": free}, lines
 
 
 def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -> int:

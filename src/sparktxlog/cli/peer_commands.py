@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from sparktxlog.cli.dry_runs import DryRun, print_plan, removal_plan, void_plan
 from sparktxlog.cli.printing import Columns, print_json, print_rows, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.errors import InvalidRequestError, TransportError
@@ -74,8 +75,13 @@ def peer_add(
 
 
 @peer_app.command("remove", epilog="Example: sparktxlog peer remove D")
-def peer_remove(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def peer_remove(
+    node: Node, dry_run: DryRun = False, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> None:
     """Remove a node from the cluster; the other nodes no longer talk to it."""
+    if dry_run:
+        print_plan(as_json, *removal_plan(_api(url).get("/v1/epochs"), node))
+        return
     _send(url, as_json, "DELETE", _path(node), {})
 
 
@@ -321,6 +327,7 @@ def void(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -329,6 +336,9 @@ def void(
     Ask the node that accepted it.  All members look for the run first: if one of them holds it,
     or has it in its queue, nothing is changed.
     """
+    if dry_run:
+        print_plan(as_json, *void_plan(_api(url).get("/v1/incoming", limit=1_000), run))
+        return
     if not yes:
         text = f"The rows of run {run[:64]} will be lost for ever.  Go on?"
         typer.confirm(text, abort=True, err=True)
@@ -365,6 +375,7 @@ def quarantine(
             "admits it.",
         ),
     ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a stopped node give way to another history: keep what only it has, then let it join.
@@ -378,19 +389,22 @@ def quarantine(
     checked = load_config(config)
     api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)
     try:
-        done = quarantine_node(checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin)
+        done = quarantine_node(
+            checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin, dry_run=dry_run
+        )
     except TransportError as error:
         if type(error) is not TransportError:
             raise
         hint = "Name another node of that side with --from; nothing was changed here."
         raise TransportError(error.message, hint=hint, **error.fields) from error
     if as_json:
-        print_json(asdict(done) | {"next": _next_steps(done, config)})
+        shown = asdict(done) | {"dry_run": dry_run}
+        print_json(shown if dry_run else shown | {"next": _next_steps(done, config)})
     else:
-        _print_given_way(done, config)
+        _print_given_way(done, config, dry_run)
 
 
-def _print_given_way(done: GaveWay, config: Path) -> None:
+def _print_given_way(done: GaveWay, config: Path, dry_run: bool) -> None:
     least = "" if done.exact else ", at least; not both sides keep the history after it"
     typer.echo(
         f"The queue here and that of {done.followed} are equal up to position "
@@ -400,12 +414,17 @@ def _print_given_way(done: GaveWay, config: Path) -> None:
         typer.echo(
             f"{done.pruned:,} positions after it were already pruned here; they are not kept."
         )
+    begin = "Would be kept" if dry_run else "Kept"
     typer.echo(
-        f"Kept in {done.table}, quarantine_id {done.quarantine_id}: {done.ordered:,} ordered, "
+        f"{begin} in {done.table}, quarantine_id {done.quarantine_id}: {done.ordered:,} ordered, "
         f"{done.accepted:,} accepted and {done.acquired:,} acquired transactions; "
         f"{done.surviving:,} of them are also in {done.followed}'s queue, {done.incomplete:,} are "
         "incomplete (column remark)."
     )
+    if dry_run:
+        typer.echo(f"The journal and the queue table would move to {done.directory}.")
+        typer.echo("Nothing was changed.")
+        return
     typer.echo(f"Their rows, the journal and the queue table are in {done.directory}.")
     for step in _next_steps(done, config):
         typer.echo(f"Next: {step}")

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import typer
 
+from sparktxlog.cli.dry_runs import DryRun, print_plan, release_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
 from sparktxlog.http.tokens import client_token
@@ -210,6 +211,7 @@ def table_release(
     drop: Annotated[
         bool, typer.Option("--drop", help="Drop a commit table from the log, at all sites.")
     ] = False,
+    dry_run: DryRun = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -224,8 +226,14 @@ def table_release(
     from sparktxlog.model.table_kind import TableKind
 
     with closing(Nodes(url, token=client_token())) as nodes:
-        kind = nodes.describe(name).kind
-    if kind is TableKind.ROW_TABLE:
+        found = nodes.describe(name)
+    is_rows = found.kind is TableKind.ROW_TABLE
+    if path is None and not is_rows:
+        raise typer.BadParameter("PATH is missing: a commit table is given back into it")
+    if dry_run:
+        print_plan(as_json, *release_plan(found, path, drop=drop))
+        return
+    if is_rows:
         with local_spark("table-release") as spark:
             from sparktxlog.api.connect import connect
 
@@ -237,10 +245,8 @@ def table_release(
         from sparktxlog.http.catalog_link import CatalogLink
         from sparktxlog.worker.commit_tables.table_release import release
 
-        if path is None:
-            raise typer.BadParameter("PATH is missing: a commit table is given back into it")
         with closing(CatalogLink(url, token=client_token())) as link:
-            done = release(link, name, path, drop=drop)
+            done = release(link, name, str(path), drop=drop)
         dropped = ", and the log has it no more" if done.dropped else ""
         document = done.to_document()
         said = f"{done.path} is a plain Delta table at version {done.version}{dropped}."

@@ -58,6 +58,10 @@ def test_a_drill_from_the_command_line(shell: Shell, lake: Lake, tmp_path: Path)
     assert listed[0]["image"] == "one" and len(listed) == 2
     assert "one" in shell.text("backup", "list", store)
     assert shell.json("backup", "verify", store, "one")["damaged"] == []
+    planned = shell.json("restore", store, "one", "--lake", new, "--dry-run")
+    assert planned["dry_run"] and planned["free_bytes"] > planned["size_bytes"]
+    assert "would be written" in shell.text("restore", store, "--lake", new, "--dry-run")
+    assert not new.exists()
     restored = shell.json("restore", store, "one", "--lake", new, "--no-verify")
     assert restored["signatures"] == "not counted" and restored["digests"] == "equal"
     state = read_state(new)

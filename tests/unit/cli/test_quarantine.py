@@ -52,7 +52,7 @@ def invoke(
 ) -> int:
     """Run the command; return its exit code."""
 
-    def act(config: NodeConfig, api: Any, tell: Any, *, rejoin: bool = False) -> GaveWay:
+    def act(config: NodeConfig, api: Any, tell: Any, **_: bool) -> GaveWay:
         assert (config.node_id, api.url) == ("C", "http://a:7070")
         tell("comparing")
         if isinstance(done, Exception):

@@ -55,7 +55,7 @@ from sparktxlog.storage.durability import free_name, storage_error, sync_directo
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.waiting_ids import run_key
-from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME
+from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME, GivenUp
 from sparktxlog.storage.log_tables.queue_table import ASIDE, QUEUE_NAME
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
@@ -99,12 +99,14 @@ def quarantine_node(
     tell: Callable[[str], None] = lambda text: None,
     *,
     rejoin: bool = False,
+    dry_run: bool = False,
 ) -> GaveWay:
     """Keep what only this stopped node has, and let it join the asked node's log anew.
 
     Args:
         rejoin: Also if the queue here is the beginning of the other's: the node's promise is too
             far ahead to be used (C3), and only a new incarnation does not have it.
+        dry_run: Only return what would be kept; `incomplete` is not known then.
 
     Raises:
         LockedError: The node runs (definite).
@@ -127,7 +129,7 @@ def quarantine_node(
         )
     journal = Journal(config.data_dir, id_window=config.id_window)
     try:
-        return _Act(config, journal, api, tell, rejoin=rejoin).run()
+        return _Act(config, journal, api, tell, rejoin=rejoin).run(dry=dry_run)
     finally:
         journal.close()
 
@@ -156,8 +158,8 @@ class _Act:
         )
         self._end = self._state.core.base.position
 
-    def run(self) -> GaveWay:
-        """Do all steps."""
+    def run(self, *, dry: bool) -> GaveWay:
+        """Do all steps, or with `dry` only those that change nothing."""
         state, config = self._state, self._config
         keeps = self._end or state.core.incoming or state.core.announcements
         if not (keeps or (self._rejoin and state.core.reserved)):
@@ -184,17 +186,8 @@ class _Act:
         )
         quarantine_id = act_id(state, waiting)
         directory = config.data_dir / QUARANTINE_NAME / quarantine_id
-        quarantine = Export(
-            self._journal,
-            LocalPayloadStore(config.payload_dir),
-            config.data_dir,
-            state.core.tables,
-            self._tell,
-        ).write(quarantine_id, runs)
-        incomplete = quarantine.incomplete()
         order = self._order(followed)
-        self._tell("setting the journal aside")
-        self._set_aside(directory, order)
+        incomplete = 0 if dry else self._give_way(quarantine_id, runs, directory, order)
         counts: Counter[str] = Counter()
         for run in runs:
             counts[run.why] += run.stored.entry.header.n
@@ -212,7 +205,7 @@ class _Act:
             surviving=sum(run.stored.entry.header.n for run in runs if run.survives),
             incomplete=incomplete,
             pruned=max(0, fork.floor - fork.common),
-            table=quarantine.path,
+            table=config.data_dir / "log" / QUARANTINE_NAME,
             directory=directory,
             has_place=config.node_id in followed.seats,
         )
@@ -268,6 +261,22 @@ class _Act:
         return JoinOrder(
             lineage=followed.lineage, incarnation=incarnation, log=self._config.lineage
         )
+
+    def _give_way(
+        self, quarantine_id: str, runs: Sequence[GivenUp], directory: Path, order: JoinOrder
+    ) -> int:
+        """Keep the runs, and set journal and queue aside; return how many are incomplete."""
+        kept = Export(
+            self._journal,
+            LocalPayloadStore(self._config.payload_dir),
+            self._config.data_dir,
+            self._state.core.tables,
+            self._tell,
+        ).write(quarantine_id, runs)
+        incomplete = kept.incomplete()
+        self._tell("setting the journal aside")
+        self._set_aside(directory, order)
+        return incomplete
 
     def _set_aside(self, directory: Path, order: JoinOrder) -> None:
         data_dir = self._config.data_dir

@@ -88,10 +88,10 @@ def restore_replica(
     """
     lake = Path(lake).absolute()
     try:
-        _check_room(lake, force_clean=force_clean)
+        check_room(lake, force_clean=force_clean)
         with closing(ReplicaDirectory(lake)) as directory:
             # Again: now no other process can enter.
-            _check_room(lake, force_clean=force_clean)
+            check_room(lake, force_clean=force_clean)
             marker = directory.own / RESTORING
             write_durably(marker, msgspec.json.encode({"image": image.name}))
             for parent in (lake, lake.parent):
@@ -130,7 +130,16 @@ def damaged_files(
     return damaged
 
 
-def _check_room(lake: Path, *, force_clean: bool) -> None:
+def check_room(lake: Path, *, force_clean: bool) -> None:
+    """Refuse a lake that is not empty.
+
+    Args:
+        lake: Where an image would be restored.
+        force_clean: What an interrupted restore left would be removed.
+
+    Raises:
+        InvalidRequestError: It has a table, or what another restore left (definite).
+    """
     own = lake / STATE_DIRECTORY
     if (own / RESTORING).exists():
         if force_clean:

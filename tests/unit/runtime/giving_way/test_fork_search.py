@@ -46,8 +46,13 @@ def test_few_questions_find_the_common_position_of_long_queues(tmp_path: Path) -
         previous=common[-1].chain_hash,
     )
     other = OtherNode([*common, *more])
+    planned = quarantine_node(node.config, other, dry_run=True)
+    assert (planned.common, planned.ordered) == (700, 300)
+    assert not planned.table.exists() and not planned.directory.exists()
+    other.asked.clear()
     done = quarantine_node(node.config, other)
-    assert (done.common, done.ordered) == (700, 300)
+    assert replace(done, incomplete=0) == planned
+    assert done.table.exists() and done.directory.exists()
     assert other.asked.count("/v1/queue") <= 12
     assert sum(path.startswith("/v1/transactions") for path in other.asked) <= 10
 

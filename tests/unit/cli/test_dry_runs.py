@@ -1,0 +1,117 @@
+"""`--dry-run`: commands that remove or reject say what would go, and send nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.command_line import invoke
+
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.cli import peer_commands
+from sparktxlog.cli.dry_runs import removal_plan, void_plan
+from sparktxlog.errors import NotFoundError
+from sparktxlog.model.table_kind import TableDescription, TableKind
+
+SEATS = [
+    {"id": "A", "url": "http://a", "weight": 2, "member": True},
+    {"id": "D", "url": "http://d", "weight": 1, "member": True},
+]
+LOSS = {"node_id": "D", "last_shown": 40, "held_here": 38, "missing": 2, "unheard_s": 9.0}
+RUN = {
+    "digest": "3f2a90c1d4e5b6a7" * 4,
+    "origin": "B",
+    "n": 12,
+    "size_bytes": 1_000,
+    "staged_bytes": 2_000,
+    "waits": [{"peer": "C", "why": "payload", "since_us": 1}],
+}
+ANSWERS: dict[str, Any] = {
+    "/v1/epochs": {"roster": SEATS, "force": {"may_be_lost": [LOSS]}},
+    "/v1/incoming": [RUN],
+}
+TABLES = {
+    "orders": TableDescription(name="orders", kind=TableKind.ROW_TABLE, last_write=1_204),
+    "a.b": TableDescription(name="a.b", kind=TableKind.COMMIT_TABLE),
+}
+
+
+class ReadOnlyNode:
+    """Answers questions, and takes no changes."""
+
+    def __init__(self, url: str, **_: Any) -> None:
+        self.url = url
+
+    def get(self, path: str, **_: Any) -> Any:
+        return ANSWERS[path]
+
+
+@pytest.fixture(autouse=True)
+def node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_commands, "NodeApi", ReadOnlyNode)
+    monkeypatch.setattr(Nodes, "describe", lambda _, name: TABLES[name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("peer", "remove", "D"),
+            (
+                "Node D (http://d) would lose its place and 1 votes.\n"
+                "Members after it: A; 2 votes are left.\n"
+                "What it accepted and no member holds would be lost to the log.\n"
+                "It reported 40 transactions; 38 are here.\n"
+            ),
+        ),
+        (
+            ("void", "3F2A90C1"),
+            (
+                "Run 3f2a90c1d4e5b6a7 of node B would take no effect at any site.\n"
+                "Its 12 transactions would be rejected.\n"
+                "3,000 bytes of rows would be lost for ever.\n"
+                "The run waits for C.\n"
+            ),
+        ),
+        (
+            ("table", "release", "orders"),
+            (
+                "Row table orders would leave the log at all sites: jobs that write it fail.\n"
+                "Its last write is at position 1,204; what is ordered until then comes along.\n"
+                "Each site's worker would move its files to _sparktxlog/dropped/orders-POSITION.\n"
+            ),
+        ),
+        (
+            ("table", "release", "a.b", "/data/b", "--drop"),
+            (
+                "/data/b would get the files and versions of commit table a.b.\n"
+                "Commit table a.b would leave the log at all sites: jobs that write it fail.\n"
+            ),
+        ),
+    ],
+)
+def test_what_would_go_is_said_and_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    assert invoke(monkeypatch, *arguments, "--dry-run") == 0
+    assert capsys.readouterr().out == f"{said}Nothing was changed.\n"
+    assert invoke(monkeypatch, *arguments, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["dry_run"] is True
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(NotFoundError, match="Places: A, D"):
+        removal_plan(ANSWERS["/v1/epochs"], "X")
+    with pytest.raises(NotFoundError, match="2 runs"):
+        void_plan([RUN, RUN], "3f2a")
+    with pytest.raises(NotFoundError, match="no runs"):
+        void_plan([], "3f2a")
+
+
+def test_a_commit_table_needs_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert invoke(monkeypatch, "table", "release", "a.b", "--dry-run") == 2
