@@ -22,15 +22,20 @@ DEFINITION = table("t", "id bigint, p string", partition_by=["p"])
 
 
 class Lake:
-    """A replica of one table, written by delta-rs."""
+    """A replica of one table, written by delta-rs.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        table: Its name.
+    """
+
+    def __init__(self, path: Path, table: str = "t") -> None:
         self.path = path
+        self.table = table
         self.position = 0
 
     def append(self, *rows: tuple[int, str]) -> ReplicaState:
         data = pa.table({"id": [r[0] for r in rows], "p": [r[1] for r in rows]})
-        write_deltalake(self.path / "t", data, mode="append", partition_by=["p"])
+        write_deltalake(self.path / self.table, data, mode="append", partition_by=["p"])
         return self.record()
 
     def record(self, **changes: object) -> ReplicaState:
@@ -44,9 +49,9 @@ class Lake:
                 position=self.position,
                 chain_hash=f"{self.position:064x}",
                 tables={
-                    "t": ReplicaTable(
-                        definition=DEFINITION,
-                        version=DeltaTable(self.path / "t").version(),
+                    self.table: ReplicaTable(
+                        definition=replace(DEFINITION, name=self.table),
+                        version=DeltaTable(self.path / self.table).version(),
                         signature=signature,
                     )
                 },
@@ -56,9 +61,9 @@ class Lake:
         return state
 
 
-def rows(lake: Path, version: int | None = None) -> list[tuple[int, str]]:
-    """Return the rows of the table `t`, sorted."""
-    found = DeltaTable(lake / "t", version=version).to_pyarrow_table().to_pydict()
+def rows(lake: Path, version: int | None = None, table: str = "t") -> list[tuple[int, str]]:
+    """Return the rows of a table, sorted."""
+    found = DeltaTable(lake / table, version=version).to_pyarrow_table().to_pydict()
     return sorted(zip(found["id"], found["p"], strict=True))
 
 

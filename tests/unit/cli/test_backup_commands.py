@@ -48,11 +48,14 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return Shell(monkeypatch, capsys)
 
 
-def test_a_drill_from_the_command_line(shell: Shell, lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["t", "bronze.orders"])
+def test_a_drill_from_the_command_line(shell: Shell, tmp_path: Path, table: str) -> None:
+    lake = Lake(tmp_path / "lake", table)
+    lake.append((1, "x"), (2, "y"))
     store, new = tmp_path / "backups", tmp_path / "new"
     made = shell.json("backup", store, "--lake", lake.path, "--name", "one")
     assert made["position"] == 1 and made["new_files"] == made["files"] == 3
-    assert made["tables"]["t"]["signature"].startswith("1:")
+    assert made["tables"][table]["signature"].startswith("1:")
     assert "New: 0 files" in shell.text("backup", "create", store, "--lake", lake.path)
     listed = shell.json("backup", "list", store)
     assert listed[0]["image"] == "one" and len(listed) == 2
@@ -66,7 +69,7 @@ def test_a_drill_from_the_command_line(shell: Shell, lake: Lake, tmp_path: Path)
     assert restored["signatures"] == "not counted" and restored["digests"] == "equal"
     state = read_state(new)
     assert state is not None and state.worker_id == restored["worker_id"]
-    assert rows(new) == rows(lake.path)
+    assert rows(new, table=table) == rows(lake.path, table=table) == [(1, "x"), (2, "y")]
     said = shell.text(
         "restore", store, "--lake", tmp_path / "newer", "--at-most", "1", "--no-verify"
     )
