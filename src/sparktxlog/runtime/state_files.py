@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from sparktxlog.codec.state_views import VIEWS
-from sparktxlog.errors import StorageError
+from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.model.answers import StateFilesAnswer
 from sparktxlog.runtime.foundation import Foundation
 
@@ -66,7 +66,7 @@ class StateFiles:
                 await self._wanted.wait()
             try:
                 await self._write()
-            except OSError as error:
+            except (OSError, TxLogError) as error:
                 _log.warning("views of the state are not written", reason=str(error))
             await asyncio.sleep(PERIOD_S)
 

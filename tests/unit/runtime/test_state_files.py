@@ -30,7 +30,13 @@ def files_of(directory: Path, status: dict[str, Any]) -> StateFiles:
         config=SimpleNamespace(data_dir=directory), run_blocking=run_blocking
     )
     answers: dict[str, Any] = {f"/v1/{name}": nothing for name in LISTS}
-    answers |= {"/v1/status": lambda: status, "/v1/info": dict, "/v1/settings": dict}
+
+    def told() -> dict[str, Any]:
+        if "gone" in status:
+            raise StorageError("a file is gone")
+        return status
+
+    answers |= {"/v1/status": told, "/v1/info": dict, "/v1/settings": dict}
     return StateFiles(base, answers)
 
 
@@ -68,6 +74,13 @@ def test_files_are_written_from_the_first_request_on_until_somebody_removes_them
         for _ in range(5):
             await real(0)
         assert position(tmp_path) == 2
+        # One that cannot be answered now is written the next time.
+        status |= {"gone": True, "position": 3}
+        beats.put_nowait(None)
+        for _ in range(5):
+            await real(0)
+        assert position(tmp_path) == 2 and not watching.done()
+        del status["gone"]
         shutil.rmtree(tmp_path / "log")
         beats.put_nowait(None)
         for _ in range(5):

@@ -6,6 +6,7 @@ is told the same.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -55,7 +56,8 @@ class TableDescriptions:
         found = [self._of_rows(table) for table in self._base.master.catalog.values()]
         for table in list(self._base.master.commit_tables.values()):
             schema, _, name = table.name.partition(".")
-            found.append(self._of_commits(await self._commits.listed(schema, name)))
+            with suppress(UnknownSchemaError, UnknownTableError):  # it was dropped meanwhile
+                found.append(self._of_commits(await self._commits.listed(schema, name)))
         return sorted(found, key=lambda one: full_table_name(one.name))
 
     def _of_rows(self, table: TableDefinition) -> TableDescription:
