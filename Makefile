@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Installs into the environment of a target, which has no pip of its own.
+PIP_THERE = $(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 MUTANT_ARGS ?=
@@ -30,10 +32,11 @@ PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 # API, and readers of Delta tables.
 BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed
 
-# What checks packages: linters and schemas, and Helm.
+# What checks packages: linters and schemas, Helm, and an environment with Airflow and Dagster.
 CHECKERS := $(VENV)/test-packages/.installed
 HELM := $(VENV)/test-helm/helm
 HELM_VERSION := v3.22.0
+ORCHESTRATION := $(VENV)/test-orchestration
 
 # Builds the documentation as a site.
 SITE := $(VENV)/site
@@ -99,7 +102,7 @@ test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random
 $(SPARK41)/.installed: $(STAMP) constraints-spark41.txt
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
-	@$(PIP) --python $(@D)/bin/python install --require-hashes --no-deps --no-build-isolation --requirement constraints-spark41.txt
+	@$(PIP_THERE) --require-hashes --no-deps --no-build-isolation --requirement constraints-spark41.txt
 	@own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \
 	    $(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' >"$$own/beside.pth"
 	@SPARKTXLOG_PYTHON=$(@D)/bin/python ./spark-submit.sh --resolve
@@ -113,13 +116,19 @@ $(HELM):
 	@command -v go >/dev/null || { echo "Helm is built by Go: install Go, or set SPARKTXLOG_TEST_HELM to a helm."; exit 1; }
 	GOBIN=$(abspath $(@D)) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
-test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) ## Check images, units and chart
+$(ORCHESTRATION)/.installed: $(STAMP) constraints-orchestration.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-orchestration.txt
+	@touch $@
+
+test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) $(ORCHESTRATION)/.installed ## Check images, units, chart, and what plugs into Airflow, Dagster and OpenLineage
 	CI=$${CI:-} $(BIN)/python -m pytest tests/packages -rs $(PYTEST_ARGS)
 
 $(SITE)/.installed: $(STAMP) constraints-site.txt
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
-	@$(PIP) --python $(@D)/bin/python install --require-hashes --no-deps --requirement constraints-site.txt
+	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-site.txt
 	@touch $@
 
 site: $(SITE)/.installed ## Build the documentation as a site, into site/; a broken link fails

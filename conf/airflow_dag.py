@@ -1,31 +1,25 @@
-"""Airflow: sparktxlog's Spark jobs of one site, each a task.  For Airflow 2.7 or newer;
-Airflow 3 has `BashOperator` in `airflow.providers.standard.operators.bash`.
+"""Airflow 3: sparktxlog's Spark jobs of one site, each a task; docs/orchestration.md says more.
 
-Copy it to the DAGs folder and adapt `HOME` and `URL`.  Jobs end with a line of JSON; exit code 3
-("lagging": something was left for the next run) skips the task instead of failing it.  A worker
-that follows the log should run under systemd or the like: conf/sparktxlog-apply.service.
+Copy it to the DAGs folder, and make a connection `sparktxlog_default` to the site's node.
+Airflow's worker runs on a machine of the site, with `sparktxlog[airflow]` in its environment, and
+programs in /opt/sparktxlog.  A job with exit code 3 ("lagging": something was left for the next
+run) skips its task instead of failing it.  A worker that follows the log should run under systemd
+or the like.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow import DAG
-from airflow.operators.bash import BashOperator
+from airflow.sdk import DAG
 
-HOME = "/opt/sparktxlog"
-URL = "http://127.0.0.1:7070"
+from sparktxlog.integrations.airflow.position_sensor import PositionSensor
+from sparktxlog.integrations.airflow.site_operators import SparkJobOperator
 
 
-def job(name: str, arguments: str = "") -> BashOperator:
+def job(name: str, *arguments: str) -> SparkJobOperator:
     """Return a task that runs one of the jobs."""
-    return BashOperator(
-        task_id=name,
-        cwd=HOME,
-        bash_command=f"./spark-submit.sh jobs/{name}.py --url {URL} --json {arguments}",
-        skip_on_exit_code=3,
-        append_env=True,
-    )
+    return SparkJobOperator(task_id=name, job=name, arguments=arguments)
 
 
 def dag(name: str, description: str, schedule: str | None) -> DAG:
@@ -47,8 +41,8 @@ with dag("sparktxlog", "Apply the log, then maintain log and tables", "17 2 * * 
 with dag("sparktxlog_catch_up", "Replay or copy, as the node plans", "*/10 * * * *"):
     job("catch_up")
 
-with dag("sparktxlog_verify", "Count every row, compare all sites", "47 3 * * 0"):
-    job("verify", "--compare")
+with dag("sparktxlog_verify", "Wait for all sites, count every row, compare", "47 3 * * 0"):
+    PositionSensor(task_id="all_in_sync", timeout=3600) >> job("verify", "--compare")
 
 with dag("sparktxlog_replicate", "Copy a donor's replica, when asked to", None):
-    job("replicate", "--parts 8")
+    job("replicate", "--parts", "8")

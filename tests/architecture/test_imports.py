@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "codec", "http", "storage.dropped_tables", "storage.durability", "storage.interfaces",
         "worker",
     },
+    "integrations": {"api", "http.tokens"},
     "cli": {
         "api", "catchup", "codec", "config", "http", "runtime", "service", "storage", "transport",
         "worker",
@@ -86,6 +87,7 @@ MUST_NOT: dict[str, set[str]] = {
     "http": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "worker": _WEB | {"sqlite3", "asyncio", "random"},
     "api": _WEB | {"sqlite3", "asyncio"},
+    "integrations": _SPARK | _WEB,
 }
 
 

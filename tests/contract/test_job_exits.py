@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -151,3 +155,25 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
     found = json.loads(out)
     assert found["exit_code"] == 1 and found["error"]["title"] == "missing-dependency"
     assert "Spark did not start with master moon" in err
+
+
+def test_a_hook_is_told_of_jobs_and_cannot_fail_them(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[object] = []
+
+    def watch(name: str, arguments: argparse.Namespace) -> Callable[[int, dict[str, Any]], None]:
+        heard.append((name, arguments.url))
+        return lambda code, result: heard.append((code, result["error"]["title"]))
+
+    module = ModuleType("hook_of_a_test")
+    module.watch = watch  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    url = "http://127.0.0.1:9"
+    monkeypatch.setenv(job.HOOK_VARIABLE, "hook_of_a_test:watch")
+    assert load("apply").main(["--url", url]) == job.UNREACHABLE
+    assert heard == [("apply", url), (5, "transport")]
+    for wrong, said in (("hook_of_a_test:gone", "no attribute"), ("no_such_hook:f", "No module")):
+        monkeypatch.setenv(job.HOOK_VARIABLE, wrong)
+        assert load("apply").main(["--url", url]) == job.UNREACHABLE
+        assert f"{job.HOOK_VARIABLE}={wrong}: " in (err := capfd.readouterr().err) and said in err

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.architecture.source_tree import ROOT
+from tests.architecture.source_tree import ROOT, committed_files
 from tests.support.node_processes import call, free_ports, wait_until
 from tests.support.package_tools import check, checker, system_program
 
@@ -18,15 +18,28 @@ pytestmark = pytest.mark.packages
 CONF, DEPLOY = ROOT / "conf", ROOT / "deploy"
 
 
+def _copy_context(target: Path) -> None:
+    """Copy what Dockerfile.dockerignore leaves of the repository."""
+    lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    kept = [ROOT / line[1:] for line in lines if line.startswith("!")]
+    for path in committed_files():
+        if any(path.is_relative_to(place) for place in kept):
+            copy = target / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+
+
 @pytest.mark.timeout(900)
 def test_an_installation_has_locked_versions_and_its_node_becomes_ready(tmp_path: Path) -> None:
-    """The step of both images, with another prefix; then what the unit starts."""
-    prefix, data = tmp_path / "opt", tmp_path / "data"
+    """The step of both images, in the context that they get; then what the unit starts."""
+    prefix, data, source = tmp_path / "opt", tmp_path / "data", tmp_path / "source"
+    _copy_context(source)
+    before = sorted(source.rglob("*"))
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    script = [str(DEPLOY / "install.sh"), "--extras", "node", str(prefix)]
+    script = [str(source / "deploy" / "install.sh"), "--extras", "node", str(prefix)]
     done = subprocess.run(script, env=kept, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert not list(ROOT.glob("build")), "the source stays as it was"
+    assert sorted(source.rglob("*")) == before, "the source stays as it was"
     listed = subprocess.run(
         [prefix / "venv" / "bin" / "python", "-m", "pip", "freeze", "--all"],
         capture_output=True,

@@ -16,6 +16,10 @@ _VENV = Path(__file__).parents[2] / ".venv"
 _CHECKERS = Path(os.environ.get("SPARKTXLOG_TEST_CHECKERS", _VENV / "test-packages"))
 #: Built from its source by Go.
 _HELM = Path(os.environ.get("SPARKTXLOG_TEST_HELM", _VENV / "test-helm" / "helm"))
+#: Airflow, Dagster and the client of OpenLineage, in an environment of their own.
+_ORCHESTRATION = Path(
+    os.environ.get("SPARKTXLOG_TEST_ORCHESTRATION", _VENV / "test-orchestration" / "bin" / "python")
+)
 
 
 def there(path: Path) -> Path:
@@ -39,6 +43,11 @@ def check(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Helm; one that Go built does not know of which Kubernetes it is."""
     return _run([str(there(_HELM)), *arguments, "--kube-version", "1.33.0"], dict(os.environ))
+
+
+def orchestration_python() -> str:
+    """Return the interpreter that has Airflow, Dagster and OpenLineage's client."""
+    return str(there(_ORCHESTRATION))
 
 
 def system_program(name: str) -> str:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from sparktxlog.worker.replica.applier import ApplyOutcome
 
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
+#: Names `module:function`, which is told of each job: it takes name and arguments when the job
+#: begins, and returns what takes exit code and result when it ends.
+HOOK_VARIABLE = "SPARKTXLOG_JOB_HOOK"
 _CODES: tuple[tuple[type[TxLogError], int], ...] = (
     (ConfigError, BAD_CONFIG),
     (CertificateError, BAD_CONFIG),
@@ -156,6 +159,32 @@ def main_of(name: str) -> Callable[[Sequence[str]], int]:
 def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
     """Do the work; return exit code and result, also for an error."""
     start_logging()
+    ended = _watched(work.__name__, arguments)
+    code, result = _performed(arguments, work)
+    ended(code, result)
+    return code, result
+
+
+def _watched(name: str, arguments: argparse.Namespace) -> Callable[[int, dict[str, Any]], None]:
+    """Tell the hook, if there is one, that a job begins; return what tells it how it ended."""
+    place = os.environ.get(HOOK_VARIABLE, "")
+
+    def call(function: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return function(*given)
+        except Exception as error:  # noqa: BLE001 - what only watches must not fail a job
+            say(f"{HOOK_VARIABLE}={place}: {type(error).__name__}: {first_lines(error)}")
+            return None
+
+    def begin() -> Any:
+        module, _, function = place.partition(":")
+        return getattr(import_module(module), function)(name, arguments)
+
+    ended = call(begin) if place else None
+    return lambda code, result: call(ended, code, result) if ended else None
+
+
+def _performed(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
     try:
         trust(getattr(arguments, "ca_file", None))
         with job_context(arguments) as context:
