@@ -35,8 +35,8 @@ def run(short: bool) -> list[Figure]:
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory), "A") as cluster,
     ):
-        figures = _files(Path(directory), cluster, 2 if short else 8, 1 if short else 5)
-        return [*figures, *_frames(cluster, 100_000 if short else 2_000_000, 1 if short else 5)]
+        figures = _files(Path(directory), cluster, 2 if short else 4, 1 if short else 3)
+        return [*figures, *_frames(cluster, 100_000 if short else 1_000_000, 1 if short else 3)]
 
 
 def _files(directory: Path, cluster: Cluster, count: int, repeat: int) -> list[Figure]:

@@ -113,7 +113,7 @@ def connect(
         UnreachableError: No node answers there (definite).
         UnauthorizedError: The token is missing or wrong (definite).
         PayloadStoreError: `staging="shared"` or `apply="inline"`, and the payload store is not
-            shared; the message names both sides (definite).
+            shared; else, executors do not reach the node; the message names both (definite).
         ConfigError: `apply` or `staging` has a wrong value, or the node has another version.
         InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect; or the JVM's
             language has digits of its own (definite).

@@ -22,21 +22,22 @@ from typing import Self
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from sparktxlog.api.files import FileStage, attempt_name
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.errors import PayloadStoreError, TxLogError, first_lines
 from sparktxlog.http.link import Http
 from sparktxlog.http.upload_link import UploadLink
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
 
-#: Bytes of a file after which it is closed and sent, and of all files of a task that are not.
-_FILE_BYTES, _UNSENT_BYTES = 128 << 20, 512 << 20
-#: Files that a task sends at once.
+#: Bytes of a file after which it is closed and sent, and of all files of a task that are open.
+_FILE_BYTES, _OPEN_BYTES = 128 << 20, 256 << 20
+#: Files that a task sends at once; no others are closed and not sent.
 _AT_ONCE = 2
 #: What a task tells of each file.
 _DESCRIPTION = (
@@ -70,6 +71,32 @@ class UploadTarget:
         """Return the node of a link."""
         return cls(url=home.url, token=home.token, ca_file=home.ca_file)
 
+    def check(self, spark: SparkSession) -> None:
+        """Let an executor ask the node: else a job finds out after minutes.
+
+        Raises:
+            PayloadStoreError: It does not reach the node, or lacks this package (definite).
+        """
+
+        def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with closing(UploadLink(self.url, token=self.token, ca_file=self.ca_file)) as link:
+                link.get("/v1/info")
+            yield from batches
+
+        try:
+            spark.range(1, numPartitions=1).mapInArrow(ask, "id bigint").collect()
+        except (PySparkException, Py4JError) as error:
+            raise self._failed(errors_from_spark(error)) from error
+
+    def _failed(self, error: BaseException) -> PayloadStoreError:
+        reason = error.message if isinstance(error, TxLogError) else first_lines(error)
+        return PayloadStoreError(
+            f"an executor cannot upload to {self.url}: {reason}",
+            hint="Nothing was submitted. Executors need the way to that URL, the package "
+            "sparktxlog, and the file that ca_file names.",
+            url=self.url,
+        )
+
     def stage(
         self, rows: DataFrame, folder: str, definition: TableDefinition, kind: OperationKind
     ) -> tuple[StagedFile, ...]:
@@ -79,7 +106,7 @@ class UploadTarget:
             folder: Directory of the operation, relative to the payload store.
 
         Raises:
-            TxLogError: As `UploadLink.upload`: the node did not take a file.
+            TxLogError: The node did not take a file, and nothing was submitted (definite).
             PySparkException, Py4JError: The job failed.
         """
 
@@ -103,8 +130,11 @@ class UploadTarget:
         try:
             told = rows.mapInArrow(work, _DESCRIPTION).collect()
         except (PySparkException, Py4JError) as error:
-            raise errors_from_spark(error) from error
-        found = [
+            found = errors_from_spark(error)
+            if isinstance(found, TxLogError) and not found.definite:
+                raise self._failed(found) from error
+            raise found from error
+        files = [
             StagedFile(
                 path=row.path,
                 size_bytes=row.size_bytes,
@@ -114,7 +144,7 @@ class UploadTarget:
             )
             for row in told
         ]
-        return tuple(sorted(found, key=lambda file: file.path))
+        return tuple(sorted(files, key=lambda file: file.path))
 
     def upload(
         self,
@@ -146,12 +176,12 @@ class UploadTarget:
 
             def begin(files: Iterable[StagedFile]) -> None:
                 for file in files:
-                    if len(sending) > _AT_ONCE:
+                    if len(sending) == _AT_ONCE:
                         sending.popleft().result()
                     sending.append(threads.submit(send, file))
                     sent.append(file)
 
-            limits = (_FILE_BYTES, _UNSENT_BYTES)
+            limits = (_FILE_BYTES, _OPEN_BYTES)
             name = attempt_name()
             stage = FileStage(root, folder, name, definition, kind, checks=checks, limits=limits)
             try:
@@ -168,7 +198,7 @@ class UploadTarget:
         return sent
 
 
-def key_columns(definition: TableDefinition) -> list[Column]:
+def _key_columns(definition: TableDefinition) -> list[Column]:
     """Return the columns of a table's keys."""
     return [
         F.col(quoted_name(name)) for name in struct_of(definition, OperationKind.DELETE_KEYS).names
@@ -177,11 +207,11 @@ def key_columns(definition: TableDefinition) -> list[Column]:
 
 def ranked(rows: DataFrame, definition: TableDefinition) -> DataFrame:
     """Return rows with the column `RANK`, which numbers those of each key."""
-    window = Window.partitionBy(*key_columns(definition)).orderBy(F.lit(1))
+    window = Window.partitionBy(*_key_columns(definition)).orderBy(F.lit(1))
     return rows.withColumn(RANK, F.row_number().over(window))
 
 
 def repeated_key(definition: TableDefinition) -> Column:
     """Return the observation `TWICE` of ranked rows; NULL = each key has one row."""
-    shown = F.to_json(F.struct(*key_columns(definition)))
+    shown = F.to_json(F.struct(*_key_columns(definition)))
     return F.max(F.when(F.col(RANK) > 1, shown)).alias(TWICE)

@@ -130,9 +130,9 @@ class FrameStager:
         Raises:
             SchemaMismatchError: Columns or types do not fit; no Spark job ran (definite).
             InvalidRowsError: NULL in a column that takes none, a key twice in an upsert (definite).
-            PayloadStoreError: The driver does not see what executors wrote (definite).
-            TransportError, BusyError, DiskFullError: An executor could not upload a file; nothing
-                was submitted.
+            PayloadStoreError: The driver does not see what executors wrote, or an executor could
+                not upload it (definite).
+            BusyError, DiskFullError: The node took no file of an executor (definite).
         """
         if isinstance(given, DataFrame):
             frame: DataFrame = given

@@ -59,23 +59,24 @@ def staging_place(
 
     Raises:
         ConfigError: There is no such way (definite).
-        PayloadStoreError: "shared", and the store is not; see `check_store` (definite).
+        PayloadStoreError: "shared", and the store is not, see `check_store`; or executors do not
+            reach the node (definite).
     """
     check_staging(staging)
     shared = StagingPlace(
         root=Path(info["payload_root"]), inline_limit_bytes=int(info["inline_limit"])
     )
-    uploading = replace(shared, uploads=UploadTarget.of(home))
-    if staging == "http":
-        return uploading
-    try:
-        check_store(spark, shared.root, home.get, home.url)
-    except PayloadStoreError as error:
-        if staging == "shared":
-            raise
-        _log.warning("executors upload staged files over HTTP: %s", error.message)
-        return uploading
-    return shared
+    if staging != "http":
+        try:
+            check_store(spark, shared.root, home.get, home.url)
+            return shared
+        except PayloadStoreError as error:
+            if staging == "shared":
+                raise
+            _log.warning("executors upload staged files over HTTP: %s", error.message)
+    target = UploadTarget.of(home)
+    target.check(spark)
+    return replace(shared, uploads=target)
 
 
 def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: str) -> None:

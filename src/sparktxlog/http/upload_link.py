@@ -23,7 +23,7 @@ _PART_BYTES = 4 << 20
 #: Seconds for one part; it may wait for its turn at the node.
 _PART_S = 60.0
 #: Seconds without progress after which an upload is given up: a node that restarts is waited for.
-_PATIENCE_S = 120.0
+_PATIENCE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 

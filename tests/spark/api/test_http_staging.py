@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode, start_node
 
 from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.errors import (
     ConfigError,
@@ -191,6 +192,10 @@ def test_what_cannot_be_done_over_http_says_so(
 ) -> None:
     with pytest.raises(ConfigError, match="'ftp'"):
         connect(spark, log.url, TOKEN, staging="ftp")  # type: ignore[arg-type]
+    nobody = UploadTarget(url="http://127.0.0.1:9", token=TOKEN, ca_file=None)
+    with pytest.raises(PayloadStoreError, match="no node answers at") as caught:
+        nobody.check(spark)
+    assert caught.value.definite and TOKEN not in str(caught.value)
     spark.range(5).write.format("delta").save(str(tmp_path / "old"))
     with pytest.raises(PayloadStoreError, match="staging='shared'"):
         remote.adopt_table("adopted", str(tmp_path / "old"))
