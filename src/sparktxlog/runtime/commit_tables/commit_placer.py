@@ -212,8 +212,13 @@ class CommitPlacer:
                 await self._turns[uuid].acquire()  # it is free: this gives nobody else a turn
                 mine[uuid] = self._states[uuid]
         try:
-            for uuid, one in (await self._base.run_on_files(self._place_carried, mine)).items():
+            placed: dict[str, _Placed] = {}
+            if mine:
+                placed = await self._base.run_on_files(self._place_carried, mine)
+            for uuid, one in placed.items():
                 self._took(uuid, one)
+                if self._shows(uuid, wanted[uuid]):
+                    self._failed.pop(uuid, None)
         except Exception:  # noqa: BLE001
             _log.exception("placing failed unexpectedly", tables=sorted(mine))
         finally:

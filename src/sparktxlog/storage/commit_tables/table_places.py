@@ -377,7 +377,7 @@ def _put_new(source: str | bytes, target: str) -> Linked:
     beside = f"{directory}/.{name}.new"
     try:
         if not os.path.exists(target):
-            with open(beside, "wb", buffering=0) as file:
+            with open(beside, "wb") as file:
                 file.write(source)
             os.link(beside, target)  # fails if somebody else was first
             return Linked.EQUAL
@@ -391,7 +391,7 @@ def _put_new(source: str | bytes, target: str) -> Linked:
         if not _is_torn(found, source):
             return Linked.OTHER
         # In its place: other tables may have the file under another name.
-        with open(target, "wb", buffering=0) as file:
+        with open(target, "wb") as file:
             file.write(source)
     return Linked.EQUAL
 
