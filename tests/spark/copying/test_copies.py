@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 KEYED = table("keyed", "id bigint, m map<string,int>", keys=["id"], deletion_vectors=True)
-PARTS = table("parts", "id bigint, part string", partition_by=["part"])
+PARTS = table("bronze.parts", "id bigint, part string", partition_by=["part"])
 ODD = ["a b/%=é", None, "x:y"]
 
 
@@ -89,14 +89,14 @@ def new_log(root: Path) -> LogBuilder:
     log = LogBuilder(root, interval=1)
     log.transaction().create(KEYED).create(PARTS)
     log.staged("append", "keyed", [(i, [("k", i)]) for i in range(12)], files=3)
-    log.staged("append", "parts", [(i, part) for i, part in enumerate(ODD)])
+    log.staged("append", "bronze.parts", [(i, part) for i, part in enumerate(ODD)])
     log.publish()
     return log
 
 
 def go_on(log: LogBuilder) -> None:
     log.transaction().inline("upsert", "keyed", [(3, None), (100, [("new", 1)])])
-    log.inline("append", "parts", [(9, ODD[0])])
+    log.inline("append", "bronze.parts", [(9, ODD[0])])
     log.publish()
 
 
@@ -115,7 +115,7 @@ def test_a_replica_is_swapped_by_commits_and_replays_on(site: Site, tmp_path: Pa
     outcome = site.copy(backup_dir=tmp_path / "old")
     site.check()
     (copy,) = outcome.copies
-    assert copy.tables == {"keyed": "commit", "parts": "commit"} and not copy.quarantined
+    assert copy.tables == {"keyed": "commit", "bronze.parts": "commit"} and not copy.quarantined
     assert 0 < copy.reused_bytes < copy.size_bytes == copy.reused_bytes + copy.wire_bytes
     assert outcome.verdict == "IN_SYNC" and site.fetcher.released == 1
     # The old state is history, and backed up before the first file came.
@@ -142,13 +142,13 @@ def test_an_empty_site_takes_over_directories_and_their_commit_times(
     fresh = Site(site.spark, CopyLog(site.source.log, tmp_path / "new", site.source.donor))
     outcome = fresh.copy()
     fresh.check()
-    assert outcome.copies[0].tables == {"keyed": "rename", "parts": "rename"}
+    assert outcome.copies[0].tables == {"keyed": "rename", "bronze.parts": "rename"}
     for path in sorted((site.source.donor / "keyed" / "_delta_log").glob("*.json")):
         mine = fresh.lake / "keyed" / "_delta_log" / path.name
         assert mine.stat().st_mtime_ns // 1000 == path.stat().st_mtime_ns // 1000
     # A second copy finds everything equal and moves nothing.
     again = fresh.copy()
-    assert again.copies[0].tables == {"keyed": "kept", "parts": "kept"}
+    assert again.copies[0].tables == {"keyed": "kept", "bronze.parts": "kept"}
     assert again.copies[0].size_bytes == 0
     go_on(site.source.log)
     apply_all(site.spark, site.source.log, fresh.lake)
@@ -158,19 +158,21 @@ def test_an_empty_site_takes_over_directories_and_their_commit_times(
 def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
     """Other names need the donor's log; between equal ones a table is swapped by a commit."""
     log, donor = site.source.log, site.source.donor
-    log.transaction().rename("keyed", id="number").rename("parts", part="piece", id="part")
+    log.transaction().rename("keyed", id="number").rename("bronze.parts", part="piece", id="part")
     go_on(log)
     apply_all(site.spark, log, donor)
     fresh = Site(site.spark, CopyLog(log, tmp_path / "new", donor))
     for one in (site, fresh):
         outcome = one.copy()
         one.check()
-        assert outcome.copies[0].tables == {"keyed": "rename", "parts": "rename"}
+        assert outcome.copies[0].tables == {"keyed": "rename", "bronze.parts": "rename"}
     go_on(log)
     apply_all(site.spark, log, donor)
-    assert site.copy().copies[0].tables["parts"] == "commit"
+    assert site.copy().copies[0].tables["bronze.parts"] == "commit"
     site.check()
-    log.transaction().delete_where("parts", "piece is null and part < 9", lambda r: r[1] is None)
+    log.transaction().delete_where(
+        "bronze.parts", "piece is null and part < 9", lambda r: r[1] is None
+    )
     log.publish()
     for one in (site, fresh):
         apply_all(site.spark, log, one.lake)
@@ -181,17 +183,17 @@ def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
 def test_a_copy_past_a_drop_takes_nothing_of_the_dropped_table(site: Site) -> None:
     """A table that was created again comes with its own log, though it looks the same."""
     log = site.source.log
-    log.transaction().drop("keyed").drop("parts")
+    log.transaction().drop("keyed").drop("bronze.parts")
     log.transaction().create(KEYED).staged("append", "keyed", [(7, [("k", 7)])])
     log.publish()
     apply_all(site.spark, log, site.source.donor)
     outcome = site.copy()
     site.check()
     assert outcome.copies[0].tables == {"keyed": "rename"}
-    assert outcome.copies[0].quarantined == {"parts": -1}
-    assert site.rows("keyed", 0) == [] and not (site.lake / "parts").exists()
+    assert outcome.copies[0].quarantined == {"bronze.parts": -1}
+    assert site.rows("keyed", 0) == [] and not (site.lake / "bronze.parts").exists()
     kept = site.lake / "_sparktxlog" / "quarantine"
-    assert sorted(path.name[:5] for path in kept.iterdir()) == ["keyed", "parts"]
+    assert {path.name.partition("-")[0] for path in kept.iterdir()} == {"keyed", "bronze.parts"}
     assert recount_tables(site.spark, site.lake) == {}
     log.transaction().staged("append", "keyed", [(8, [("k", 8)])])
     log.publish()
@@ -204,7 +206,7 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     twin = "SELECT 777L AS id, map('mine', 1) AS m"
     site.spark.sql(f"INSERT INTO delta.`{keyed}` {twin} UNION ALL {twin}")
     # A damaged file of equal size, under a name that the donor has too.
-    damaged = next(path for path in (site.lake / "parts").glob("*.parquet"))
+    damaged = next(path for path in (site.lake / "bronze.parts").glob("*.parquet"))
     content = damaged.read_bytes()
     damaged.unlink()
     damaged.write_bytes(bytes(len(content)))
@@ -225,12 +227,16 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     assert saved.where("id = 777").count() == 2
     assert [commit["operation"] for commit in found["keyed"]["foreign"]] == ["WRITE"]
     # The table whose file was damaged cannot be compared: it is kept as it was.
-    assert found["parts"]["rows"] is None and "cannot be read" in found["parts"]["note"]
-    assert (site.lake / found["parts"]["path"] / damaged.name).read_bytes() == bytes(len(content))
+    assert (
+        found["bronze.parts"]["rows"] is None and "cannot be read" in found["bronze.parts"]["note"]
+    )
+    assert (site.lake / found["bronze.parts"]["path"] / damaged.name).read_bytes() == bytes(
+        len(content)
+    )
 
 
 def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
-    before = {name: site.rows(name) for name in ("keyed", "parts")}
+    before = {name: site.rows(name) for name in ("keyed", "bronze.parts")}
     granted = grant_of(site.source.donor)
     lying = replace(granted.tables[0], signature=granted.tables[1].signature)
     site.source.grants = (replace(granted, tables=(lying, granted.tables[1])),)
