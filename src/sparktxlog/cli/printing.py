@@ -24,7 +24,7 @@ from rich.table import Table
 
 #: Heading of a column → key of its cells, or a function from a row to the cell.
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
-#: Characters beside the cells of a column, and least width of a terminal.
+#: Characters between two columns, one of them the box's, and least width of a terminal.
 _BESIDE, _NARROW = 2, 40
 #: Whether what is printed is collected for a terminal.
 _collecting: ContextVar[bool] = ContextVar("collecting", default=False)
@@ -114,6 +114,9 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
         sys.stdout.write("".join("\t".join(line) + "\n" for line in ([title], *lines)))
         return
     listed = [[cell_text(cell) for cell in row] for row in rows]
+    if not listed:
+        sys.stdout.write(f"{title}: none\n")
+        return
     console = Console(highlight=False, force_terminal=True, width=width())
     widths = fitting_widths([columns, *listed], console.width)
     if widths is None:
@@ -127,10 +130,10 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, _BESIDE, 0, 0),
+        padding=(0, _BESIDE - 1, 0, 0),
     )
     for index, column in enumerate(columns):
-        digits = bool(listed) and all(
+        digits = all(
             row[index].replace(",", "").replace(".", "").isdigit() or row[index] == "-"
             for row in listed
         )

@@ -52,6 +52,23 @@ def test_a_table_folds_texts_and_no_id(wide: int, capsys: pytest.CaptureFixture[
     assert "transaction" in words and "give way" in words
 
 
+@pytest.mark.parametrize("spare", [0, 1, 5])
+def test_a_table_that_just_fits_cuts_no_word(
+    wide: int, capsys: pytest.CaptureFixture[str], spare: int
+) -> None:
+    """Ten columns of one word; what is between them is counted as it is printed."""
+    words = ["abcdef"] * 9 + ["g" * (wide - 9 * 6 - 10 * 2 - spare)]
+    columns: printing.Columns = {f"h{i}": str(i) for i in range(len(words))}
+    printing.print_table("rows", columns, [dict(zip("0123456789", words, strict=True))])
+    lines = _lines(capsys)
+    assert lines[0].strip() == "rows"
+    assert [line.split() for line in lines[1:]][-1] == words
+    assert len(lines) == 4, "title, headings, rule, one row"
+    assert max(map(len, lines)) <= wide
+    printing.print_table("rows", columns, [])
+    assert _lines(capsys) == ["rows: none"]
+
+
 def test_what_does_not_fit_side_by_side_becomes_records(
     wide: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
