@@ -167,6 +167,10 @@ def test_other_bytes_than_the_digest_says_are_refused_and_leave_nothing(tmp_path
     in_node(tmp_path, test)
 
 
+#: Processes that share the tests must give them the same names.
+_ID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -174,8 +178,8 @@ def test_other_bytes_than_the_digest_says_are_refused_and_leave_nothing(tmp_path
         "inline/1-2/a.parquet",
         "probe/x/a.parquet",
         ".incoming/x/a.parquet",
-        f"{uuid.uuid4()}/a.parquet",
-        f"{uuid.uuid4()}/../{uuid.uuid4()}/a.parquet",
+        f"{_ID}/a.parquet",
+        f"{_ID}/../{_ID[::-1]}/a.parquet",
     ],
 )
 def test_a_file_goes_into_a_directory_of_a_transaction_only(tmp_path: Path, path: str) -> None:
