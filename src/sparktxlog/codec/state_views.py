@@ -119,6 +119,21 @@ PREPARED = (
     "missing: array<string>, valid_until: bigint"
 )
 
+#: One row for each run in negotiation, in the agreed order: it has no position yet.  `n`: its
+#: transactions.  `acquired`: its data is durable at the asked node.  `since_us`: since when that
+#: node knows it, microseconds.  `waits`: which node is missing for it, and why, as `awaited` of
+#: `MASTERS`; empty for a run that waits only for those before it.
+INCOMING = (
+    "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
+    "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
+    "waits: array<struct<peer: string, why: string>>"
+)
+
+#: One row for each second or more in which the order waited for a node, since the asked node's
+#: start, newest first.  Microseconds since 1970 UTC; `ended_at` is NULL while it lasts.
+#: `position`: the one that waited.
+WAITS = "peer: string, why: string, began_at: bigint, ended_at: bigint, position: bigint"
+
 Json = Mapping[str, Any]
 
 
@@ -217,6 +232,10 @@ def _known(found: Json, ddl: str) -> dict[str, Any]:
     return {name: found[name] for name in _schema(ddl).names if name in found}
 
 
+def _pick(found: Json, *names: str) -> dict[str, Any]:
+    return {name: found[name] for name in names}
+
+
 def _all(found: Sequence[Json], ddl: str) -> list[dict[str, Any]]:
     return [_known(item, ddl) for item in found]
 
@@ -256,6 +275,17 @@ VIEWS = {
             for line in get("/v1/commit-tables")
         ],
     ),
+    "incoming": StateView(
+        INCOMING,
+        lambda get: [
+            {
+                **_known(run, INCOMING),
+                "waits": [_pick(wait, "peer", "why") for wait in run["waits"]],
+            }
+            for run in get("/v1/incoming", limit=1_000)
+        ],
+    ),
+    "waits": StateView(WAITS, lambda get: _all(get("/v1/waits", limit=1_000), WAITS)),
     "prepared": StateView(PREPARED, lambda get: _all(get("/v1/prepared"), PREPARED)),
     "settings": StateView(SETTINGS, lambda get: settings_rows(get("/v1/settings"))),
     "transfers": StateView(

@@ -159,6 +159,8 @@ class Node:
             "/v1/descriptions": self.descriptions.all,
             "/v1/commit-tables": self.catalog.overview.lines,
             "/v1/prepared": self.prepared,
+            "/v1/incoming": lambda: self.incoming(_MOST_RECORDS),
+            "/v1/waits": lambda: self.waits.latest(_MOST_RECORDS),
             "/v1/settings": self.settings,
             "/v1/transfers": lambda: self.transfers(_MOST_RECORDS),
             "/v1/epochs/history": lambda: self.epochs.history.latest(_MOST_RECORDS),

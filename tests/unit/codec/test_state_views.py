@@ -195,6 +195,10 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
             {"name": "shop.orders", "uuid": "u", "version": 3, "state": "in-sync"}
         ],
         "/v1/prepared": [{"transaction_id": "t", "position": 9, "missing": ["p"]}],
+        "/v1/incoming": [
+            {"origin": "A", "n": 3, "waits": [{"peer": "B", "why": "promise", "since_us": 5}]}
+        ],
+        "/v1/waits": [{"peer": "B", "why": "promise", "began_at": 7, "ended_at": None}],
     }
 
     def rows(name: str) -> list[dict[str, Any]]:
@@ -205,6 +209,9 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
     assert (link["node_id"], link["linked"], link["position"]) == ("B", True, 7)
     assert (table["table"], table["version"], table["lag"]) == ("shop.orders", 3, None)
     assert (prepared["position"], prepared["missing"]) == (9, ["p"])
+    (run,), (wait,) = rows("incoming"), rows("waits")
+    assert (run["n"], run["waits"]) == (3, [{"peer": "B", "why": "promise"}])
+    assert (wait["began_at"], wait["ended_at"]) == (7, None)
 
 
 def test_empty_views_keep_their_schema() -> None:
@@ -212,6 +219,8 @@ def test_empty_views_keep_their_schema() -> None:
         "/v1/descriptions": [],
         "/v1/commit-tables": [],
         "/v1/prepared": [],
+        "/v1/incoming": [],
+        "/v1/waits": [],
         "/v1/settings": {},
         "/v1/transfers": [],
         "/v1/epochs/history": [],

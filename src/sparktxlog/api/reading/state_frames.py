@@ -34,6 +34,14 @@ class StateFrames:
         """Return how commit tables are at this site; see `state_views.COMMIT_TABLES`."""
         return self._view("commit_tables")
 
+    def incoming(self) -> DataFrame:
+        """Return what is in negotiation, and with whom it waits; see `state_views.INCOMING`."""
+        return self._view("incoming")
+
+    def waits(self) -> DataFrame:
+        """Return for whom the order waited a second or more; see `state_views.WAITS`."""
+        return self._view("waits")
+
     def settings(self) -> DataFrame:
         """Return the node's settings of run time; see `state_views.SETTINGS`."""
         return self._view("settings")
