@@ -34,6 +34,7 @@ def state_at(node: NodeProcess, position: int, rows: int = 0, **changes: Any) ->
     hashes = {run["position"] + run["n"] - 1: run["chain_hash"] for run in runs}
     (found,) = call(f"{node.url}/v1/tables")
     found.pop("position")
+    found["properties"] = tuple(found["properties"].items())
     schema = msgspec.convert(found, TableDefinition).fingerprint()
     table = TableState(version=0, signature=TableSignature(rows=rows), schema=schema)
     values: dict[str, Any] = {

@@ -14,6 +14,7 @@ from tests.service.local_nodes import cluster, until
 from tests.support.node_processes import HttpProblem, call, run_payload
 
 from sparktxlog import Client
+from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.files import FileStage
 from sparktxlog.api.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
@@ -90,7 +91,7 @@ def test_files_of_a_task_are_for_the_schema_that_it_was_started_with(tmp_path: P
             append = StagedAppend(
                 options={"url": url},
                 definition=definition,
-                home=url,
+                home=UploadTarget(url=url, token=None, ca_file=None),
                 root=root,
                 transaction_id=identity,
                 folder=folder_of(identity, "t", "first"),
@@ -127,7 +128,7 @@ def test_a_batch_of_a_stream_that_was_rejected_goes_on_under_its_next_id(tmp_pat
                 append = StagedAppend(
                     options={"url": url},
                     definition=definition,
-                    home=url,
+                    home=UploadTarget(url=url, token=None, ca_file=None),
                     root=root,
                     transaction_id=identity,
                     folder=folder_of(identity, "t", attempt),

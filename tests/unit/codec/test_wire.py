@@ -123,7 +123,6 @@ GRANT = Grant(
 MESSAGES: list[wire.Message] = [
     wire.Envelope(post=POST, reports=(REPORT,)),
     wire.Envelope(),
-    wire.Envelope(post=POST, pushes=b"runs"),
     wire.Envelope(hears=("b",), addresses=(("b", "http://b", True), ("b", "http://b2", False))),
     wire.PostAnswer(kept=("w",)),
     wire.LeaseRequest(worker_id="w"),
@@ -147,6 +146,7 @@ MESSAGES: list[wire.Message] = [
         ),
         placed=2,
     ),
+    wire.Envelope(post=POST, pushes=b"runs"),
 ]
 
 
