@@ -58,8 +58,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if "://" in target or target.startswith(("mailto:", "/")):
             return match[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if found == "docs/decisions":  # a folder: its first page
-            found = "docs/decisions/0001-record-decisions.md"
+        if (ROOT / found).is_dir():  # a site shows no folders: its first file
+            first = min(path for path in (ROOT / found).iterdir() if path.is_file())
+            found = first.relative_to(ROOT).as_posix()
         link = posixpath.relpath(_place(found), posixpath.dirname(own))
         return f"{match[1]}{link}{match[3] or ''}{match[4]}"
 
