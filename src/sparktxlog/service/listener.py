@@ -476,6 +476,8 @@ class _Together:
 
     def write(self, data: bytes) -> None:
         """Write a part of an answer; the first one is the head, after which a body comes."""
+        if self._transport.is_closing():
+            return  # the caller sent garbage after its request, or is gone: uvloop would raise
         if data == _CONTINUE:
             self._transport.write(data)
         elif self._head is None:

@@ -65,7 +65,8 @@ def test_the_second_packet_of_an_answer_does_not_wait_for_the_first() -> None:
 
 def test_the_head_of_an_answer_goes_with_the_first_part_of_its_body() -> None:
     written: list[bytes] = []
-    transport: Any = SimpleNamespace(write=written.append, close=None, is_closing=None)
+    closing = False
+    transport: Any = SimpleNamespace(write=written.append, close=None, is_closing=lambda: closing)
     answer = _Together(transport)
     for part in (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"one", b"two"):
         answer.write(part)
@@ -74,3 +75,9 @@ def test_the_head_of_an_answer_goes_with_the_first_part_of_its_body() -> None:
     empty.write(b"HTTP/1.1 204 No Content\r\n\r\n")
     empty.write(b"")
     assert written[3:] == [b"HTTP/1.1 204 No Content\r\n\r\n"]
+    # Garbage after a request closes the connection between head and body.
+    late = _Together(transport)
+    late.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    closing = True
+    late.write(b"nobody reads it")
+    assert len(written) == 4
