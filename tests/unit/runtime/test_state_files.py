@@ -16,7 +16,15 @@ from sparktxlog.errors import StorageError
 from sparktxlog.runtime import state_files
 from sparktxlog.runtime.state_files import StateFiles
 
-LISTS = ("descriptions", "commit-tables", "prepared", "transfers", "epochs/history")
+LISTS = (
+    "incoming",
+    "waits",
+    "descriptions",
+    "commit-tables",
+    "prepared",
+    "transfers",
+    "epochs/history",
+)
 
 
 def files_of(directory: Path, status: dict[str, Any]) -> StateFiles:
