@@ -7,18 +7,16 @@ directory.  So nothing tells it from a worker on another machine, but that it ru
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import start_node
+from tests.support.spark_programs import spark_program
 
 import sparktxlog
 from sparktxlog.model.table import TableDefinition
@@ -57,35 +55,9 @@ print("uploads to", log.store.uploads)
 @contextmanager
 def daemon(kind: str, *arguments: str, told: str, prefix: Sequence[str] = ()) -> Iterator[str]:
     """Run a master or a worker of Spark; give what its log tells."""
-    home = Path(pyspark.__file__).parent
-    process = subprocess.Popen(
-        [*prefix, home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={
-            **os.environ,
-            "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": f"{ROOT / 'src'}",
-        },
-    )
-    assert process.stdout is not None
-    try:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if found := re.search(told, line):
-                # It goes on logging, and would stand still with a full pipe.
-                Thread(target=process.stdout.read, daemon=True).start()
-                yield found[1]
-                break
-        else:
-            pytest.fail("".join(said[-30:]))
-    finally:
-        process.terminate()
-        process.wait()
+    program = f"org.apache.spark.deploy.{kind}"
+    with spark_program("spark-class", program, *arguments, told=told, prefix=prefix) as found:
+        yield found
 
 
 def test_executors_with_another_disk_upload_by_themselves(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
-import pyspark
 import pytest
 from tests.spark.api.nodes import RunningNode
+from tests.support.spark_programs import spark_program
 
 from sparktxlog.api.session import _SETTINGS, known_jars
 
@@ -26,49 +24,18 @@ _ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def remote(spark: object) -> Iterator[str]:
     """Return the URL of a running server; the session before it has resolved the JARs."""
-    home = Path(pyspark.__file__).parent
     settings = _SETTINGS | {
         "spark.jars": known_jars(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }
     options = [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
-    process = subprocess.Popen(
-        [
-            home / "bin" / "spark-submit",
-            "--master",
-            "local[2]",
-            *options,
-            "--class",
-            _SERVER,
-            "spark-internal",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={
-            **os.environ,
-            "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": f"{_ROOT / 'src'}",
-        },
-    )
-    assert process.stdout is not None
-    try:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if started := re.search(r"Connect server started at: \S+:(\d+)", line):
-                # It goes on logging, and would stand still with a full pipe.
-                Thread(target=process.stdout.read, daemon=True).start()
-                yield f"sc://127.0.0.1:{started[1]}"
-                break
-        else:
-            pytest.fail("".join(said[-30:]))
-    finally:
-        process.terminate()
-        process.wait()
+    with spark_program(
+        "spark-submit",
+        *("--master", "local[2]", *options, "--class", _SERVER, "spark-internal"),
+        told=r"Connect server started at: \S+:(\d+)",
+    ) as port:
+        yield f"sc://127.0.0.1:{port}"
 
 
 def test_a_driver_without_a_jvm_commits(remote: str, node: RunningNode) -> None:
