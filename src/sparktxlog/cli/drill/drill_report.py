@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from sparktxlog.cli.printing import time_text
+from sparktxlog.model.shown import html_table, time_text
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "equal again after", "problems")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
+    "th,td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
+    "th{text-align:left}"
 )
 #: Columns of `log/drills`.
 _COLUMNS = pa.schema(
@@ -127,14 +128,12 @@ class DrillReport:
 
     def html(self) -> str:
         """Return the report as a page that needs no other file."""
-        rows = [_HEAD, *self.rows()]
-        table = "".join("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
         what = "".join(f"<li><b>{one.name}</b>: {escape(one.what)}" for one in self.rehearsals)
         return (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Drill</title><style>{_STYLE}"
             f"</style><h1>Drill of {time_text(self.began_at)} UTC</h1>"
             f"<p><b>{escape(self.verdict())}</b><p>{escape(self._scene())}."
-            f"<table>{table}</table><ul>{what}</ul></html>\n"
+            f"{html_table(_HEAD, self.rows())}<ul>{what}</ul></html>\n"
         )
 
     def write(self, directory: Path) -> Path:

@@ -87,53 +87,55 @@ class Drill:
             self._writers.append(writer)
             writer.start()
             stack.callback(writer.end)
-        self._write_on(set(self._report.sites))
+        self._write_on()
 
     def _lose_site(self) -> Rehearsal:
         """Kill a node; its writer fails over; start it again."""
-        victim = self._victim
+        victim, cluster = self._victim, self._cluster
         self._tell(f"Killing the node of site {victim}; its writer fails over")
-        begun = monotonic()
-        self._cluster.kill_node(victim)
-        self._write_on(set(self._report.sites))
-        pauses = self._pauses(begun)
-        self._tell(f"Starting the node of site {victim} again")
-        return_s = self._come_back(lambda: self._cluster.start_node(victim))
-        return Rehearsal(
-            name="site-lost",
-            what=f"The node of site {victim} was killed while all sites wrote, and came back.",
-            pause_s=pauses,
-            return_s=return_s,
+        return self._rehearse(
+            "site-lost",
+            f"The node of site {victim} was killed while all sites wrote, and came back.",
+            lambda: cluster.kill_node(victim),
+            (f"Starting the node of site {victim} again", lambda: cluster.start_node(victim)),
         )
 
     def _cut_links(self) -> Rehearsal:
         """Cut all links of a site, and restore them; its writer fails over."""
-        victim = self._victim
+        victim, cluster = self._victim, self._cluster
         self._tell(f"Cutting site {victim} off from the others")
-        begun = monotonic()
-        self._cluster.cut(victim)
-        self._write_on(set(self._report.sites))
-        pauses = self._pauses(begun)
-        self._tell("Restoring the links")
-        return_s = self._come_back(self._cluster.heal)
-        return Rehearsal(
-            name="link-cut",
-            what=f"All links of site {victim} were cut while all sites wrote, and restored later.",
-            pause_s=pauses,
-            return_s=return_s,
+        return self._rehearse(
+            "link-cut",
+            f"All links of site {victim} were cut while all sites wrote, and restored later.",
+            lambda: cluster.cut(victim),
+            ("Restoring the links", cluster.heal),
         )
 
-    def _write_on(self, sites: set[str]) -> None:
+    def _rehearse(
+        self,
+        name: str,
+        what: str,
+        harm: Callable[[], None],
+        repair: tuple[str, Callable[[], None]],
+    ) -> Rehearsal:
+        """Do harm, wait until all writers go on, and repair; measure both."""
+        begun = monotonic()
+        harm()
+        self._write_on()
+        pauses = self._pauses(begun)
+        self._tell(repair[0])
+        return_s = self._come_back(repair[1])
+        return Rehearsal(name=name, what=what, pause_s=pauses, return_s=return_s)
+
+    def _write_on(self) -> None:
         """Return when every writer has committed again, and a moment later."""
-        before = {writer.site: len(writer.told) for writer in self._writers}
+        # A commit that was under way before a fault may end after it: the second one counts.
+        wanted = {writer.site: len(writer.told) + 2 for writer in self._writers}
 
         def went_on() -> bool:
-            return all(len(w.told) > before[w.site] for w in self._writers if w.site in sites)
+            return all(len(writer.told) >= wanted[writer.site] for writer in self._writers)
 
-        # A commit that was under way before a fault may end after it: the second one counts.
-        for _ in range(2):
-            self._cluster.wait_until(went_on, "all writers to commit", _RETURN_S)
-            before = {writer.site: len(writer.told) for writer in self._writers}
+        self._cluster.wait_until(went_on, "all writers to commit", _RETURN_S)
         Event().wait(_CALM_S)
 
     def _pauses(self, begun: float) -> dict[str, float]:
