@@ -19,9 +19,10 @@ from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.dry_runs import DryRun, print_plan
-from sparktxlog.cli.printing import Columns, print_json, print_table, show, time_text
+from sparktxlog.cli.printing import Columns, print_json, print_table, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end, local_spark
 from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
+from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable

@@ -15,7 +15,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from rich import box
@@ -201,10 +200,3 @@ def cell_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(cell_text(item) for item in value)
     return str(value)
-
-
-def time_text(micros: Any) -> str:
-    """Return the UTC time of microseconds since 1970, a dash for none."""
-    if not isinstance(micros, (int, float)) or micros <= 0:
-        return "-"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.printing import Columns, print_json, print_table, say, show, time_text
+from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED
 from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     CONTESTED,
     alive_text,

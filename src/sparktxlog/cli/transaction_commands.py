@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sparktxlog.cli.printing import Columns, print_json, say, show, time_text
+from sparktxlog.cli.printing import Columns, print_json, say, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.shown import time_text
 from sparktxlog.model.transaction_words import (
     entry_sentences,
     missing_sentences,
@@ -134,7 +135,7 @@ def _of_id(api: NodeApi, transaction_id: str) -> dict[str, Any]:
     if receipt["position"] is None:
         with contextlib.suppress(NotFoundError):  # a node of an older release does not say
             incoming = api.get("/v1/incoming", limit=_PAGE)
-    sentences = receipt_sentences(receipt, status, time_text, incoming)
+    sentences = receipt_sentences(receipt, status, incoming)
     return _told(transaction_id, status, receipt, None, sentences)
 
 
@@ -147,7 +148,7 @@ def _of_position(api: NodeApi, position: int) -> dict[str, Any]:
         }
     if run["position"] == position:
         return _of_id(api, run["first_id"]) | {"run": run}
-    found = _told(None, status, None, run, entry_sentences(position, run, status, time_text))
+    found = _told(None, status, None, run, entry_sentences(position, run, status))
     rejected = any(run["position"] + one["index"] == position for one in run["rejected"])
     return found | {
         "position": position,

@@ -24,6 +24,13 @@ def utc_text(micros: int) -> str:
     return str(np.datetime64(micros // 1000, "ms")).replace("T", " ") + " UTC"
 
 
+def time_text(micros: Any) -> str:
+    """Return the UTC time of microseconds since 1970, to the second; a dash for none."""
+    if not isinstance(micros, (int, float)) or micros <= 0:
+        return "-"
+    return str(np.datetime64(int(micros) // 1_000_000, "s")).replace("T", " ")
+
+
 def html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Return a table for a notebook; numbers have thousands separators."""
     lines = ["".join(f"<th>{escape(cell)}</th>" for cell in head)]

@@ -6,9 +6,10 @@ entry of the queue, `/v1/status`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     awaited_text,
     is_diverged,
@@ -16,9 +17,6 @@ from sparktxlog.model.status_words import (
     synchronous_text,
     verdict_text,
 )
-
-#: Microseconds since 1970 → text.
-TimeText = Callable[[Any], str]
 
 
 def unseen_sentences(transaction_id: str, status: Mapping[str, Any]) -> list[str]:
@@ -33,7 +31,6 @@ def unseen_sentences(transaction_id: str, status: Mapping[str, Any]) -> list[str
 def receipt_sentences(
     receipt: Mapping[str, Any],
     status: Mapping[str, Any],
-    time_text: TimeText,
     incoming: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
     """Return what became of a transaction, where it is, what it waits for, and where it is applied.
@@ -41,13 +38,12 @@ def receipt_sentences(
     Args:
         receipt: Of a single transaction.
         status: Of the node that gave the receipt.
-        time_text: Makes times readable.
         incoming: The runs in negotiation, in their order.
     """
     run, position, outcome = receipt.get("run"), receipt.get("position"), receipt.get("outcome")
     told = [] if run is None else [f"Node {run['origin']} accepted it."]
     if outcome == "prepared":
-        return [*told, *_prepared(receipt, status, time_text)]
+        return [*told, *_prepared(receipt, status)]
     if position is None:
         if outcome == "rejected" or receipt.get("level") is None:
             told.append("It was refused before it had a position, and changed nothing.")
@@ -69,9 +65,7 @@ def receipt_sentences(
     return [*told, *_at_sites(position, status)]
 
 
-def entry_sentences(
-    position: int, run: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
-) -> list[str]:
+def entry_sentences(position: int, run: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     """Return what became of the transaction at a position of a run whose ids are not listed."""
     index = position - run["position"]
     place = f"transaction {index + 1:,} of {run['n']:,} in a run of node {run['origin']}"
@@ -181,9 +175,7 @@ def _rejected(receipt: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _prepared(
-    receipt: Mapping[str, Any], status: Mapping[str, Any], time_text: TimeText
-) -> list[str]:
+def _prepared(receipt: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     place = receipt.get("prepared_at") or receipt.get("position") or 0
     told = [f"It is prepared at position {place:,}, and undecided: it has no effect yet."]
     for one in status.get("prepared") or []:

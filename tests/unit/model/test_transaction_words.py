@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparktxlog.model import transaction_words
 from sparktxlog.model.transaction_words import (
     entry_sentences,
     missing_sentences,
@@ -16,6 +17,12 @@ from sparktxlog.model.transaction_words import (
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 WINNER = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let times be short: how they are written is tested beside `time_text`."""
+    monkeypatch.setattr(transaction_words, "time_text", lambda at: f"t{at}")
 
 
 def _status(**change: Any) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def _receipt(**change: Any) -> dict[str, Any]:
 
 
 def _told(receipt: dict[str, Any], **change: Any) -> list[str]:
-    return receipt_sentences(receipt, _status(**change), lambda at: f"t{at}")
+    return receipt_sentences(receipt, _status(**change))
 
 
 def test_a_committed_transaction_names_the_sites_that_have_it_and_why_others_do_not() -> None:
@@ -155,7 +162,7 @@ def test_a_run_in_negotiation_says_what_it_waits_for_itself() -> None:
 
     def told(*incoming: Any) -> list[str]:
         status = _status(waiting_for=waits)
-        return receipt_sentences(receipt, status, str, incoming)[2:]
+        return receipt_sentences(receipt, status, incoming)[2:]
 
     assert told(own) == [waits_itself]
     assert told(first, own) == [waits_itself, "1 runs are before it in the order.", order]
@@ -181,15 +188,16 @@ def test_what_was_never_seen_is_looked_for_elsewhere() -> None:
     assert told[-1] == "There is no link to C."
 
 
-def test_a_position_inside_a_run_is_told_from_the_run() -> None:
+def test_a_position_inside_a_run_is_told_from_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_words, "time_text", str)
     rejected = [{"index": 4, "code": "conflict", "text": "lost"}]
     run = {"position": 1_200, "n": 10, "origin": "B", "first_id": ID, "ordered_at": 5}
-    told = entry_sentences(1_204, run | {"rejected": rejected}, _status(), str)
+    told = entry_sentences(1_204, run | {"rejected": rejected}, _status())
     assert told[0] == (
         "Position 1,204 is transaction 5 of 10 in a run of node B, ordered at 5 UTC."
     )
     assert ID in told[1] and told[-1] == "Why: [conflict] lost."
-    told = entry_sentences(1_205, run | {"rejected": rejected}, _status(), str)
+    told = entry_sentences(1_205, run | {"rejected": rejected}, _status())
     assert "Site A has applied it." in told
 
 

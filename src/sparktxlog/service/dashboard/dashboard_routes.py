@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 from importlib import resources
 from time import monotonic
 from typing import Any
@@ -22,6 +21,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.model.answers import StatusAnswer
+from sparktxlog.model.shown import time_text
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
 from sparktxlog.service.bodies import Bodies
@@ -151,7 +151,7 @@ class DashboardRoutes(RouteHandlers):
 
     async def transaction_page(self, id_: str) -> Response:
         status = self._node.status()
-        view = await self._views.transaction(status, id_.removesuffix(_JSON), _time)
+        view = await self._views.transaction(status, id_.removesuffix(_JSON))
         return self._answer("transaction", view, id_, status)
 
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
@@ -222,6 +222,4 @@ def _seconds(value: float | None) -> str:
 
 
 def _time(micros: int | None) -> str:
-    if not micros:
-        return "–"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return time_text(micros) if micros else "–"

@@ -25,7 +25,6 @@ from sparktxlog.model.status_words import (
     verdict_text,
 )
 from sparktxlog.model.transaction_words import (
-    TimeText,
     receipt_sentences,
     sites_of,
     unseen_sentences,
@@ -177,7 +176,7 @@ class DashboardViews:
         await history.settle()
         return {"epochs": history.latest(LINES)}
 
-    async def transaction(self, status: StatusAnswer, id_: str, time_text: TimeText) -> View:
+    async def transaction(self, status: StatusAnswer, id_: str) -> View:
         """Return a transaction's way, step by step; `receipt` is None if this node never saw it.
 
         Raises:
@@ -194,7 +193,7 @@ class DashboardViews:
         return {
             "id": id_,
             "receipt": receipt,
-            "sentences": receipt_sentences(shown, status, time_text, incoming),
+            "sentences": receipt_sentences(shown, status, incoming),
             "steps": [
                 {"level": one.value, "reached": levels.index(one) <= reached} for one in levels
             ],
