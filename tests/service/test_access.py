@@ -26,7 +26,8 @@ from sparktxlog.runtime import peering
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.application import build_app
 from sparktxlog.service.dashboard import dashboard_routes
-from sparktxlog.service.routes import ROUTES, Role
+from sparktxlog.service.declared_route import Role
+from sparktxlog.service.routes import ROUTES
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 #: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.

@@ -29,6 +29,7 @@ from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_api import CatalogRoutes
 from sparktxlog.service.catalog_door import CatalogDoor
 from sparktxlog.service.dashboard.dashboard_routes import DashboardRoutes, PageDoor, Pages
+from sparktxlog.service.declared_route import PLAIN, Role, Route
 from sparktxlog.service.endpoints import (
     Door,
     Endpoint,
@@ -45,7 +46,7 @@ from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
-from sparktxlog.service.routes import PLAIN, ROUTES, Role, Route
+from sparktxlog.service.routes import ROUTES
 from sparktxlog.service.staged_uploads import StagedUploads
 from sparktxlog.service.submit_routes import SubmitRoutes
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from sparktxlog.codec.problems import encode_problem
 from sparktxlog.errors import InternalError, InvalidRequestError, TxLogError
 from sparktxlog.service.bodies import Bodies, check_parts
-from sparktxlog.service.routes import JSON, Role, Route
+from sparktxlog.service.declared_route import JSON, Role, Route
 
 _log = logging.getLogger("sparktxlog.service")
 

@@ -16,7 +16,8 @@ import msgspec
 
 from sparktxlog import __version__
 from sparktxlog.codec.problems import ProblemDocument
-from sparktxlog.service.routes import ROUTES, Role, Route
+from sparktxlog.service.declared_route import Role, Route
+from sparktxlog.service.routes import ROUTES
 
 _ID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 

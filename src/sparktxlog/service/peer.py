@@ -28,9 +28,9 @@ from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.service.declared_route import BINARY, MSGPACK, Route
 from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response
 from sparktxlog.service.listener import HEAD_S, SHOWN_NAMES
-from sparktxlog.service.routes import BINARY, MSGPACK, Route
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 #: The header of a peer that has the first bytes of a file.

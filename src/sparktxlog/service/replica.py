@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
 from sparktxlog.runtime.donors.donor import Donor
+from sparktxlog.service.declared_route import BINARY
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import DigestAnswer, DigestRequest
-from sparktxlog.service.routes import BINARY
 
 #: Most files in one request for digests.
 MAX_DIGESTS = 1_000

@@ -8,12 +8,7 @@ handler of the same name in `submit_routes`, `questions`, `members`, `catalog_ap
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
-
-from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.delta_catalog.catalog_answers import (
@@ -74,6 +69,19 @@ from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
+from sparktxlog.service.declared_route import (
+    ARROW,
+    BINARY,
+    HTML,
+    JSON,
+    MSGPACK,
+    PLAIN,
+    PROMETHEUS,
+    RUN,
+    Role,
+    Route,
+    get,
+)
 from sparktxlog.service.query import Query, seconds, whole
 from sparktxlog.service.request_bodies import (
     AddPeer,
@@ -89,8 +97,6 @@ from sparktxlog.service.request_bodies import (
     VoidRun,
 )
 
-#: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
-DOCUMENT_BYTES = 16 << 20
 #: Most bytes of a greeting; older releases send it without a digest.
 HELLO_BYTES = 64 << 10
 _DIGESTS_BYTES = 4 << 20
@@ -101,88 +107,6 @@ SUBMIT_TIMEOUT_S = 30.0
 #: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
 #: which a change is refused that too few nodes answer to decide.
 _DECISION_TIMEOUT_S = 60.0
-
-#: Types of bodies and answers.
-JSON, MSGPACK = "application/json", "application/msgpack"
-RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
-BINARY, PLAIN, HTML = "application/octet-stream", "text/plain", "text/html"
-PROMETHEUS = f"{PLAIN}; version=0.0.4"
-
-
-class _Number(IntegerConvertor):
-    """A number of up to 18 digits; a path with another one does not match."""
-
-    regex = "[0-9]{1,18}"
-
-
-register_url_convertor("number", _Number())
-
-
-class Role(Enum):
-    """What a caller must prove to be."""
-
-    #: Health and the description of the interface, which reveal nothing of the log.
-    ANYBODY = "anybody"
-    #: Submits and reads: client-token, or the admin token.  A worker's token is good for what is
-    #: read (GET).
-    CLIENT = "client"
-    #: Pages for people: as CLIENT; the token may be the password of HTTP Basic.
-    BROWSER = "browser"
-    #: What a worker tells its node: the token that the node put into its data directory, or the
-    #: admin token; where there is no client token everybody.
-    WORKER = "worker"
-    #: Changes of the cluster or the node: admin-token, or the client token if none is configured.
-    ADMIN = "admin"
-    #: Requests between nodes: a certificate, or a signature by cluster-secret.
-    PEER = "peer"
-    #: Files of a replica that are pinned for one copy: the token of its lease.
-    LEASE = "lease"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """One route.
-
-    The parameters of its handler name what it takes: values of path and query, `body` (decoded),
-    `sender` (the peer), `token` (of the lease).
-    """
-
-    method: str
-    path: str
-    role: Role
-    #: Name of the handler, and of the operation in OpenAPI.
-    name: str
-    summary: str
-    description: str = ""
-    query: tuple[Query, ...] = ()
-    #: Type that a body is decoded to; `bytes` = not decoded, None = not read.
-    body: Any = None
-    body_type: str = JSON
-    #: Type of the answer; `bytes` = of media type `answer_type`, None = no content.
-    answer: Any = None
-    answer_type: str = JSON
-    #: Most bytes of the body; None = the node's `body-limit`.
-    body_bytes: int | None = DOCUMENT_BYTES
-    #: Whether a witness answers it.
-    at_witness: bool = False
-    #: Matched first; its handler takes the raw request, and reads query and body itself.
-    hot: bool = False
-
-    @property
-    def key(self) -> str:
-        """Return method and path."""
-        return f"{self.method} {self.path}"
-
-    @property
-    def template(self) -> str:
-        """Return the path as OpenAPI writes it: parameters without their types."""
-        return re.sub(r":\w+}", "}", self.path)
-
-    @property
-    def is_public(self) -> bool:
-        """Whether OpenAPI describes it: it is for clients, workers or operators."""
-        return self.path.startswith("/v1/")
-
 
 # -- values of queries -----------------------------------------------------------------------------
 
@@ -275,11 +199,6 @@ _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 # -- the table -------------------------------------------------------------------------------------
 
 
-def _get(path: str, name: str, summary: str, answer: Any, *query: Query, **more: Any) -> Route:
-    values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "answer": answer} | more
-    return Route(method="GET", path=path, name=name, summary=summary, **values)
-
-
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
     values: dict[str, Any] = {"role": Role.CLIENT, "query": _SUBMIT, "body": bytes} | more
     values = {"answer": Receipt, "body_bytes": None, "hot": True} | values
@@ -313,7 +232,7 @@ def _lease(method: str, path: str, name: str, summary: str, **more: Any) -> Rout
 
 def _open(path: str, name: str, summary: str, kind: str, *query: Query) -> Route:
     values: dict[str, Any] = {"role": Role.ANYBODY, "at_witness": True, "answer_type": kind}
-    return _get(path, name, summary, bytes, *query, **values)
+    return get(path, name, summary, bytes, *query, **values)
 
 
 _SUBMITS = (
@@ -421,17 +340,15 @@ _OPENED = (
         summary="Roll back an open transaction",
         role=Role.CLIENT,
     ),
-    _get(_OPEN_PATH, "open_transactions", "Open transactions", list[OpenedTransaction]),
-    _get(f"{_OPEN_PATH}/{{id}}", "show_transaction", "An open transaction", OpenedTransaction),
+    get(_OPEN_PATH, "open_transactions", "Open transactions", list[OpenedTransaction]),
+    get(f"{_OPEN_PATH}/{{id}}", "show_transaction", "An open transaction", OpenedTransaction),
 )
 
 _QUESTIONS = (
-    _get(
-        "/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *_DECISION
-    ),
-    _get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
-    _get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
-    _get(
+    get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *_DECISION),
+    get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
+    get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
+    get(
         "/v1/status",
         "status",
         "Queues, peers, which node is missing and why",
@@ -439,16 +356,16 @@ _QUESTIONS = (
         _TABLES,
         at_witness=True,
     ),
-    _get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH),
-    _get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
-    _get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH),
-    _get("/v1/descriptions/{table}", "description", "One table", TableDescription, *_REACH),
-    _get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
-    _get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
-    _get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
-    _get("/v1/waits", "waits", "What the order waited for", list[KeptWait], _ENTRIES),
-    _get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
-    _get(
+    get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH),
+    get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
+    get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH),
+    get("/v1/descriptions/{table}", "description", "One table", TableDescription, *_REACH),
+    get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
+    get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
+    get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
+    get("/v1/waits", "waits", "What the order waited for", list[KeptWait], _ENTRIES),
+    get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
+    get(
         "/v1/published",
         "published",
         "End of the queue table",
@@ -457,7 +374,7 @@ _QUESTIONS = (
         _LINEAGE,
         _WAIT,
     ),
-    _get(
+    get(
         "/v1/snapshot",
         "snapshot",
         "Table versions at one position",
@@ -467,9 +384,9 @@ _QUESTIONS = (
         _LINEAGE,
         _WAIT,
     ),
-    _get("/v1/probe/{name}", "probe", "Size and digest of a file to probe the store", ProbedFile),
-    _get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], _ENTRIES),
-    _get(
+    get("/v1/probe/{name}", "probe", "Size and digest of a file to probe the store", ProbedFile),
+    get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], _ENTRIES),
+    get(
         "/v1/signatures",
         "signatures",
         "Signatures of the replica at the ends of its batches",
@@ -477,7 +394,7 @@ _QUESTIONS = (
         _BEHIND,
         _ENTRIES,
     ),
-    _get("/v1/settings", "settings", "Settings that can be changed at run time", _Settings),
+    get("/v1/settings", "settings", "Settings that can be changed at run time", _Settings),
     Route(
         method="PATCH",
         path="/v1/settings",
@@ -495,11 +412,11 @@ _QUESTIONS = (
         role=Role.ADMIN,
         answer=Maintenance,
     ),
-    _get("/metrics", "metrics", "Metrics", bytes, at_witness=True, answer_type=PROMETHEUS),
+    get("/metrics", "metrics", "Metrics", bytes, at_witness=True, answer_type=PROMETHEUS),
 )
 
 _WORKERS = (
-    _get(
+    get(
         "/v1/worker/segments",
         "segments",
         "Published segments after a position; long poll",
@@ -508,8 +425,8 @@ _WORKERS = (
         _POLL,
         _PIECES,
     ),
-    _get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
-    _get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
+    get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
+    get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
     _tell("/reports", "report", "State of the replica; verdict, plan", WorkerReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
@@ -525,14 +442,14 @@ _WORKERS = (
 )
 
 _MEMBERS = (
-    _get(
+    get(
         "/v1/epochs",
         "epochs",
         "Current view: phase, epoch, nodes, members, and who is linked",
         EpochsAnswer,
         at_witness=True,
     ),
-    _get(
+    get(
         "/v1/epochs/history",
         "epoch_history",
         "Epochs that this node has entered, newest first",
@@ -612,7 +529,7 @@ _MORE = Query("after", "Of the queue: runs after this position. Of tables: names
 
 def _page(path: str, name: str, summary: str, *query: Query, **more: Any) -> Route:
     values: dict[str, Any] = {"role": Role.BROWSER, "answer_type": HTML, "at_witness": True} | more
-    return _get(path, name, summary, bytes, *query, **values)
+    return get(path, name, summary, bytes, *query, **values)
 
 
 _PAGES = (

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from sparktxlog.errors import ForbiddenError
 from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.declared_route import Role, Route
 from sparktxlog.service.endpoints import Door, Handler, endpoint
 from sparktxlog.service.query import whole
-from sparktxlog.service.routes import Role, Route
 
 ROUTE = Route(
     method="POST",

@@ -26,8 +26,9 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.dashboard.dashboard_views import CELLS, DashboardViews, View
+from sparktxlog.service.declared_route import HTML, Route
 from sparktxlog.service.endpoints import Door, RouteHandlers, json_response, problem_response
-from sparktxlog.service.routes import DASHBOARD, HTML, Route
+from sparktxlog.service.routes import DASHBOARD
 
 #: Seconds between two looks at whether something changed; seconds that a page is told, before it
 #: must ask again and show its token again.

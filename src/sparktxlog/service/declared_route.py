@@ -1,0 +1,102 @@
+"""What is declared of a route: who may call it, what it takes and what it answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from starlette.convertors import IntegerConvertor, register_url_convertor
+
+from sparktxlog.service.query import Query
+
+#: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
+DOCUMENT_BYTES = 16 << 20
+
+#: Types of bodies and answers.
+JSON, MSGPACK = "application/json", "application/msgpack"
+RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
+BINARY, PLAIN, HTML = "application/octet-stream", "text/plain", "text/html"
+PROMETHEUS = f"{PLAIN}; version=0.0.4"
+
+
+class _Number(IntegerConvertor):
+    """A number of up to 18 digits; a path with another one does not match."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("number", _Number())
+
+
+class Role(Enum):
+    """What a caller must prove to be."""
+
+    #: Health and the description of the interface, which reveal nothing of the log.
+    ANYBODY = "anybody"
+    #: Submits and reads: client-token, or the admin token.  A worker's token is good for what is
+    #: read (GET).
+    CLIENT = "client"
+    #: Pages for people: as CLIENT; the token may be the password of HTTP Basic.
+    BROWSER = "browser"
+    #: What a worker tells its node: the token that the node put into its data directory, or the
+    #: admin token; where there is no client token everybody.
+    WORKER = "worker"
+    #: Changes of the cluster or the node: admin-token, or the client token if none is configured.
+    ADMIN = "admin"
+    #: Requests between nodes: a certificate, or a signature by cluster-secret.
+    PEER = "peer"
+    #: Files of a replica that are pinned for one copy: the token of its lease.
+    LEASE = "lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One route.
+
+    The parameters of its handler name what it takes: values of path and query, `body` (decoded),
+    `sender` (the peer), `token` (of the lease).
+    """
+
+    method: str
+    path: str
+    role: Role
+    #: Name of the handler, and of the operation in OpenAPI.
+    name: str
+    summary: str
+    description: str = ""
+    query: tuple[Query, ...] = ()
+    #: Type that a body is decoded to; `bytes` = not decoded, None = not read.
+    body: Any = None
+    body_type: str = JSON
+    #: Type of the answer; `bytes` = of media type `answer_type`, None = no content.
+    answer: Any = None
+    answer_type: str = JSON
+    #: Most bytes of the body; None = the node's `body-limit`.
+    body_bytes: int | None = DOCUMENT_BYTES
+    #: Whether a witness answers it.
+    at_witness: bool = False
+    #: Matched first; its handler takes the raw request, and reads query and body itself.
+    hot: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return method and path."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def template(self) -> str:
+        """Return the path as OpenAPI writes it: parameters without their types."""
+        return re.sub(r":\w+}", "}", self.path)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether OpenAPI describes it: it is for clients, workers or operators."""
+        return self.path.startswith("/v1/")
+
+
+def get(path: str, name: str, summary: str, answer: Any, *query: Query, **more: Any) -> Route:
+    """Return a route that reads, by default for clients."""
+    values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "answer": answer} | more
+    return Route(method="GET", path=path, name=name, summary=summary, **values)
