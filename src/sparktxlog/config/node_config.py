@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -68,6 +69,17 @@ def _path(value: Any) -> Path:
     return Path(read_text(value)).expanduser().absolute()
 
 
+def _tables_path(value: Any) -> Path:
+    """Read a directory of Delta tables; delta-rs follows links, and takes `%20` for a space."""
+    path = _path(value)
+    if found := re.search("%[0-9A-Fa-f]{2}", str(path.resolve())):
+        raise ValueError(
+            f"expected a directory without {found[0]} in its path, which readers of Delta tables "
+            "take for another character; rename it"
+        )
+    return path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredPeer:
     """A configured peer; a node talks to no other node."""
@@ -122,17 +134,17 @@ class NodeConfig:
     cluster: str = Setting(read_node_id, "sparktxlog", shared=True)(
         "Name of the cluster; the log id (lineage) begins with it."
     )
-    data_dir: Path = Setting(_path)(
+    data_dir: Path = Setting(_tables_path)(
         "Directory of the node's own state (required); one process at a time."
     )
-    lake_dir: Path = Setting(_path)(
+    lake_dir: Path = Setting(_tables_path)(
         "Directory of the replica's Delta tables; default: data-dir/lake."
     )
-    commit_table_dir: Path = Setting(_path)(
+    commit_table_dir: Path = Setting(_tables_path)(
         "Directory of commit tables (docs/catalog.md), shared by node and Spark executors; "
         "default: data-dir/commit_tables."
     )
-    plain_table_dir: Path | None = Setting(_path)(
+    plain_table_dir: Path | None = Setting(_tables_path)(
         "Directory in which the node keeps a plain Delta table for each commit table, as "
         "schema/table, for readers without a catalog; best on the file system of commit-table-dir, "
         "else all files are copied. Default: none."

@@ -47,6 +47,13 @@ def test_defaults_of_the_sources() -> None:
     assert config.roles == ("master", "replica")
 
 
+def test_a_link_to_a_directory_that_readers_would_not_find_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a%20b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a%20b")
+    assert "without %20" in str(error_of({"data-dir": str(tmp_path / "link" / "node")}))
+    assert load(**{"data-dir": "/x/100%/y%zz"}).data_dir == Path("/x/100%/y%zz")
+
+
 def test_every_setting_is_described_and_has_a_field() -> None:
     config = load()
     for setting in SETTINGS:
@@ -115,6 +122,10 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"master-url": "127.0.0.1:7001"}, "master-url", "expected a URL"),
         ({"master-url": "http://a:99999"}, "master-url", "port"),
         ({"master-url": "http://a/path"}, "master-url", "scheme, host and port only"),
+        ({"data-dir": "/x/a%20b"}, "data-dir", "without %20 in its path"),
+        ({"lake-dir": "/x/100%25/lake"}, "lake-dir", "without %25 in its path"),
+        ({"commit-table-dir": "/x/a%2Fb"}, "commit-table-dir", "without %2F in its path"),
+        ({"plain-table-dir": "/x/a%e4b"}, "plain-table-dir", "without %e4 in its path"),
         ({"listen": "nowhere"}, "listen", "expected host:port"),
         ({"listen": "0.0.0.0:7001"}, "client-token", "is required when listening"),
         ({"id-window": "many"}, "id-window", "expected a number"),

@@ -85,7 +85,7 @@ class Fleet:
         self.planning.learn_replay(whole.pace)
         answer = self._judge(whole, self._base.clock.now())
         # Unchanged reports are passed on too, so that all sites see which workers are alive.
-        self._pass_on(whole.worker_id)
+        self._pass_on()
         return {**answer, "kept": report.label} if report.label else answer
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
@@ -106,7 +106,7 @@ class Fleet:
         """Report workers of this site that went silent: log, metric, a row in `log/workers`."""
         for report in self.replicas.newly_silent(self._base.clock.now()):
             self._base.metrics.worker_silences.inc()
-            state = self.replicas.state(report.worker_id)
+            state = self.replicas.state(report.node_id)
             verdict, reason = state.comparison.verdict.value, "the worker is silent"
             reason += f"; its last error: {report.error}" if report.error else ""
             # Its tables have not changed.
@@ -132,20 +132,20 @@ class Fleet:
             answer: ReportAnswer = {"verdict": "", "plan": "", "reason": reason}
         else:
             answer = self._judge(state.told, state.heard_at)
-            self._pass_on(recount.worker_id)
+            self._pass_on()
         await self._core.executor.write(writes)
         return answer
 
-    def _pass_on(self, worker_id: str) -> None:
+    def _pass_on(self) -> None:
         """Send the report of this site's worker to the peers, with the results of recounts."""
-        report = self.replicas.state(worker_id).report
+        report = self.replicas.state(self._node_id).report
         for link in self._base.links.values():
             link.report([report])
 
     def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
         holders = self._log.holders
         comparison, changed, writes = self.replicas.accept(report, heard_at)
-        report = self.replicas.state(report.worker_id).report
+        report = self.replicas.state(report.node_id).report
         writes = [*writes, *holders.note(report, comparison.verdict)]
         answer = self._answer(report, comparison)
         turned = self.replicas.turned()
@@ -172,7 +172,7 @@ class Fleet:
         answer = self.planning.answer(report, comparison)
         if comparison.contest is not None:
             answer["contested"] = True
-            answer["recount"] = self.replicas.recount_due(report.worker_id)
+            answer["recount"] = self.replicas.recount_due()
         return answer
 
     def _note(self, report: WorkerReport, answer: ReportAnswer) -> None:
@@ -308,12 +308,15 @@ class Fleet:
         """Return a line for each replica; `tables`: with its tables."""
         kept_after = self._base.kept_after.value
         return [
-            line
-            | {"needs_copy": line["position"] < kept_after}
-            | _plan_of(self.planning.held_plan(line["worker_id"]))
-            | self._transfers.of_worker(line["worker_id"], now)
+            line | {"needs_copy": line["position"] < kept_after} | self._work_of(line, now)
             for line in (*self.replicas.status(now, tables=tables), *self._overrun_and_absent())
         ]
+
+    def _work_of(self, line: dict[str, Any], now: int) -> dict[str, Any]:
+        """Return plan and transfers of a replica: those of other sites are not known here."""
+        worker_id = line["worker_id"] if line["node_id"] == self._node_id else ""
+        plan = _plan_of(self.planning.held_plan(worker_id))
+        return plan | self._transfers.of_worker(worker_id, now)
 
     def _overrun_and_absent(self) -> list[dict[str, Any]]:
         """Return lines of replicas that need a copy and have not reported since the start."""

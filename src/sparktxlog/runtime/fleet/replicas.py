@@ -92,6 +92,7 @@ class Replicas:
         self._node_id = base.config.node_id
         #: Silence after which a worker counts as dead.
         self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
+        #: Site → its replica; a copied lake gives two sites one worker id.
         self._states: dict[str, JudgedReplica] = {}
         #: Log time of the first check for silent workers; earlier reports count from there.
         self._watched_since = 0
@@ -131,10 +132,10 @@ class Replicas:
             newest = replace(newest, follows=follows, error="")
             report = self._recounts.amend(newest)
             base = self._compare(report)
-            self._states[report.worker_id] = JudgedReplica(
+            self._states[report.node_id] = JudgedReplica(
                 report=report, told=newest, comparison=base, base=base, heard_at=0
             )
-            self._judge_all(report.worker_id)
+            self._judge_all(report.node_id)
 
     # -- reports -----------------------------------------------------------------------------------
 
@@ -147,7 +148,9 @@ class Replicas:
         if own:
             report = self._recounts.amend(report)
         self._now = max(self._now, now)
-        known = self._states.get(report.worker_id)
+        known = self._states.get(report.node_id)
+        if known is not None and known.report.worker_id != report.worker_id:
+            known = None  # an earlier worker: a site has one replica
         changed = (
             known is None
             or known.report.position != report.position
@@ -159,14 +162,13 @@ class Replicas:
         base = self._compare(report)
         if base.verdict is ReplicaVerdict.IN_SYNC:
             self._record(report)
-        self._drop_former(report)
-        state = self._states[report.worker_id] = JudgedReplica(
+        state = self._states[report.node_id] = JudgedReplica(
             report=report, told=told, comparison=base, base=base, heard_at=now
         )
         if known is not None:
             # Compared with the report that was passed on before.
             state.comparison, state.contested_at = known.comparison, known.contested_at
-        self._judge_all(report.worker_id)
+        self._judge_all(report.node_id)
         comparison = state.comparison
         # The same state may be judged again: a replica AHEAD of this node is IN_SYNC later.
         changed = changed or known is None or not _same_verdict(known.comparison, comparison)
@@ -182,9 +184,9 @@ class Replicas:
     def turned(self) -> Turned:
         """Return the other replicas whose verdict changed since the last call."""
         turned, self._turned = self._turned, Turned()
-        # One may have changed twice, or be removed with its worker.
-        workers = dict.fromkeys(state.report.worker_id for state in turned.states)
-        turned.states = [self._states[name] for name in workers if name in self._states]
+        # One may have changed twice, or be of an earlier worker.
+        sites = dict.fromkeys(state.report.node_id for state in turned.states)
+        turned.states = [self._states[site] for site in sites]
         return turned
 
     def take_recount(self, recount: Recount) -> list[Write]:
@@ -202,9 +204,9 @@ class Replicas:
         )
         return self._recounts.take(recount)
 
-    def recount_due(self, worker_id: str) -> list[str]:
-        """Return tables that an own worker must recount because other sites differ (S3)."""
-        state = self._states.get(worker_id)
+    def recount_due(self) -> list[str]:
+        """Return tables that the own worker must recount because other sites differ (S3)."""
+        state = self.own()
         contest = None if state is None else state.comparison.contest
         if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
             return []
@@ -213,14 +215,14 @@ class Replicas:
     def _judge_all(self, accepted: str = "") -> None:
         """Judge all replicas again by the opinions of all sites; note changed verdicts."""
         sound: dict[str, str] = {}
-        for state in self._states.values():
-            site, until = state.report.node_id, state.report.position
+        for site, state in self._states.items():
+            until = state.report.position
             state.conviction = self._opinions.conviction(site, _replica(state.report), until)
             usable = state.base.verdict in (ReplicaVerdict.IN_SYNC, ReplicaVerdict.AHEAD)
             if usable and state.conviction is None and self._belongs(site):
                 sound[site] = _replica(state.report)
-        for worker_id, state in self._states.items():
-            before, site = state.comparison, state.report.node_id
+        for site, state in self._states.items():
+            before = state.comparison
             contest = None
             replica, until = _replica(state.report), state.report.position
             if sound.get(site) == replica:
@@ -228,7 +230,7 @@ class Replicas:
             state.comparison = judge(state.base, state.conviction, contest)
             if not state.contested or before.contest is None:
                 state.contested_at = self._now
-            if worker_id != accepted and not _same_verdict(before, state.comparison):
+            if site != accepted and not _same_verdict(before, state.comparison):
                 self._note_turned(state, before)
             if site == self._node_id and state.conviction is not None:
                 self._turned.writes += self._keep_evidence(state.conviction.position)
@@ -258,12 +260,6 @@ class Replicas:
         found = [state.conviction for state in self._states.values()]
         found += [state.comparison.contest for state in self._states.values()]
         return {dissent.position for dissent in found if dissent is not None}
-
-    def _drop_former(self, report: WorkerReport) -> None:
-        """Forget earlier workers of the same site: a site has one replica."""
-        for worker_id, state in list(self._states.items()):
-            if state.report.node_id == report.node_id and worker_id != report.worker_id:
-                del self._states[worker_id]
 
     def _keep_batch(self, report: WorkerReport) -> list[Write]:
         for position, batch in list(self._batches.items())[::-1]:
@@ -355,34 +351,31 @@ class Replicas:
         if own is not None and own.comparison.cause in OF_TABLES:
             return own.report.position
         best: dict[str, int] = {}
-        for state in self._states.values():
+        for site, state in self._states.items():
             if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
-                site, contest = state.report.node_id, state.comparison.contest
-                position = state.report.position
+                position, contest = state.report.position, state.comparison.contest
                 if copies > 1 and contest is not None:
                     position = contest.equal_to
-                best[site] = max(best.get(site, 0), position)
+                best[site] = position
         if copies <= 1:
             return best.get(self._node_id, 0)
         positions = sorted(best.values(), reverse=True)
         return positions[copies - 1] if len(positions) >= copies else 0
 
     def states(self) -> list[JudgedReplica]:
-        """Return the newest state of each worker, by site and worker."""
-        return sorted(self._states.values(), key=lambda s: (s.report.node_id, s.report.worker_id))
+        """Return the newest state of each site's replica, by site."""
+        return [state for _, state in sorted(self._states.items())]
 
     def own(self, worker_id: str | None = None) -> JudgedReplica | None:
-        """Return the state of a worker of this site, by default the last one that reported."""
-        own = [
-            state
-            for state in self.states()
-            if state.report.node_id == self._node_id and worker_id in (None, state.report.worker_id)
-        ]
-        return max(own, key=lambda state: state.heard_at, default=None)
+        """Return the state of this site's replica, if the worker named is its newest one."""
+        own = self._states.get(self._node_id)
+        if own is None or worker_id not in (None, own.report.worker_id):
+            return None
+        return own
 
-    def state(self, worker_id: str) -> JudgedReplica:
-        """Return the newest state of a worker that has reported."""
-        return self._states[worker_id]
+    def state(self, node_id: str) -> JudgedReplica:
+        """Return the newest state of a site's replica, whose worker has reported."""
+        return self._states[node_id]
 
     def latest_own(self, now: int) -> list[WorkerReport]:
         """Return the newest report of this site's worker, with its age, for a peer that is new."""

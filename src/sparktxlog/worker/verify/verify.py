@@ -127,7 +127,7 @@ def verify_replica(
         # A site that sent no report since the node's start has a line without tables.
         replica["node_id"]: replica.get("tables", {})
         for replica in source.replicas()
-        if replica["position"] == state.position and replica["worker_id"] != state.worker_id
+        if replica["position"] == state.position and replica["node_id"] != info.node_id
     }
     search = _Search(session, source, Path(info.payload_root), lake, state.position)
     findings = []

@@ -37,6 +37,20 @@ def test_applied_counts_equal_sites() -> None:
     assert known.applied(2) == 10
 
 
+def test_sites_with_one_worker_id_are_two_replicas() -> None:
+    """Whoever copies a lake with its state to another site gives both workers one id."""
+    known = replicas()
+    for node, position in (("A", 20), ("B", 30)):
+        known.accept(replace(report(position, node), worker_id="copied"), 1)
+    assert [(line["node_id"], line["position"]) for line in known.status(2)] == [
+        ("A", 20),
+        ("B", 30),
+    ]
+    assert [known.applied(copies) for copies in (1, 2)] == [20, 20]
+    own = known.own("copied")
+    assert own is not None and own.report.node_id == "A"
+
+
 def test_silence_means_dead_and_any_report_alive() -> None:
     known = replicas()
     known.accept(report(10), 1_000_000)
