@@ -108,6 +108,7 @@ async def answers_of(directory: Path) -> dict[str, Any]:
             await ask("POST", "/v1/worker/reports", msgspec.to_builtins(report))
             await ask("PATCH", "/v1/settings", {"NetSpeedBitsPerSec": 1_000_000})
             await ask("POST", "/v1/maintenance", {})
+            await ask("GET", "/v1/audit")
             await ask("POST", "/v1/quorum?timeout=60", {"rule": "majority"})
         return found
 

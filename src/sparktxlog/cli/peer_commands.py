@@ -1,8 +1,7 @@
-"""Commands of operators: members of the cluster, epoch decisions, settings at run time."""
+"""Commands of operators: members of the cluster and epoch decisions."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from sparktxlog.cli.dry_runs import DryRun, print_plan, removal_plan, void_plan
-from sparktxlog.cli.printing import Columns, print_json, print_rows, show
+from sparktxlog.cli.printing import print_json, print_rows
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.errors import InvalidRequestError, TransportError
 from sparktxlog.http.tokens import TOKEN_VARIABLE
@@ -165,34 +164,6 @@ def peer_promote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 def peer_demote(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Move a node down by one in precedence."""
     _send(url, as_json, "POST", _path(node, "/demote"), {})
-
-
-@peer_app.command("pause", epilog="Example: sparktxlog peer pause --url http://10.0.0.3:7070")
-def peer_pause(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Pause the asked node: it takes no transactions, also after a restart; all else goes on.
-
-    Clients that know several nodes submit at another one.  Pause a node before its maintenance.
-    """
-    _pause(url, True, as_json)
-
-
-@peer_app.command("continue", epilog="Example: sparktxlog peer continue")
-def peer_continue(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """End the pause: the asked node takes transactions again."""
-    _pause(url, False, as_json)
-
-
-def _pause(url: str, paused: bool, as_json: bool) -> None:
-    api = _api(url)
-    api.send("PATCH", "/v1/settings", {"paused": paused})
-    found = api.get("/v1/status")
-    if as_json:
-        print_json({name: found[name] for name in ("node_id", "phase", "paused", "position")})
-        return
-    does = "takes no transactions" if found["paused"] else "takes transactions"
-    typer.echo(
-        f"{found['node_id']} ({found['phase']}) {does}; its queue ends at {found['position']:,}."
-    )
 
 
 @peer_app.command("force", epilog="Example: sparktxlog peer force --confirm 'A 3'")
@@ -438,55 +409,3 @@ def _next_steps(done: GaveWay, config: Path) -> list[str]:
     submit = f"submit again, under their ids, the transactions of {done.table} that you still need"
     place = f"sparktxlog peer add {done.node_id} ITS-URL   ({done.followed} has no place for it)"
     return [join, submit] if done.has_place else [place, join, submit]
-
-
-settings_app = typer.Typer(
-    help="Show and change settings of a running node; they survive its restart.",
-    epilog="Example: sparktxlog settings show --json",
-)
-app.add_typer(settings_app, name="settings")
-Key = Annotated[str, typer.Argument(help="Name of the setting, such as NetSpeedBitsPerSec.")]
-
-
-# -- settings --------------------------------------------------------------------------------------
-
-
-@settings_app.callback(invoke_without_command=True)
-def settings(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show and change settings of a running node; they survive its restart."""
-    if context.invoked_subcommand is None:
-        settings_show(url, as_json)
-
-
-@settings_app.command("show", epilog="Example: sparktxlog settings show --json")
-def settings_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the settings that can be changed at run time, their values and origins."""
-    _print_settings(NodeApi(url).get("/v1/settings"), as_json)
-
-
-@settings_app.command(
-    "set", epilog="Example: sparktxlog settings set NetSpeedBitsPerSec 1000000000"
-)
-def settings_set(
-    key: Key,
-    value: Annotated[str, typer.Argument(help="Its new value.")],
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Change one setting of a running node."""
-    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: value}), as_json)
-
-
-@settings_app.command("unset", epilog="Example: sparktxlog settings unset NetSpeedBitsPerSec")
-def settings_unset(key: Key, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Undo a change: the configured value is in force again."""
-    _print_settings(NodeApi(url).send("PATCH", "/v1/settings", {key: None}), as_json)
-
-
-def _print_settings(found: Mapping[str, Any], as_json: bool) -> None:
-    columns: Columns = {
-        "key": lambda item: item[0],
-        "value": lambda item: json.dumps(item[1]["value"]),
-        "origin": lambda item: item[1]["origin"],
-    }
-    show(found, as_json, "settings at run time", columns, found.items())

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sparktxlog.cli.all_nodes import All, ask_all, print_all
 from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
@@ -16,6 +17,7 @@ from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     CONTESTED,
+    alarms_of,
     alive_text,
     awaited_text,
     batch_text,
@@ -33,10 +35,17 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
-def status(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False) -> None:
-    """Show a node's state: positions, queues, missing nodes, what is undecided, replicas."""
+def status(
+    url: Url = DEFAULT_URL, every: All = False, watch: Watch = None, as_json: AsJson = False
+) -> None:
+    """Show a node's state: positions, queues, missing nodes, what is undecided, replicas.
+
+    With --all one line for each node; the exit code is that of the worst.
+    """
 
     def once() -> ExitCode:
+        if every:
+            return _status_of_all(url, as_json)
         found = _status_of(url, as_json)
         state = judge_status(found)
         if as_json:
@@ -46,6 +55,28 @@ def status(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False)
         return ExitCode[state.name]
 
     repeat(watch, as_json, once)
+
+
+_LINE: Columns = {
+    "state": "state",
+    **{name: name for name in ("phase", "epoch", "position", "published")},
+    "waiting": "incoming_transactions",
+    "missing": "suspects",
+    "alarms": lambda found: [alarm["text"] for alarm in alarms_of(found)],
+}
+
+
+def _status_of_all(url: str, as_json: bool) -> ExitCode:
+    """Print one line for each node; return the worst exit code."""
+
+    def ask(api: NodeApi) -> Any:
+        found = api.get("/v1/status", tables=1 if as_json else None)
+        return found | {"state": judge_status(found).value}
+
+    answers = ask_all(url, ask, NodeApi)
+    failed = print_all(answers, as_json, "nodes", _LINE)
+    states = [judge_status(one.answer).name for one in answers if one.error is None]
+    return max(failed, *(ExitCode[name] for name in states), key=int)
 
 
 def _status_of(url: str, as_json: bool) -> Any:

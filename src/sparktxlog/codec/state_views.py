@@ -134,6 +134,11 @@ INCOMING = (
 #: `position`: the one that waited.
 WAITS = "peer: string, why: string, began_at: bigint, ended_at: bigint, position: bigint"
 
+#: One row for each act of an operator at the asked node, and each change of members, secrets or
+#: tables that the log brought, newest first.  `at`: microseconds since 1970 UTC.  `who`: a role,
+#: the name of a grant, `vote` of the members, or a site.  `outcome`: `done`, or the error.
+AUDIT = "at: bigint, node: string, who: string, action: string, detail: string, outcome: string"
+
 Json = Mapping[str, Any]
 
 
@@ -288,6 +293,7 @@ VIEWS = {
     "waits": StateView(WAITS, lambda get: _all(get("/v1/waits", limit=1_000), WAITS)),
     "prepared": StateView(PREPARED, lambda get: _all(get("/v1/prepared"), PREPARED)),
     "settings": StateView(SETTINGS, lambda get: settings_rows(get("/v1/settings"))),
+    "audit": StateView(AUDIT, lambda get: _all(get("/v1/audit", limit=1_000), AUDIT)),
     "transfers": StateView(
         TRANSFERS, lambda get: _all(get("/v1/transfers", limit=1_000), TRANSFERS), "transfers"
     ),

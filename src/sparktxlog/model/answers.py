@@ -627,3 +627,18 @@ class SettingValue(TypedDict):
 
     value: Any
     origin: str
+
+
+class AuditEntry(TypedDict):
+    """An act of an operator, or a change that the log brought, at one node."""
+
+    #: Wall clock of the node, microseconds since 1970 UTC.
+    at: int
+    node: str
+    #: A role (`operator`, `client`), the name of a grant, `vote` of the members, or a site.
+    who: str
+    action: str
+    #: What it is about; of a setting its value before and after.
+    detail: str
+    #: `done`, the error, or `begun`: a crash kept its end out.
+    outcome: str

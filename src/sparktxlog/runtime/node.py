@@ -43,6 +43,7 @@ from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
@@ -147,7 +148,7 @@ class Node:
         self.order_copy, self.take_transfer = self.fleet.order_copy, self.fleet.take_transfer
         self.signatures, self.snapshot = self.fleet.signatures, self.fleet.snapshot
         self.plan, self.transfers = self.fleet.planning.look, transfers.latest
-        self.settings = base.settings.show
+        self.settings, self.audit = base.settings.show, self.core.audit
         #: What readers by SQL see of all this.
         self.state_files = StateFiles(base, self._answers())
 
@@ -162,6 +163,7 @@ class Node:
             "/v1/incoming": lambda: self.incoming(_MOST_RECORDS),
             "/v1/waits": lambda: self.waits.latest(_MOST_RECORDS),
             "/v1/settings": self.settings,
+            "/v1/audit": lambda: self.audit.latest(_MOST_RECORDS),
             "/v1/transfers": lambda: self.transfers(_MOST_RECORDS),
             "/v1/epochs/history": lambda: self.epochs.history.latest(_MOST_RECORDS),
         }
@@ -182,6 +184,12 @@ class Node:
         if not config.is_witness:
             await self.donor.start()
         self._run("executor", self.core.executor.run(self._delivery))
+        secrets = {
+            "cluster-secret": config.cluster_secret,
+            "client-token": config.client_token,
+            "admin-token": config.admin_token,
+        }
+        self.audit.note_secrets(secrets, base.state.values[INSTANCE])
         self._run("core", self._run_core())
         self._run("watching workers", self.fleet.watch_workers())
         self._run("watching waits", self.waits.watch())

@@ -22,8 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparktxlog import __version__
 from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
+from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
+from sparktxlog.service.administration import AdministrationRoutes, audited
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_api import CatalogRoutes
@@ -133,7 +135,7 @@ def build_app(running: Node) -> FastAPI:
     catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
-            handler = handlers[route.name]
+            handler = audited(route, handlers[route.name], running)
         elif route.role is Role.LEASE:
             continue
         else:
@@ -181,7 +183,9 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
             tokens.check_reader(request)
         else:
             checks[route.role](request)
-        set_client(tokens.grant(request))
+        grant = tokens.grant(request)
+        set_client(grant)
+        asks.set(tokens.name(grant, is_admin=route.role is Role.ADMIN))
         guard.check(request)
         return {}
 
@@ -209,6 +213,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages) -> Mapping[str, Handl
         OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
         MemberRoutes(running),
+        AdministrationRoutes(running),
         CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, running.payloads, donor, running.catalog.giver),
         ReplicaRoutes(donor),

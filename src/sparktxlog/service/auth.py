@@ -50,6 +50,14 @@ class Tokens:
         found = [one for token, one in self._grants if _equal(shown, token)]
         return found[0] if found else None
 
+    def name(self, grant: ClientGrant | None, *, is_admin: bool) -> str:
+        """Return who asks, once that was checked: a role, or the name of a grant."""
+        if grant is not None:
+            return f"client {grant.name}"
+        if self._client is None and self._admin is None:
+            return "anybody"
+        return "operator" if is_admin and self._admin is not None else "client"
+
     def _is_client(self, shown: bytes) -> bool:
         own = tuple(_equal(shown, token) for token, _ in self._grants)
         return any((*own, _equal(shown, self._client)))

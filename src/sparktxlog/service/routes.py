@@ -69,6 +69,7 @@ from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.messages import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
+from sparktxlog.service.administration import ADMINISTRATION
 from sparktxlog.service.declared_route import (
     ARROW,
     BINARY,
@@ -707,6 +708,7 @@ ROUTES: tuple[Route, ...] = (
     *_QUESTIONS,
     *_WORKERS,
     *_MEMBERS,
+    *ADMINISTRATION,
     *_PAGES,
     *_CATALOG,
     *_PEERS,

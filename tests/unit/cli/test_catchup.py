@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import peer_commands, status_commands
+from sparktxlog.cli import settings_commands, status_commands
 from sparktxlog.cli.command_line import run
 
 DECISION: dict[str, Any] = {
@@ -61,7 +61,7 @@ class CannedNode:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
-    for module in (peer_commands, status_commands):
+    for module in (settings_commands, status_commands):
         monkeypatch.setattr(module, "NodeApi", CannedNode)
     status = {
         "node_id": "A",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import peer_commands
+from sparktxlog.cli import peer_commands, settings_commands
 from sparktxlog.cli.command_line import run
 
 SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "member": True}
@@ -56,7 +56,8 @@ class CannedNode:
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, str, Any]]:
     CannedNode.asked = []
-    monkeypatch.setattr(peer_commands, "NodeApi", CannedNode)
+    for module in (peer_commands, settings_commands):
+        monkeypatch.setattr(module, "NodeApi", CannedNode)
     monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", *arguments])
     with pytest.raises(SystemExit) as caught:
         run()

@@ -199,6 +199,7 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
             {"origin": "A", "n": 3, "waits": [{"peer": "B", "why": "promise", "since_us": 5}]}
         ],
         "/v1/waits": [{"peer": "B", "why": "promise", "began_at": 7, "ended_at": None}],
+        "/v1/audit": [{"at": 7, "who": "operator", "action": "maintain", "outcome": "done"}],
     }
 
     def rows(name: str) -> list[dict[str, Any]]:
@@ -209,6 +210,8 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
     assert (link["node_id"], link["linked"], link["position"]) == ("B", True, 7)
     assert (table["table"], table["version"], table["lag"]) == ("shop.orders", 3, None)
     assert (prepared["position"], prepared["missing"]) == (9, ["p"])
+    (act,) = rows("audit")
+    assert (act["who"], act["action"], act["outcome"]) == ("operator", "maintain", "done")
     (run,), (wait,) = rows("incoming"), rows("waits")
     assert (run["n"], run["waits"]) == (3, [{"peer": "B", "why": "promise"}])
     assert (wait["began_at"], wait["ended_at"]) == (7, None)
@@ -222,6 +225,7 @@ def test_empty_views_keep_their_schema() -> None:
         "/v1/incoming": [],
         "/v1/waits": [],
         "/v1/settings": {},
+        "/v1/audit": [],
         "/v1/transfers": [],
         "/v1/epochs/history": [],
     }

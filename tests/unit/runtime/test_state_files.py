@@ -17,6 +17,7 @@ from sparktxlog.runtime import state_files
 from sparktxlog.runtime.state_files import StateFiles
 
 LISTS = (
+    "audit",
     "incoming",
     "waits",
     "descriptions",

@@ -46,6 +46,10 @@ class StateFrames:
         """Return the node's settings of run time; see `state_views.SETTINGS`."""
         return self._view("settings")
 
+    def audit(self) -> DataFrame:
+        """Return who changed what at this node; see `state_views.AUDIT`."""
+        return self._view("audit")
+
     def synchronous(self) -> DataFrame:
         """Return which synchronous transactions wait here; see `state_views.SYNCHRONOUS`."""
         return self._view("synchronous")

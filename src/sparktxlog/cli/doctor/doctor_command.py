@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparktxlog.cli.all_nodes import All, ask_all, print_all
 from sparktxlog.cli.doctor.cluster import (
     check_addresses,
     check_port,
@@ -19,7 +20,7 @@ from sparktxlog.cli.doctor.cluster import (
 from sparktxlog.cli.doctor.disks import check_disks, check_modes
 from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warning
 from sparktxlog.cli.doctor.software import check_software
-from sparktxlog.cli.printing import is_terminal, print_json, wrapped
+from sparktxlog.cli.printing import Columns, is_terminal, print_json, wrapped
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ConfigFile, ExitCode, NodeApi, app, end
 from sparktxlog.errors import ConfigError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
@@ -40,16 +41,21 @@ def doctor(
             help="URL of the node to ask; default: that of --config, else http://127.0.0.1:7070.",
         ),
     ] = None,
+    every: All = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and with --config or --url a node: each finding with what mends it.
 
     It looks at Python, Java, Spark and its JARs, disks, fsync, ports, modes of files with secrets,
     peers, clocks, tokens and differences between nodes.  Run it as the node's user, on the node's
-    machine.  It needs neither a node nor Spark, and changes nothing.
+    machine.  It needs neither a node nor Spark, and changes nothing.  With --all every node of the
+    cluster says what it warns of, and this machine is not looked at.
 
     Exit code 1: there is a problem.
     """
+    if every:
+        end(_examine_all(url or DEFAULT_URL, as_json))
+        return
     found = list(_examine(config, url))
     problems = sum(finding.grade is Grade.PROBLEM for finding in found)
     warnings = sum(finding.grade is Grade.WARNING for finding in found)
@@ -62,6 +68,31 @@ def doctor(
             f"problems: {problems:,}, warnings: {warnings:,}, findings: {len(found):,}", err=True
         )
     end(ExitCode.ERROR if problems else ExitCode.IN_SYNC)
+
+
+def _examine_all(url: str, as_json: bool) -> ExitCode:
+    """Print one line for each node; return 1 if there is a problem, 5 if one does not answer."""
+
+    def ask(api: NodeApi) -> Any:
+        found = list(check_status(api.get("/v1/status")))
+        grades = [one.grade for one in found]
+        return {
+            "problems": grades.count(Grade.PROBLEM),
+            "warnings": grades.count(Grade.WARNING),
+            "findings": [asdict(one) for one in found],
+        }
+
+    columns: Columns = {
+        "problems": "problems",
+        "warnings": "warnings",
+        "what": lambda row: "; ".join(
+            f"{one['text']}: {one['fix']}" for one in row["findings"] if one["fix"]
+        ),
+    }
+    answers = ask_all(url, ask, NodeApi)
+    failed = print_all(answers, as_json, "nodes", columns)
+    wrong = any(one.answer["problems"] for one in answers if one.error is None)
+    return failed or (ExitCode.ERROR if wrong else ExitCode.IN_SYNC)
 
 
 def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:

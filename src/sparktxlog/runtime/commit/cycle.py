@@ -23,6 +23,7 @@ from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
 from sparktxlog.protocol.words.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.words.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.words.view import View
+from sparktxlog.runtime.audit_trail import AuditTrail
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
@@ -423,6 +424,11 @@ class CoreLoop:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.receipts = Receipts(replicas.applied, throttle.busy)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
+        #: Who changed what here.
+        self.audit = AuditTrail(
+            base.config.node_id, base.state.values, base.master.view, self.executor.write_then
+        )
+        self.executor.beside = self.audit.beside
         self.rivals = RivalCommits(base.config.node_id, base.master.commit_tables, base.loop.time)
         self.cycle = Cycle(base, self.executor, self.holdings, self.receipts, self.rivals)
         for run in base.state.core.announcements:

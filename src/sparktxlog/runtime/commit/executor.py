@@ -110,6 +110,8 @@ class Executor:
         self.disk_full = False
         #: Called with the commit tables that ordered runs changed, once that is durable.
         self.on_commits: Callable[[Sequence[CommitTable]], None] = lambda tables: None
+        #: Returns writes that become durable together with an action.
+        self.beside: Callable[[Action], Sequence[Write]] = lambda action: ()
 
     def put(self, items: Iterable[Action | AsideWrite]) -> None:
         """Queue actions after all earlier ones."""
@@ -186,6 +188,7 @@ class Executor:
                 writes.extend(item.writes)
             elif self._stream.must_be_durable(item):
                 writes.append(self._to_write(item, at))
+                writes.extend(self.beside(item))
         self.writing = True
         started = perf_counter()
         try:
