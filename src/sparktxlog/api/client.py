@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+import pyarrow as pa
+
 from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
@@ -523,6 +525,19 @@ class Client(Commits[Rows, Columns]):
     def status(self) -> ClusterStatus:
         """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
         return ClusterStatus(self._link.get("/v1/status"))
+
+    def view(self, name: str, *, after: int | None = None, limit: int | None = None) -> pa.Table:
+        """Return rows of a view of the state as an Arrow table; docs/views.md lists the views.
+
+        Args:
+            name: `queue`, `incoming`, `workers`, ….
+            after: Of `queue`: rows after this position.
+            limit: Rows at most; None = all, of `queue` the last 1,000.
+
+        Raises:
+            InvalidRequestError: No such view, or it cannot be read after a value (definite).
+        """
+        return self._link.view(name, after=after, limit=limit)
 
     def queue(self, after: int = 0, limit: int = 100) -> list[dict[str, Any]]:
         """Return the runs of the synchronized queue after a position."""

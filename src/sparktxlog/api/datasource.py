@@ -43,12 +43,12 @@ from sparktxlog.api.staged_append import (
     timeout_of,
 )
 from sparktxlog.api.streams.positions import ReadOptions
-from sparktxlog.api.streams.published import open_queue
+from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.transaction import submit_prepared
-from sparktxlog.codec.state_views import VIEWS, view
+from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
@@ -70,7 +70,7 @@ class TxLogDataSource(DataSource):
     `caFile`, the authority of their certificates (known after `connect`, as is `staging`); to write
     `table`, `transaction_id`, `level`, `timeout`, `after`, a position that the node must have
     reached, and `mergeSchema`, which gives the table the columns of the rows first; to read,
-    `load(name)` of a row table, or of what the log says of itself: "queue" and the `VIEWS` of
+    `load(name)` of a row table, or of what the log says of itself: `KEPT` and `VIEWS` of
     `codec.state_views`; or `table` for the changes of a table.
     docs/streams.md has the options of streams.
     """
@@ -104,14 +104,14 @@ class TxLogDataSource(DataSource):
         name = self._view()
         if name in VIEWS:
             arrow = arrow_schema_of(schema)
-            return _ViewReader(view(name, self._link().get).cast(arrow))
+            return _ViewReader(self._link().view(name).cast(arrow))
         return TableFilesReader(name, self._opened(name), schema)
 
     def _opened(self, name: str) -> DeltaTable:
-        """Return the queue, or a row table, as a Delta table at one version."""
+        """Return a table of the log, or a row table, as a Delta table at one version."""
         link = self._link()
-        if name == _QUEUE:
-            return open_queue(str(link.get("/v1/info")["log_root"]))
+        if (kept := KEPT.get(name)) is not None:
+            return open_log_table(str(link.get("/v1/info")["log_root"]), kept.directory)
         return open_table(link, name, self.options)
 
     def streamReader(self, schema: StructType) -> TxLogStreamReader:  # noqa: N802 - Spark's name
@@ -150,7 +150,7 @@ class TxLogDataSource(DataSource):
         name = self.options.get("table") or self.options.get("path")
         if not name:
             raise InvalidRequestError("no table is given", hint="Write .save(name).")
-        if name == _QUEUE or name in VIEWS:
+        if name in KEPT or name in VIEWS:
             raise InvalidRequestError(f"{name!r} is what the log says of itself, and only read")
         check_level(self.options)
         link = self._link()
@@ -187,8 +187,8 @@ class TxLogDataSource(DataSource):
         if not name:
             raise InvalidRequestError(
                 "nothing is named to read",
-                hint=f".load(name) takes a row table, queue, {', '.join(VIEWS)}; the changes of a "
-                "table are read with .option('table', name).load().",
+                hint=f".load(name) takes a row table, {', '.join((*KEPT, *VIEWS))}; the changes "
+                "of a table are read with .option('table', name).load().",
             )
         return name
 

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import pyarrow as pa
 
 from sparktxlog import __version__
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
@@ -252,6 +253,18 @@ class Nodes:
         last = failure or witness
         assert last is not None
         raise last
+
+    def view(self, name: str, *, after: int | None = None, limit: int | None = None) -> pa.Table:
+        """Return rows of a view of the state, as the first node that answers knows them.
+
+        Raises:
+            InvalidRequestError: No such view, or it cannot be read after a value (definite).
+            TransportError: No node answers.
+        """
+        path = f"/v1/views/{quote(name, safe='')}"
+        found = self.get(path, raw=True, format="arrow", after=after, limit=limit)
+        with pa.ipc.open_stream(found) as reader:
+            return reader.read_all()
 
     def tables(self) -> list[VersionedTable]:
         """Return all tables at a node that has reached `position`; errors as `table`."""

@@ -17,7 +17,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.lexer import string_literal
-from sparktxlog.codec.state_views import VIEWS
+from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.model.ids import check_name_part
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 #: Comment of a schema that `register` made; it drops views in no other one.
 _OURS = "Tables of the log; made by sparktxlog.register"
-_QUEUE = {"queue": "synchronized_queue"}
 
 
 def register(
@@ -43,8 +42,8 @@ def register(
         spark.sql("SELECT * FROM txlog.orders JOIN txlog.customers USING (customer)")
 
     Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.  What
-    the log says of itself has views, too, and they hide row tables of these names: `txlog.queue`,
-    and all of `codec.state_views.VIEWS`.  `txlog.epochs` and `txlog.transfers` have the whole
+    the log says of itself has views, too, and they hide row tables of these names: all of
+    `codec.state_views.KEPT` and `VIEWS`.  `txlog.epochs` and `txlog.transfers` have the whole
     history.  Of what else the node knows, it writes files every two seconds from now on; `as_of`
     says of when a row is.  A view of a table shows the newest rows and columns whenever it is
     read.  Of a batch that a worker applies at that moment it may show a part; `log.snapshot()` does
@@ -102,7 +101,8 @@ def _places(get: Callable[..., Any]) -> dict[str, str]:
         ddl, file = string_literal(f"struct<{view.ddl}, as_of: timestamp>"), state / f"{name}.json"
         read = f"from_json(value, {ddl}) AS r FROM text.`{file.as_uri()}`"
         found[name] = f"SELECT r.* FROM (SELECT {read})"
-    kept = _QUEUE | {name: view.delta_table for name, view in VIEWS.items() if view.delta_table}
+    kept = {name: view.delta_table for name, view in VIEWS.items() if view.delta_table}
+    kept |= {name: table.directory for name, table in KEPT.items()}
     for name, folder in kept.items():
         if (root / folder / "_delta_log").is_dir():
             found[name] = _of_delta((root / folder).as_uri())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -12,8 +12,8 @@ from sparktxlog.cli.all_nodes import All, ask_all, print_all
 from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
-from sparktxlog.cli.transaction_commands import UNDECIDED
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
+from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     CONTESTED,
@@ -29,7 +29,6 @@ from sparktxlog.model.status_words import (
     upgrade_text,
     verdict_text,
 )
-from sparktxlog.worker.apply.cutting import runs_after
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 
@@ -223,7 +222,9 @@ def queue(
 
     def once() -> ExitCode:
         if after is None:
-            entries = latest_runs(api, limit)
+            info = api.get("/v1/info")
+            kept_after = int(info.get("kept_after", 0))
+            entries = last_runs(queue_of(api), int(info["position"]), kept_after, limit)
         else:
             entries = api.get("/v1/queue", after=after, limit=limit)
         show(entries, as_json, "synchronized queue, by runs", columns)
@@ -258,11 +259,26 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         print_table("commit tables", _COMMIT_TABLES, commit_tables)
 
 
-def latest_runs(api: NodeApi, limit: int) -> list[dict[str, Any]]:
-    """Return the last `limit` runs of a node's queue, ascending; fewer if runs are long."""
-    info = api.get("/v1/info")
-    after = max(int(info.get("kept_after", 0)), int(info["position"]) - LONGEST_RUN)
-    return list(deque(runs_after(api.get, after), maxlen=limit))
+@app.command(epilog="Example: sparktxlog view workers")
+def view(
+    name: Annotated[str, typer.Argument(help="queue, masters, workers, …: docs/views.md.")],
+    url: Url = DEFAULT_URL,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Of queue: rows after this position.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=100_000, help="Rows at most.")] = None,
+    watch: Watch = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a view of the state: the same rows that SQL has as txlog.NAME."""
+    path = f"/v1/views/{quote(name, safe='')}"
+
+    def once() -> ExitCode:
+        rows = NodeApi(url).get(path, after=after, limit=limit)
+        show(rows, as_json, name, {column: column for column in (rows[0] if rows else ())})
+        return ExitCode.IN_SYNC
+
+    repeat(watch, as_json, once)
 
 
 @app.command(epilog="Example: sparktxlog epochs --limit 5")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from sparktxlog.cli.printing import Columns, print_json, say, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.http.tokens import client_token
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.run_search import PAGE, run_at
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.transaction_words import (
     entry_sentences,
@@ -83,8 +83,10 @@ def tx_mark(
 
 # -- why ------------------------------------------------------------------------------------------
 
-#: Most runs in one answer of a node.
-_PAGE = 1_000
+
+def queue_of(api: NodeApi) -> Callable[[int, int], list[Any]]:
+    """Return what reads a node's queue: runs after a position, at most so many."""
+    return lambda after, limit: list(api.get("/v1/queue", after=after, limit=limit))
 
 
 @app.command(epilog="Example: sparktxlog why 1204")
@@ -134,14 +136,15 @@ def _of_id(api: NodeApi, transaction_id: str) -> dict[str, Any]:
     incoming: list[Any] = []
     if receipt["position"] is None:
         with contextlib.suppress(NotFoundError):  # a node of an older release does not say
-            incoming = api.get("/v1/incoming", limit=_PAGE)
+            incoming = api.get("/v1/incoming", limit=PAGE)
     sentences = receipt_sentences(receipt, status, incoming)
     return _told(transaction_id, status, receipt, None, sentences)
 
 
 def _of_position(api: NodeApi, position: int) -> dict[str, Any]:
     status = api.get("/v1/status")
-    run = _run_at(api, position, status)
+    kept_after = int(status.get("kept_after") or 0)
+    run = run_at(queue_of(api), position, status["position"], kept_after)
     if run is None:
         return _told(None, status, None, None, missing_sentences(position, status)) | {
             "position": position
@@ -174,26 +177,3 @@ def _told(
         "receipt": receipt,
         "run": run,
     }
-
-
-def _run_at(api: NodeApi, position: int, status: Mapping[str, Any]) -> Any:
-    """Return the run that has a position, None = the node has none.
-
-    The queue is asked by the positions at which runs begin, and a run has one to thousands.
-    """
-    least = int(status.get("kept_after") or 0)
-    width = 1
-    while least < position <= status["position"]:
-        after = max(least, position - width)
-        held = None
-        while page := api.get("/v1/queue", after=after, limit=1 if width == 1 else _PAGE):
-            held = next((run for run in page if run["position"] + run["n"] > position), None)
-            if held is not None:
-                break
-            after = page[-1]["position"]
-        if held is not None and held["position"] <= position:
-            return held
-        if after == least or width > LONGEST_RUN:
-            return None
-        width *= 16
-    return None

@@ -1,12 +1,12 @@
-"""Views of the log's state with fixed schemas: `log.masters()`, `format("txlog")`, SQL names.
+"""Views of the log's state: `log.masters()`, `format("txlog")`, SQL names, `/v1/views`.
 
-`VIEWS` is all there is of them: a row there makes a view that each of these ways reads.
+A row in `VIEWS` or `KEPT` makes a view that each of these ways reads.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -122,7 +122,7 @@ PREPARED = (
 #: One row for each run in negotiation, in the agreed order: it has no position yet.  `n`: its
 #: transactions.  `acquired`: its data is durable at the asked node.  `since_us`: since when that
 #: node knows it, microseconds.  `waits`: which node is missing for it, and why, as `awaited` of
-#: `MASTERS`; empty for a run that waits only for those before it.
+#: `masters`; empty for a run that waits only for those before it.
 INCOMING = (
     "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
     "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
@@ -228,6 +228,22 @@ def settings_rows(settings: Mapping[str, Json]) -> list[dict[str, Any]]:
     ]
 
 
+def commit_tables_rows(found: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `COMMIT_TABLES` from `/v1/commit-tables`."""
+    return [_known({**line, "table": line["name"]}, COMMIT_TABLES) for line in found]
+
+
+def incoming_rows(found: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `INCOMING` from `/v1/incoming`."""
+    return [
+        {
+            **_known(run, INCOMING),
+            "waits": [{"peer": wait["peer"], "why": wait["why"]} for wait in run["waits"]],
+        }
+        for run in found
+    ]
+
+
 @lru_cache
 def _schema(ddl: str) -> pa.Schema:
     return pa.schema(arrow_type(f"struct<{ddl}>"))
@@ -237,25 +253,15 @@ def _known(found: Json, ddl: str) -> dict[str, Any]:
     return {name: found[name] for name in _schema(ddl).names if name in found}
 
 
-def _pick(found: Json, *names: str) -> dict[str, Any]:
-    return {name: found[name] for name in names}
-
-
-def _all(found: Sequence[Json], ddl: str) -> list[dict[str, Any]]:
-    return [_known(item, ddl) for item in found]
-
-
-Get = Callable[..., Any]
-
-
 @dataclass(frozen=True, slots=True)
 class StateView:
-    """One view."""
+    """One view of what a node knows now."""
 
     #: Its columns.
     ddl: str
-    #: Makes its rows by GETs of the client API.
-    rows: Callable[[Get], list[dict[str, Any]]]
+    #: What the node is asked for it (see `ViewRows`), and what makes its rows of the answers.
+    asks: tuple[str, ...]
+    rows: Callable[..., list[dict[str, Any]]]
     #: The node keeps it as a Delta table in this directory of `log/`; empty = it does not.
     delta_table: str = ""
 
@@ -264,58 +270,54 @@ class StateView:
         """Its columns, for Arrow."""
         return _schema(self.ddl)
 
+    def table(self, answers: Mapping[str, Any]) -> pa.Table:
+        """Return its rows, from the answers to what it asks, by name."""
+        found = self.rows(*(answers[name] for name in self.asks))
+        return pa.Table.from_pylist(found, schema=self.schema)
 
-#: All views, by name.
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A view that is a Delta table of the node, of any length."""
+
+    #: Its directory below `log/`.
+    directory: str
+    #: The column that orders its rows: a number, or a time.
+    order: str
+
+
+def _of_list(ddl: str) -> Callable[[Sequence[Json]], list[dict[str, Any]]]:
+    return lambda found: [_known(item, ddl) for item in found]
+
+
+#: Views of the present, by name.
 VIEWS = {
-    "masters": StateView(MASTERS, lambda get: masters_rows(get("/v1/status"), get("/v1/info"))),
-    "links": StateView(LINKS, lambda get: links_rows(get("/v1/status"))),
-    "synchronous": StateView(SYNCHRONOUS, lambda get: synchronous_rows(get("/v1/status"))),
-    "workers": StateView(WORKERS, lambda get: workers_rows(get("/v1/status"))),
-    "signatures": StateView(SIGNATURES, lambda get: signatures_rows(get("/v1/status", tables=1))),
-    "tables": StateView(TABLES, lambda get: tables_rows(get("/v1/descriptions"))),
-    "commit_tables": StateView(
-        COMMIT_TABLES,
-        lambda get: [
-            _known({**line, "table": line["name"]}, COMMIT_TABLES)
-            for line in get("/v1/commit-tables")
-        ],
-    ),
-    "incoming": StateView(
-        INCOMING,
-        lambda get: [
-            {
-                **_known(run, INCOMING),
-                "waits": [_pick(wait, "peer", "why") for wait in run["waits"]],
-            }
-            for run in get("/v1/incoming", limit=1_000)
-        ],
-    ),
-    "waits": StateView(WAITS, lambda get: _all(get("/v1/waits", limit=1_000), WAITS)),
-    "prepared": StateView(PREPARED, lambda get: _all(get("/v1/prepared"), PREPARED)),
-    "settings": StateView(SETTINGS, lambda get: settings_rows(get("/v1/settings"))),
-    "audit": StateView(AUDIT, lambda get: _all(get("/v1/audit", limit=1_000), AUDIT)),
-    "transfers": StateView(
-        TRANSFERS, lambda get: _all(get("/v1/transfers", limit=1_000), TRANSFERS), "transfers"
-    ),
-    "epochs": StateView(
-        EPOCHS, lambda get: _all(get("/v1/epochs/history", limit=1_000), EPOCHS), "epochs"
-    ),
+    "masters": StateView(MASTERS, ("status", "info"), masters_rows),
+    "links": StateView(LINKS, ("status",), links_rows),
+    "synchronous": StateView(SYNCHRONOUS, ("status",), synchronous_rows),
+    "workers": StateView(WORKERS, ("status",), workers_rows),
+    "signatures": StateView(SIGNATURES, ("status_with_tables",), signatures_rows),
+    "tables": StateView(TABLES, ("descriptions",), tables_rows),
+    "commit_tables": StateView(COMMIT_TABLES, ("commit_tables",), commit_tables_rows),
+    "incoming": StateView(INCOMING, ("incoming",), incoming_rows),
+    "waits": StateView(WAITS, ("waits",), _of_list(WAITS)),
+    "prepared": StateView(PREPARED, ("prepared",), _of_list(PREPARED)),
+    "settings": StateView(SETTINGS, ("settings",), settings_rows),
+    "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),
+    "transfers": StateView(TRANSFERS, ("transfers",), _of_list(TRANSFERS), "transfers"),
+    "epochs": StateView(EPOCHS, ("epochs",), _of_list(EPOCHS), "epochs"),
 }
+#: Views that are read from the disk, by name.
+KEPT = {"queue": KeptTable("synchronized_queue", "position")}
 
 
-def view(name: str, get: Get) -> pa.Table:
-    """Return a view's rows.
-
-    Args:
-        name: One of `VIEWS`.
-        get: Returns the JSON answer of `GET path`.
+def check_view(name: str, known: Iterable[str] = (*KEPT, *VIEWS)) -> None:
+    """Refuse what is no view.
 
     Raises:
         InvalidRequestError: No such view (definite).
     """
-    found = VIEWS.get(name)
-    if found is None:
+    if name not in known:
         raise InvalidRequestError(
-            f"there is no view {name!r}", hint=f"Views: queue, {', '.join(VIEWS)}.", view=name
+            f"there is no view {name[:80]!r}", hint=f"Views: {', '.join(known)}.", view=name[:80]
         )
-    return pa.Table.from_pylist(found.rows(get), schema=found.schema)

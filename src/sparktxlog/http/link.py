@@ -123,7 +123,13 @@ class Http:
     # -- requests -------------------------------------------------------------------------------
 
     def get(
-        self, path: str, *, timeout_s: float | None = None, waits: bool = False, **query: Any
+        self,
+        path: str,
+        *,
+        timeout_s: float | None = None,
+        waits: bool = False,
+        raw: bool = False,
+        **query: Any,
     ) -> Any:
         """Return the decoded JSON answer of `GET path`.
 
@@ -131,6 +137,7 @@ class Http:
             path: Already quoted.
             timeout_s: Seconds for everything, `LEAST_S` at least; default: the link's.
             waits: The node may wait before it answers; the request says for how long.
+            raw: Return the bytes of the answer, not decoded.
             query: Parameters; those that are None are left out.
 
         Raises:
@@ -143,7 +150,8 @@ class Http:
         total = max(LEAST_S, wanted)
         if waits:
             query["timeout"] = min(wanted, node_patience(total))
-        return self._decoded(self.request("GET", path, query=query, timeout_s=total))
+        answer = self.request("GET", path, query=query, timeout_s=total)
+        return answer if raw else self._decoded(answer)
 
     def _decoded(self, answer: bytes, kind: Any = object) -> Any:
         try:

@@ -48,6 +48,7 @@ from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.state_files import StateFiles
+from sparktxlog.runtime.view_rows import ViewRows
 from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.transport.exchange import OpenSession, open_session
 
@@ -87,7 +88,6 @@ class Node:
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.config, self.payloads, self.failed = base.config, base.payloads, base.failed
-
         throttle = CopyThrottle(base.config.replication_donor_share)
         transfers = Transfers(base.state.values)
         self.damage = Damage()
@@ -149,23 +149,25 @@ class Node:
         self.signatures, self.snapshot = self.fleet.signatures, self.fleet.snapshot
         self.plan, self.transfers = self.fleet.planning.look, transfers.latest
         self.settings, self.audit = base.settings.show, self.core.audit
-        #: What readers by SQL see of all this.
-        self.state_files = StateFiles(base, self._answers())
+        #: All this as tables, and for readers by SQL as files.
+        self.views = ViewRows(base, self._answers())
+        self.state_files = StateFiles(base, self.views)
 
     def _answers(self) -> dict[str, Callable[[], Any]]:
         """Return what answers the questions of which views of the state are made."""
         return {
-            "/v1/status": lambda: self.status(tables=True),
-            "/v1/info": self.info,
-            "/v1/descriptions": self.descriptions.all,
-            "/v1/commit-tables": self.catalog.overview.lines,
-            "/v1/prepared": self.prepared,
-            "/v1/incoming": lambda: self.incoming(_MOST_RECORDS),
-            "/v1/waits": lambda: self.waits.latest(_MOST_RECORDS),
-            "/v1/settings": self.settings,
-            "/v1/audit": lambda: self.audit.latest(_MOST_RECORDS),
-            "/v1/transfers": lambda: self.transfers(_MOST_RECORDS),
-            "/v1/epochs/history": lambda: self.epochs.history.latest(_MOST_RECORDS),
+            "status": self.status,
+            "status_with_tables": lambda: self.status(tables=True),
+            "info": self.info,
+            "descriptions": self.descriptions.all,
+            "commit_tables": self.catalog.overview.lines,
+            "prepared": self.prepared,
+            "incoming": lambda: self.incoming(_MOST_RECORDS),
+            "waits": lambda: self.waits.latest(_MOST_RECORDS),
+            "settings": self.settings,
+            "audit": lambda: self.audit.latest(_MOST_RECORDS),
+            "transfers": lambda: self.transfers(_MOST_RECORDS),
+            "epochs": lambda: self.epochs.history.latest(_MOST_RECORDS),
         }
 
     # -- start and end -----------------------------------------------------------------------------

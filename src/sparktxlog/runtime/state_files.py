@@ -8,18 +8,18 @@ lines that is replaced every two seconds (decision 57).  The directory says that
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
+import pyarrow as pa
 import structlog
 
 from sparktxlog.codec.state_views import VIEWS
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.model.answers import StateFilesAnswer
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.view_rows import ViewRows, row_dicts
 
 _log = structlog.get_logger("sparktxlog.state")
 
@@ -27,15 +27,11 @@ PERIOD_S = 2.0
 
 
 class StateFiles:
-    """Writes the files; belongs to the event loop.
+    """Writes the files; belongs to the event loop."""
 
-    Args:
-        answers: Path of a question → what answers it.
-    """
-
-    def __init__(self, base: Foundation, answers: Mapping[str, Callable[[], Any]]) -> None:
+    def __init__(self, base: Foundation, views: ViewRows) -> None:
         self._base = base
-        self._answers = answers
+        self._views = views
         self.directory = base.config.data_dir / "log" / "state"
         self._wanted = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -71,26 +67,15 @@ class StateFiles:
             await asyncio.sleep(PERIOD_S)
 
     async def _write(self) -> None:
-        found: dict[str, Any] = {}
-        for path, ask in self._answers.items():
-            answer = ask()
-            found[path] = msgspec.to_builtins(
-                await answer if inspect.isawaitable(answer) else answer
-            )
-        as_of = datetime.now(UTC).isoformat()
-        texts = {
-            name: b"".join(
-                msgspec.json.encode(row | {"as_of": as_of}) + b"\n"
-                for row in view.rows(lambda path, **_: found[path])
-            )
-            for name, view in VIEWS.items()
-        }
+        found = await self._views.tables(VIEWS)
         async with self._writing:
-            await self._base.run_blocking(self._replace, texts)
+            await self._base.run_blocking(self._replace, found)
 
-    def _replace(self, texts: Mapping[str, bytes]) -> None:
+    def _replace(self, found: Mapping[str, pa.Table]) -> None:
         """Replace each file as a whole; what a power loss leaves is replaced in two seconds."""
-        for name, text in texts.items():
+        as_of = datetime.now(UTC)
+        for name, table in found.items():
+            rows = (row | {"as_of": as_of} for row in row_dicts(table))
             fresh = self.directory / f".{name}.tmp"
-            fresh.write_bytes(text)
+            fresh.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             fresh.replace(self.directory / f"{name}.json")

@@ -51,6 +51,7 @@ from sparktxlog.service.replica import ReplicaRoutes
 from sparktxlog.service.routes import ROUTES
 from sparktxlog.service.staged_uploads import StagedUploads
 from sparktxlog.service.submit_routes import SubmitRoutes
+from sparktxlog.service.view_routes import ViewRoutes
 
 _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -212,6 +213,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages) -> Mapping[str, Handl
         StagedUploads(running.payloads),
         OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
+        ViewRoutes(running),
         MemberRoutes(running),
         AdministrationRoutes(running),
         CatalogRoutes(running),

@@ -17,7 +17,7 @@ DOCUMENT_BYTES = 16 << 20
 #: Types of bodies and answers.
 JSON, MSGPACK = "application/json", "application/msgpack"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
-BINARY, PLAIN, HTML = "application/octet-stream", "text/plain", "text/html"
+BINARY, PLAIN, HTML, CSV = "application/octet-stream", "text/plain", "text/html", "text/csv"
 PROMETHEUS = f"{PLAIN}; version=0.0.4"
 
 
@@ -73,6 +73,8 @@ class Route:
     #: Type of the answer; `bytes` = of media type `answer_type`, None = no content.
     answer: Any = None
     answer_type: str = JSON
+    #: Other media types in which the same is answered to who asks for them.
+    other_types: tuple[str, ...] = ()
     #: Most bytes of the body; None = the node's `body-limit`.
     body_bytes: int | None = DOCUMENT_BYTES
     #: Whether a witness answers it.

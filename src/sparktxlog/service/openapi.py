@@ -134,6 +134,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "Done."}
     if route.answer is not None:
         answer["content"] = content(route.answer, route.answer_type)
+        for other in route.other_types:
+            answer["content"] |= content(bytes, other)
     problem = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
     body = {"required": True, "content": content(route.body, route.body_type)}
     return {

@@ -97,6 +97,7 @@ from sparktxlog.service.request_bodies import (
     SetQuorum,
     VoidRun,
 )
+from sparktxlog.service.view_routes import VIEWING
 
 #: Most bytes of a greeting; older releases send it without a digest.
 HELLO_BYTES = 64 << 10
@@ -708,6 +709,7 @@ ROUTES: tuple[Route, ...] = (
     *_QUESTIONS,
     *_WORKERS,
     *_MEMBERS,
+    *VIEWING,
     *ADMINISTRATION,
     *_PAGES,
     *_CATALOG,

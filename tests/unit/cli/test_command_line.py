@@ -337,7 +337,7 @@ def test_queue_shows_the_latest_runs(
     assert invoke(monkeypatch, "queue", "--limit", "3", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [entry["position"] for entry in found] == [19_971, 19_981, 19_991]
-    assert asked == [20_000 - 8_192, 19_991]
+    assert asked == [20_000 - 3, 20_000 - 3 * 16]
     assert invoke(monkeypatch, "queue", "--after", "19980") == 0
     out = capsys.readouterr().out
     assert "\n19981\t" in out

@@ -7,10 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.codec.state_views import VIEWS, view
+from sparktxlog.codec.state_views import VIEWS, check_view
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -62,9 +63,9 @@ STATUS: dict[str, Any] = {
     ],
 }
 ANSWERS: dict[str, Any] = {
-    "/v1/status": STATUS,
-    "/v1/info": {"master_url": "http://a"},
-    "/v1/descriptions": [
+    "status": STATUS,
+    "info": {"master_url": "http://a"},
+    "descriptions": [
         TableDescription(
             name="t",
             kind=TableKind.ROW_TABLE,
@@ -78,7 +79,7 @@ ANSWERS: dict[str, Any] = {
             schema_version=1,
         ).to_document()
     ],
-    "/v1/transfers": [
+    "transfers": [
         msgspec.to_builtins(
             Transfer(
                 transfer_id="c",
@@ -95,7 +96,7 @@ ANSWERS: dict[str, Any] = {
             )
         )
     ],
-    "/v1/epochs/history": [
+    "epochs": [
         msgspec.to_builtins(
             EpochRecord(
                 lineage="l",
@@ -116,12 +117,15 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def answer_of(path: str, **_: Any) -> Any:
-    return ANSWERS[path]
+ANSWERS["status_with_tables"] = STATUS
+
+
+def view(name: str, answers: dict[str, Any] = ANSWERS) -> pa.Table:
+    return VIEWS[name].table(answers)
 
 
 def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
-    rows = view("masters", answer_of).to_pylist()
+    rows = view("masters").to_pylist()
     assert [(r["node_id"], r["is_asked"], r["linked"], r["awaited"]) for r in rows] == [
         ("A", True, True, []),
         ("B", False, True, []),
@@ -146,21 +150,21 @@ def test_synchronous_ones_that_wait_are_one_row_of_their_node() -> None:
     }
     rule = {"members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
     found = {**STATUS, **rule, "synchronous": waits}
-    (row,) = view("synchronous", lambda _: found).to_pylist()
+    (row,) = view("synchronous", {"status": found}).to_pylist()
     assert row == {"node_id": "A", **rule, **waits}
-    (row,) = view("synchronous", answer_of).to_pylist()
+    (row,) = view("synchronous").to_pylist()
     assert (row["node_id"], row["waiting"]) == ("A", None), "a node of an older release"
 
 
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
-    (row,) = view("signatures", answer_of).to_pylist()
+    (row,) = view("signatures").to_pylist()
     assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
-    (worker,) = view("workers", answer_of).to_pylist()
+    (worker,) = view("workers").to_pylist()
     assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "IN_SYNC")
 
 
 def test_transfers_keep_expected_and_measured_apart() -> None:
-    (row,) = view("transfers", answer_of).to_pylist()
+    (row,) = view("transfers").to_pylist()
     assert set(row) == {f.name for f in fields(Transfer)}
     assert (row["kind"], row["donors"], row["estimated_s"], row["actual_s"]) == (
         "copy",
@@ -171,7 +175,7 @@ def test_transfers_keep_expected_and_measured_apart() -> None:
 
 
 def test_epochs_have_the_columns_of_their_table() -> None:
-    found = view("epochs", answer_of)
+    found = view("epochs")
     (row,) = found.to_pylist()
     assert (row["begins_after"]["position"], row["joined"], row["left"]) == (7, ["B"], None)
     assert row["roster"][0]["id"] == "A"
@@ -181,7 +185,7 @@ def test_epochs_have_the_columns_of_their_table() -> None:
 
 
 def test_tables_show_their_columns_as_ddl() -> None:
-    (row,) = view("tables", answer_of).to_pylist()
+    (row,) = view("tables").to_pylist()
     assert (row["table"], row["columns"]) == ("t", "id bigint not null, v string")
     assert (row["kind"], row["comment"], row["location"]) == ("row-table", "of t", None)
     assert row["properties"] == [("team", "sales")]
@@ -190,20 +194,18 @@ def test_tables_show_their_columns_as_ddl() -> None:
 def test_links_settings_and_commit_tables_are_rows() -> None:
     answers = {
         **ANSWERS,
-        "/v1/settings": {"TxLogMaxDepth": {"value": 168, "origin": "default"}},
-        "/v1/commit-tables": [
-            {"name": "shop.orders", "uuid": "u", "version": 3, "state": "in-sync"}
-        ],
-        "/v1/prepared": [{"transaction_id": "t", "position": 9, "missing": ["p"]}],
-        "/v1/incoming": [
+        "settings": {"TxLogMaxDepth": {"value": 168, "origin": "default"}},
+        "commit_tables": [{"name": "shop.orders", "uuid": "u", "version": 3, "state": "in-sync"}],
+        "prepared": [{"transaction_id": "t", "position": 9, "missing": ["p"]}],
+        "incoming": [
             {"origin": "A", "n": 3, "waits": [{"peer": "B", "why": "promise", "since_us": 5}]}
         ],
-        "/v1/waits": [{"peer": "B", "why": "promise", "began_at": 7, "ended_at": None}],
-        "/v1/audit": [{"at": 7, "who": "operator", "action": "maintain", "outcome": "done"}],
+        "waits": [{"peer": "B", "why": "promise", "began_at": 7, "ended_at": None}],
+        "audit": [{"at": 7, "who": "operator", "action": "maintain", "outcome": "done"}],
     }
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return view(name, lambda path, **_: answers[path]).to_pylist()
+        return view(name, answers).to_pylist()
 
     assert rows("settings") == [{"key": "TxLogMaxDepth", "value": "168", "origin": "default"}]
     (link, *_), (table,), (prepared,) = rows("links"), rows("commit_tables"), rows("prepared")
@@ -218,26 +220,27 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
 
 
 def test_empty_views_keep_their_schema() -> None:
-    quiet = {**ANSWERS, "/v1/status": {**STATUS, "peers": [], "replicas": []}} | {
-        "/v1/descriptions": [],
-        "/v1/commit-tables": [],
-        "/v1/prepared": [],
-        "/v1/incoming": [],
-        "/v1/waits": [],
-        "/v1/settings": {},
-        "/v1/audit": [],
-        "/v1/transfers": [],
-        "/v1/epochs/history": [],
+    status = {**STATUS, "peers": [], "replicas": []}
+    quiet = {**ANSWERS, "status": status, "status_with_tables": status} | {
+        "descriptions": [],
+        "commit_tables": [],
+        "prepared": [],
+        "incoming": [],
+        "waits": [],
+        "settings": {},
+        "audit": [],
+        "transfers": [],
+        "epochs": [],
     }
     for name, known in VIEWS.items():
-        found = view(name, lambda path, **_: quiet[path])
+        found = view(name, quiet)
         assert found.schema == known.schema
         assert found.num_rows == (1 if name in ("masters", "synchronous") else 0)
 
 
 def test_an_unknown_view_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="rounds"):
-        view("rounds", answer_of)
+    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, masters"):
+        check_view("nothing")
 
 
 def test_typed_errors_come_back_out_of_spark_s_text() -> None:

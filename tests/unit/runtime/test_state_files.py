@@ -15,17 +15,10 @@ from sparktxlog.codec.state_views import VIEWS
 from sparktxlog.errors import StorageError
 from sparktxlog.runtime import state_files
 from sparktxlog.runtime.state_files import StateFiles
+from sparktxlog.runtime.view_rows import ViewRows
 
-LISTS = (
-    "audit",
-    "incoming",
-    "waits",
-    "descriptions",
-    "commit-tables",
-    "prepared",
-    "transfers",
-    "epochs/history",
-)
+#: What views ask and is a list.
+LISTS = {ask for view in VIEWS.values() for ask in view.asks} - {"status", "info", "settings"}
 
 
 def files_of(directory: Path, status: dict[str, Any]) -> StateFiles:
@@ -38,21 +31,21 @@ def files_of(directory: Path, status: dict[str, Any]) -> StateFiles:
     base: Any = SimpleNamespace(
         config=SimpleNamespace(data_dir=directory), run_blocking=run_blocking
     )
-    answers: dict[str, Any] = {f"/v1/{name}": nothing for name in LISTS}
+    answers: dict[str, Any] = dict.fromkeys(LISTS, nothing)
 
     def told() -> dict[str, Any]:
         if "gone" in status:
             raise StorageError("a file is gone")
         return status
 
-    answers |= {"/v1/status": told, "/v1/info": dict, "/v1/settings": dict}
-    return StateFiles(base, answers)
+    answers |= {"status": told, "status_with_tables": told, "info": dict, "settings": dict}
+    return StateFiles(base, ViewRows(base, answers))
 
 
 def position(directory: Path) -> int:
     (line,) = (directory / "log/state/masters.json").read_text().splitlines()
     found = json.loads(line)
-    assert found["as_of"].endswith("+00:00")
+    assert found["as_of"].endswith("Z")
     return int(found["position"])
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparktxlog.codec.state_views import view
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -75,4 +73,4 @@ class StateFrames:
         return self._view("epochs")
 
     def _view(self, name: str) -> DataFrame:
-        return self.spark.createDataFrame(view(name, self._link.get))
+        return self.spark.createDataFrame(self._link.view(name))

@@ -20,6 +20,7 @@ from pyarrow.dataset import dataset
 from sparktxlog.api.probe import check_directory
 from sparktxlog.api.staged_append import nodes_of
 from sparktxlog.api.streams.positions import LogOffset
+from sparktxlog.codec.state_views import KEPT
 from sparktxlog.errors import (
     ExpiredError,
     ForeignLogError,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_QUEUE = "synchronized_queue"
+QUEUE = KEPT["queue"].directory
 #: Segments asked for at once.
 _PAGE = 200
 #: Pause between two attempts to find a node, seconds.
@@ -50,8 +51,8 @@ _ANSWER_S = 15.0
 _LONGEST_WAIT_S = 300.0
 
 
-def open_queue(log_root: str) -> DeltaTable:
-    """Return the queue as a Delta table.
+def open_log_table(log_root: str, directory: str = QUEUE) -> DeltaTable:
+    """Return a table of the log, the queue if no other is named, as a Delta table.
 
     Raises:
         MissingDependencyError: The package deltalake is not installed (definite).
@@ -62,15 +63,15 @@ def open_queue(log_root: str) -> DeltaTable:
         from deltalake.exceptions import TableNotFoundError
     except ImportError as error:
         raise MissingDependencyError(
-            "reading the queue needs the package deltalake",
+            "reading the log needs the package deltalake",
             hint="Run: pip install 'sparktxlog[spark]'",
         ) from error
-    root = Path(log_root) / _QUEUE
+    root = Path(log_root) / directory
     try:
         return DeltaTable(str(root))
     except TableNotFoundError as error:
         raise NotAppliedError(
-            f"nothing of the queue is published yet in {root}", hint="Commit something first."
+            f"nothing is written yet in {root}", hint="Commit something first."
         ) from error
 
 
@@ -169,7 +170,7 @@ class StreamedLog:
     def queue_files(self, after: int, upto: int) -> list[str]:
         """Return the files of the queue table with positions after one and up to another one."""
         root = str(self._node()[1]["log_root"])
-        actions = pa.table(open_queue(root).get_add_actions(flatten=True))
+        actions = pa.table(open_log_table(root).get_add_actions(flatten=True))
         names = set(actions.column_names)
         if {"min.position", "max.position"} <= names:
             # A file without statistics may hold any position.
@@ -178,7 +179,7 @@ class StreamedLog:
                 pc.less_equal(actions["min.position"], upto),
             )
             actions = actions.filter(pc.fill_null(within, True))
-        return sorted(str(Path(root) / _QUEUE / path) for path in actions["path"].to_pylist())
+        return sorted(str(Path(root) / QUEUE / path) for path in actions["path"].to_pylist())
 
     def chain_hash(self, position: int) -> str:
         """Return the chain hash of the run that holds a position, empty if it is not known."""

@@ -6,7 +6,7 @@ A view is made from what the node answers to programs anyway, in one call; it as
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -14,8 +14,8 @@ import msgspec
 
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
-from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.receipt import Level
+from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.status_words import (
     alarms_of,
     awaited_text,
@@ -87,7 +87,7 @@ class DashboardViews:
             after: Runs that begin after it; None = the last ones.
         """
         if after is None:
-            runs = _last_runs(self._node.queue, status, limit)
+            runs = last_runs(self._node.queue, status["position"], status["kept_after"], limit)
         else:
             runs = self._node.queue(after, limit)
         incoming = self._node.incoming(limit) if after is None else []
@@ -265,19 +265,6 @@ def _furthest(status: StatusAnswer) -> dict[str, Mapping[str, Any]]:
     for line in sorted(status["replicas"], key=lambda one: (one["node_id"], one["position"])):
         found[line["node_id"]] = line
     return found
-
-
-def _last_runs(
-    read: Callable[[int, int], list[ListedRun]], status: StatusAnswer, limit: int
-) -> list[ListedRun]:
-    """Return the last runs of the queue: it is read by positions, and a run has 1 to thousands."""
-    position, most, width = status["position"], 1_000, limit
-    while True:
-        after = max(status["kept_after"], position - width)
-        runs = read(after, most)
-        if len(runs) >= limit or after <= status["kept_after"] or width >= LONGEST_RUN:
-            return runs[-limit:]
-        width *= 8
 
 
 def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[str, str]:

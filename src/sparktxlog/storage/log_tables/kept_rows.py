@@ -1,0 +1,96 @@
+"""Reads pages of a Delta table in `log/`: the rows after a value of its order, or the last rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from sparktxlog.errors import StorageError
+
+
+def read_rows(
+    directory: Path, schema: pa.Schema, order: str, after: int | None, limit: int
+) -> pa.Table:
+    """Return rows in their order, at most `limit`; without the table none.
+
+    Files are named in the order of their rows (see `LogTable`), so few of them are opened.
+
+    Args:
+        directory: Of the table.
+        schema: Its columns.
+        order: Column that rises from row to row, a number or a time.
+        after: Rows with a greater value, of a time in microseconds; None = the last rows.
+        limit: Rows at most.
+
+    Raises:
+        StorageError: It cannot be read: its files changed meanwhile, or are damaged.
+    """
+    for attempt in (1, 2):
+        try:
+            return _read(directory, schema, order, after, limit)
+        except TableNotFoundError:
+            return schema.empty_table()
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            # The node removes expired files at once.
+            if attempt == 2 or not isinstance(error, FileNotFoundError):
+                raise StorageError(
+                    f"{directory} cannot be read: {error}", hint="Ask again.", path=str(directory)
+                ) from error
+    raise AssertionError("two attempts return or raise")
+
+
+def _read(
+    directory: Path, schema: pa.Schema, order: str, after: int | None, limit: int
+) -> pa.Table:
+    paths = sorted(directory / path for path in DeltaTable(directory).file_uris())
+    found: list[pa.Table] = []
+    missing = limit
+    if after is None:
+        while paths and missing > 0:
+            rows = _rows_of(paths.pop(), schema)
+            found.insert(0, rows.slice(max(0, rows.num_rows - missing)))
+            missing -= rows.num_rows
+    else:
+        least = pa.scalar(after, schema.field(order).type)
+        for path in paths[bisect_right(paths, least.as_py(), key=_greatest_of(order)) :]:
+            if missing <= 0:
+                break
+            rows = _rows_of(path, schema)
+            rows = rows.filter(pc.greater(rows[order], least)).slice(0, missing)
+            found.append(rows)
+            missing -= rows.num_rows
+    return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _rows_of(path: Path, schema: pa.Schema) -> pa.Table:
+    rows = pq.ParquetFile(path).read()
+    return pa.table(
+        [
+            rows[field.name].cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)  # a column that a later release added
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _greatest_of(order: str) -> Callable[[Path], Any]:
+    """Return what reads the greatest value of a column from the end of a file."""
+
+    @cache
+    def greatest(path: Path) -> Any:
+        with pq.ParquetFile(path) as source:
+            group = source.read_row_group(source.num_row_groups - 1, columns=[order])
+        return group.column(order)[-1].as_py()
+
+    return greatest
