@@ -27,6 +27,7 @@ from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.probe import Staging, staging_place
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
+from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
 from sparktxlog.api.session import check_has_jvm, has_jvm
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
@@ -656,7 +657,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         """
         return self._link.describe(name)
 
-    def table(self, name: str, at_least: AtLeast = "own") -> DataFrame:
+    def table(self, name: str, at_least: AtLeast = "own", *, at: str | None = None) -> DataFrame:
         """Return a table of this site's replica, at the newest position that is applied completely.
 
         Args:
@@ -664,6 +665,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             at_least: Wait until this is applied.  "own": all that this log committed, read, and was
                 told of by `after` and `find`.  A receipt, of any site: its transactions.  A
                 position.  None: wait for nothing.
+            at: Name of a restore point: the table as of it, as `snapshot(at=…)`.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).
@@ -672,24 +674,32 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
+        if at is not None:
+            return table_at(self.snapshot(at=at), name, at)
         if at_least in ("own", None):
             self.definition(name)  # a wrong name is told before any wait
         return self.snapshot(at_least=at_least).table(name)
 
-    def snapshot(self, position: int | None = None, at_least: AtLeast = "own") -> Snapshot:
+    def snapshot(
+        self, position: int | None = None, at_least: AtLeast = "own", *, at: str | None = None
+    ) -> Snapshot:
         """Return all tables at one position, without parts of transactions.
 
         Args:
             position: End of a batch that this site's worker applied; default: the newest.
             at_least: Wait until this is applied; see `table`.  With a position, "own" is not
                 waited for.
+            at: Name of a restore point, instead of a position.
 
         Raises:
             NotAppliedError: Not applied here yet, or not in time (definite).
             NotFoundError: No batch ended at `position` (definite).
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
+            ExpiredError: This site no longer has versions for `at` (definite).
         """
+        if at is not None:
+            return snapshot_at(self._link.get, self.snapshot, at)
         wanted = self._least(None if position is not None and at_least == "own" else at_least)
         return self._snapshot(position, wanted, self._timeout_s)
 

@@ -21,7 +21,7 @@ from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end, local_spark
-from sparktxlog.errors import DiskFullError, InvalidRequestError, TxLogError
+from sparktxlog.errors import DiskFullError, ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
@@ -189,6 +189,14 @@ def restore(
     at_most: Annotated[
         int | None, typer.Option(min=1, help="Use only images up to this position.")
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POINT",
+            help="Use only images up to this restore point, which the node at --url knows.",
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
     force_clean: Annotated[
         bool, typer.Option("--force-clean", help="Remove what an interrupted restore left.")
     ] = False,
@@ -213,15 +221,40 @@ def restore(
     do not match its signature.  --no-verify skips the count, and needs no Spark.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
-    from sparktxlog.worker.backup.restoring import choose_image, restore_replica
+    from sparktxlog.worker.backup.restoring import choose_image
 
     store = ImageStore(directory)
-    image = choose_image(store, name, at_most)
+    if at is not None and at_most is not None:
+        raise typer.BadParameter("--at and --at-most exclude each other")
+    image = (
+        _image_for_point(store, name, at, NodeApi(url))
+        if at
+        else choose_image(store, name, at_most)
+    )
     if dry_run:
         print_plan(as_json, *_restore_plan(image, lake, commit_tables, force_clean))
         return
     if verify:
         require_spark("Or add --no-verify, and count the rows later with sparktxlog verify.")
+    result, wrong = _write_image(store, image, lake, commit_tables, force_clean, verify)
+    if as_json:
+        print_json(result)
+    else:
+        _tell_restored(image, result, at, wrong)
+    end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
+
+
+def _write_image(
+    store: ImageStore,
+    image: Image,
+    lake: Path,
+    commit_tables: Path | None,
+    force_clean: bool,
+    verify: bool,
+) -> tuple[dict[str, Any], Wrong]:
+    """Do what `restore` does; return its result, and the tables that differ."""
+    from sparktxlog.worker.backup.restoring import restore_replica
+
     begun = time.monotonic()
     restored = _restore_commit_tables(store, image, commit_tables)
     with _bar("restoring") as tell:
@@ -239,19 +272,49 @@ def restore(
         }
         | _counted(verify, wrong)
     )
-    if as_json:
-        print_json(result)
-    else:
-        typer.echo(
-            f"Image {image.name} is in {lake}: position {image.position:,}, {image.files:,} files, "
-            f"{image.size_bytes:,} bytes in {restored_s:,} s."
+    return result, wrong
+
+
+def _tell_restored(image: Image, done: dict[str, Any], at: str | None, wrong: Wrong) -> None:
+    typer.echo(
+        f"Image {image.name} is in {done['lake']}: position {image.position:,}, {image.files:,} "
+        f"files, {image.size_bytes:,} bytes in {done['seconds']:,} s."
+    )
+    later = "  `sparktxlog verify` counts them once a worker has reported."
+    typer.echo(
+        f"Digests of all files are equal; signatures: {done['signatures']}."
+        + (later if done["signatures"] == "not counted" else "")
+    )
+    if at is not None:
+        typer.echo(f"`sparktxlog apply --at {at}` brings it to the restore point.")
+    _print_wrong(wrong)
+
+
+def _image_for_point(store: ImageStore, name: str | None, at: str, api: NodeApi) -> Image:
+    """Return the newest image from which the log leads to a restore point.
+
+    Raises:
+        NotFoundError: There is no such point, or no image before it (definite).
+        ExpiredError: The log no longer leads from the image to the point (definite).
+        TransportError: No node answers.
+    """
+    from sparktxlog.api.restore_points import named_point
+    from sparktxlog.worker.backup.restoring import choose_image
+
+    point, info = named_point(api.get, at), api.get("/v1/info")
+    image = choose_image(store, name, point.position)
+    if image.position < min(info["kept_after"], point.position):
+        raise ExpiredError(
+            f"restore point {at!r} is position {point.position:,}, the newest image before it is "
+            f"{image.name} at {image.position:,}, and the log between them is gone: it begins "
+            f"after {info['kept_after']:,}",
+            hint="Name the directory of another site's images, or restore what the image has: "
+            f"--at-most {image.position}.  A site that still has its versions shows the tables by "
+            f"log.table(NAME, at={at!r}).",
+            point=at,
+            position=point.position,
         )
-        typer.echo(
-            f"Digests of all files are equal; signatures: {result['signatures']}."
-            + ("" if verify else "  `sparktxlog verify` counts them once a worker has reported.")
-        )
-        _print_wrong(wrong)
-    end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
+    return image
 
 
 def _restore_plan(

@@ -14,6 +14,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     checkpoint_commands,
     job_commands,
     peer_commands,
+    restore_point_commands,
     settings_commands,
     status_commands,
     table_commands,

@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "maintain",
     ),
     "Tables": ("tables", "table"),
-    "Backup": ("backup", "restore"),
+    "Backup": ("backup", "restore", "restore-point"),
     "Node": ("init", "config", "serve", "doctor", "demo"),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.restore_point import RESTORE_POINTS as POINTS_TABLE
+from sparktxlog.model.restore_point import points_in
 
 #: One row for each member, as the asked node sees it; `is_asked`: that node itself.
 #: `position`: end of its synchronized queue, as far as known.  `age_s`: seconds since its last post
@@ -139,6 +141,10 @@ WAITS = "peer: string, why: string, began_at: bigint, ended_at: bigint, position
 #: the name of a grant, `vote` of the members, or a site.  `outcome`: `done`, or the error.
 AUDIT = "at: bigint, node: string, who: string, action: string, detail: string, outcome: string"
 
+#: One row for each restore point, by position.  `made_at`: microseconds since 1970 UTC.
+#: `position` is NULL if whoever made it ended too early; such a point is of no use.
+RESTORE_POINTS = "name: string, position: bigint, chain_hash: string, made_at: bigint, note: string"
+
 Json = Mapping[str, Any]
 
 
@@ -244,6 +250,16 @@ def incoming_rows(found: Sequence[Json]) -> list[dict[str, Any]]:
     ]
 
 
+def restore_point_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `RESTORE_POINTS` from `/v1/descriptions`."""
+    found = (table["properties"] for table in tables if table["name"] == POINTS_TABLE)
+    return [
+        {**asdict(point), "position": point.position or None}
+        for properties in found
+        for point in points_in(properties)
+    ]
+
+
 @lru_cache
 def _schema(ddl: str) -> pa.Schema:
     return pa.schema(arrow_type(f"struct<{ddl}>"))
@@ -304,6 +320,7 @@ VIEWS = {
     "prepared": StateView(PREPARED, ("prepared",), _of_list(PREPARED)),
     "settings": StateView(SETTINGS, ("settings",), settings_rows),
     "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),
+    "restore_points": StateView(RESTORE_POINTS, ("descriptions",), restore_point_rows),
     "transfers": StateView(TRANSFERS, ("transfers",), _of_list(TRANSFERS), "transfers"),
     "epochs": StateView(EPOCHS, ("epochs",), _of_list(EPOCHS), "epochs"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
@@ -12,11 +13,20 @@ from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode
 from tests.support.node_processes import wait_until
 
+from sparktxlog import Client
 from sparktxlog.api.connect import TxLog
+from sparktxlog.api.restore_points import create_point, delete_point
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.sql_views import register
 from sparktxlog.codec.state_views import VIEWS
-from sparktxlog.errors import InvalidRequestError, UnknownTableError
+from sparktxlog.errors import (
+    ExpiredError,
+    InvalidRequestError,
+    NameTakenError,
+    NotFoundError,
+    UnknownTableError,
+)
+from sparktxlog.worker.apply.tables import live_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -159,3 +169,39 @@ def test_what_is_not_supported_names_the_way_out(spark: SparkSession, log: TxLog
     source.mode("append").save("only")  # what it does support
     log.apply()
     assert spark.table("txlog.only").count() == 4
+
+
+def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
+    spark: SparkSession, node: RunningNode, log: TxLog
+) -> None:
+    log.create_table("pages", "id bigint, text string", keys=["id"])
+    log.append("pages", spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, text string"))
+    with Client(node.url) as client:
+        point = create_point(client, "before", "the test says so")
+        with pytest.raises(NameTakenError, match="before"):
+            create_point(client, "before")
+        # One batch of the worker, and one for the point.
+        log.upsert("pages", spark.createDataFrame([(1, "z")], "id bigint, text string"))
+        log.apply()
+        assert _rows(log.table("pages", at="before")) == [(1, "a"), (2, "b")]
+        assert _rows(log.table("pages")) == [(1, "z"), (2, "b")]
+        assert log.snapshot(at="before").position == point.position
+        (shown,) = log.restore_points().collect()
+        assert (shown.name, shown.position, shown.note) == (
+            "before",
+            point.position,
+            "the test says so",
+        )
+        with pytest.raises(NotFoundError, match="Points: before"):
+            log.table("pages", at="after")
+        directory = Path(log.home.get("/v1/info")["lake_root"]) / "pages"
+        version = log.snapshot(at="before").versions["pages"]
+        for file in live_files(directory, version):
+            (directory / file).unlink()
+        with pytest.raises(ExpiredError, match="VACUUM removed files") as caught:
+            log.table("pages", at="before")
+        assert "sparktxlog restore DIR" in caught.value.hint
+        delete_point(client, "before")
+        with pytest.raises(NotFoundError):
+            delete_point(client, "before")
+    assert log.restore_points().count() == 0

@@ -13,6 +13,7 @@ from tests.support.image_lake import Lake, rows
 
 from sparktxlog.api.jobs import job_options
 from sparktxlog.cli import backup_commands
+from sparktxlog.model.restore_point import RestorePoint, point_key
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -130,6 +131,36 @@ def test_a_node_tells_whether_files_are_compressed(
         assert bool(list(store.rglob("*.zst"))) is compressed
     made = shell.json("backup", tmp_path / "plain", *named, "--no-compression")
     assert not made["compression"] and not list((tmp_path / "plain").rglob("*.zst"))
+
+
+def test_an_image_is_chosen_for_a_restore_point_and_refused_if_the_log_does_not_reach_it(
+    shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append((1, "x"))
+    store = tmp_path / "backups"
+    shell.text("backup", store, "--lake", lake.path, "--name", "one")
+    point = RestorePoint(name="p", made_at=1, position=9)
+    info = {"kept_after": 1}
+
+    class Node:
+        def __init__(self, url: str) -> None:
+            pass
+
+        def get(self, path: str) -> Any:
+            properties = {point_key("p"): point.to_value()}
+            return {
+                "/v1/info": info,
+                "/v1/tables/sparktxlog_restore_points": {"properties": properties},
+            }[path]
+
+    monkeypatch.setattr(backup_commands, "NodeApi", Node)
+    given = ("restore", store, "--lake", tmp_path / "new", "--no-verify")
+    assert "sparktxlog apply --at p" in shell.text(*given, "--at", "p")
+    info["kept_after"] = 7
+    text = shell.text(*given, "--at", "p", code=1)
+    assert "the log between them is gone: it begins after 7" in text and "--at-most" in text
+    assert "no restore point 'q'" in shell.text(*given, "--at", "q", code=1)
+    shell.text(*given, "--at", "p", "--at-most", "3", code=2)
 
 
 def test_a_lake_that_no_node_serves_is_backed_up_with_a_word_about_compression(

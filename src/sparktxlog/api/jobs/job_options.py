@@ -125,10 +125,14 @@ def _verify_conflict(arguments: argparse.Namespace) -> str:
 def _apply_conflict(arguments: argparse.Namespace) -> str:
     if arguments.follow and arguments.once:
         return "--once and --follow exclude each other"
-    if arguments.at_most is None:
+    if arguments.at_most is None and arguments.at is None:
         return ""
+    flag = "--at" if arguments.at_most is None else "--at-most"
     if arguments.follow:
-        return "--at-most and --follow exclude each other: --follow never ends"
+        return f"{flag} and --follow exclude each other: --follow never ends"
+    if arguments.at is not None:
+        both = arguments.at_most is not None or arguments.at_least
+        return "--at excludes --at-most and --at-least" if both else ""
     if arguments.at_most < max(1, arguments.at_least):
         return "--at-most must be 1 or more, and not less than --at-least"
     return ""
@@ -194,6 +198,8 @@ _APPLY = (
               help="Apply at least this position; exit code 3 if it is not reached in time."),
     JobOption(flag="--at-most", kind=int, metavar="POSITION",
               help="Stop exactly at this position, which must be the end of a run; replay only."),
+    JobOption(flag="--at", kind=str, metavar="NAME",
+              help="Stop exactly at this restore point; replay only."),
     _TIMEOUT,
 )  # fmt: skip
 _CATCH_UP = (

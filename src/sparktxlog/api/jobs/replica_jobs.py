@@ -16,6 +16,7 @@ from typing import Any
 
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
+from sparktxlog.api.restore_points import named_point
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.worker_session import applier_session
@@ -36,9 +37,13 @@ _logger = logging.getLogger(__name__)
 def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     """Apply the published log to the site's replica: once, or following until a signal."""
     arguments = context.arguments
-    stops = arguments.at_most is not None
+    at_most = arguments.at_most
+    if arguments.at is not None:
+        with closing(context.open_source()) as source:
+            at_most = named_point(source.document, arguments.at).position
+    stops = at_most is not None
     copies = None if arguments.no_copy or stops else CopyOptions()
-    with _applier(context, copies, replays_anyway=stops, at_most=arguments.at_most) as applier:
+    with _applier(context, copies, replays_anyway=stops, at_most=at_most) as applier:
         if arguments.follow:
             stop = threading.Event()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +51,7 @@ def apply(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             outcome = applier.follow(stop)
         else:
             outcome = applier.run_once(arguments.at_least, arguments.timeout)
-    return _reported(outcome, max(arguments.at_least, arguments.at_most or 0))
+    return _reported(outcome, max(arguments.at_least, at_most or 0))
 
 
 def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:

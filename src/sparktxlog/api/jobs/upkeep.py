@@ -5,7 +5,7 @@ Spark is started only if there are tables to compact or rows to count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
+from sparktxlog.api.restore_points import known_points
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
+from sparktxlog.model.restore_point import RestorePoint, keep_hours
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
 from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.comparing import (
@@ -62,7 +64,8 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         removed: list[Removal] = []
         if not (a.no_optimize and a.no_vacuum):
             rows, commits = source.rows_and_commits(a.tables, lake)
-            done_with = _maintain_tables(context, lake, info, rows, commits)
+            points = known_points(source.document)
+            done_with = _maintain_tables(context, lake, info, rows, commits, points)
             tables, commit_tables, removed = done_with
         if unwanted.anything:
             with single_flight(lake):
@@ -88,6 +91,7 @@ def _maintain_tables(
     info: NodeInfo,
     of_rows: list[str],
     of_commits: list[str],
+    points: Sequence[RestorePoint],
 ) -> tuple[list[TableUpkeep], list[CommitTableUpkeep], list[Removal]]:
     """Maintain the row tables of a replica, and the commit tables of the site."""
     from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
@@ -101,6 +105,7 @@ def _maintain_tables(
         dry_run=a.dry_run,
         many_files=a.min_files,
         wait_s=a.wait,
+        keep_hours=keep_hours(points, time_ns() // 1000),
     )
     tables: list[TableUpkeep] = []
     commit_tables: list[CommitTableUpkeep] = []

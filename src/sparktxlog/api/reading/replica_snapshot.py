@@ -99,6 +99,11 @@ class Snapshot:
         reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])
         return reader.load(location)
 
+    def place_of(self, name: str) -> tuple[str, int] | None:
+        """Return a table's directory and version, None = the snapshot does not have it."""
+        name = self.name_of(name)
+        return (self._uris[name], self.versions[name]) if name in self._uris else None
+
     def name_of(self, text: str) -> str:
         """Return the name that the log has for a table, in the case of the snapshot's if it has it.
 

@@ -48,6 +48,10 @@ class StateFrames:
         """Return who changed what at this node; see `state_views.AUDIT`."""
         return self._view("audit")
 
+    def restore_points(self) -> DataFrame:
+        """Return the named positions of the log; see `state_views.RESTORE_POINTS`."""
+        return self._view("restore_points")
+
     def synchronous(self) -> DataFrame:
         """Return which synchronous transactions wait here; see `state_views.SYNCHRONOUS`."""
         return self._view("synchronous")

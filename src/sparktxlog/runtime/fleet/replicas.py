@@ -32,6 +32,7 @@ from sparktxlog.catchup.comparison import (
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
 from sparktxlog.errors import DivergedError, ExpiredError
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
+from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.runtime.fleet.recounts import Recounts
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue, Write
@@ -44,6 +45,8 @@ HISTORY = 1_000
 #: decide meanwhile, and a full scan is expensive.
 RECOUNT_AFTER_US = 10_000_000
 _PREFIX = "batch:"
+#: Of batches that end at restore points.
+_POINT = "batch-of-point:"
 _OWN = "report:own"
 _EVIDENCE = "opinions:own"
 #: The own worker that follows the log: it must report after a restart of this node too.
@@ -107,6 +110,8 @@ class Replicas:
         self._now = 0
         #: Position → the own replica's report there, ascending.
         self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
+        #: Those of them that end at restore points, as they are kept.
+        self._points: set[int] = set()
         self._slot = 0
         self._restore(base.state.values)
 
@@ -115,18 +120,20 @@ class Replicas:
             self._evidence = msgspec.msgpack.decode(evidence, type=list[Opinion])
             for opinion in self._evidence:
                 self._opinions.add(opinion)
-        found = []
-        for name, value in saved.items():
-            if name.startswith(_PREFIX):
-                slot = int(name.removeprefix(_PREFIX))
-                found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
         newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
+        found: list[tuple[WorkerReport, int | None]] = []
+        for name, value in saved.items():
+            if name.startswith((_PREFIX, _POINT)) and value:
+                slot = int(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
+                found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
         # Of two at one position the later one counts: the lake may be a new one.
         for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
             if newest is not None and _same_tables(report, newest):
                 self._batches[report.position] = report
+                self._points |= {report.position} if slot is None else set()
             self._record(report)
-            self._slot = (slot + 1) % HISTORY
+            if slot is not None:
+                self._slot = (slot + 1) % HISTORY
         if newest is not None:
             follows = saved.get(_FOLLOWS) == newest.worker_id.encode()
             newest = replace(newest, follows=follows, error="")
@@ -268,13 +275,32 @@ class Replicas:
             # Of a former lake, or of tables that a copy replaced: versions mean something else now.
             del self._batches[position]
         self._batches[report.position] = report
-        while len(self._batches) > HISTORY:
-            self._batches.popitem(last=False)
+        writes = self._keep_points()
+        while len(self._batches) - len(self._points) > HISTORY:
+            del self._batches[next(p for p in self._batches if p not in self._points)]
         value = msgspec.msgpack.encode(report)
         slot, self._slot = self._slot, (self._slot + 1) % HISTORY
         return [
             PutValue(name=f"{_PREFIX}{slot}", value=value),
             PutValue(name=_OWN, value=value),
+            *writes,
+        ]
+
+    def _keep_points(self) -> list[Write]:
+        """Keep the batches that end at restore points as long as there are these points."""
+        table = self._base.master.catalog.get(RESTORE_POINTS)
+        named = () if table is None else points_in(dict(table.properties))
+        wanted = {point.position for point in named} & self._batches.keys()
+        gone, new, self._points = self._points - wanted, wanted - self._points, wanted
+        return [
+            *(PutValue(name=f"{_POINT}{position}", value=b"") for position in gone),
+            *(
+                PutValue(
+                    name=f"{_POINT}{position}",
+                    value=msgspec.msgpack.encode(self._batches[position]),
+                )
+                for position in new
+            ),
         ]
 
     def _record(self, report: WorkerReport) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sparktxlog.codec.payload import checked_manifest, split_payload
 from sparktxlog.errors import CorruptLogError, InvariantViolation
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
 from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
@@ -40,20 +41,30 @@ def plan_segments(
 ) -> list[list[StoredEntry]]:
     """Cut neighbours of the queue into pieces that cross no signature boundary (S2a).
 
-    A boundary is the first run end at or after each multiple of `signature_interval`.  The last
-    piece may end before one: the next segment then begins there.
+    A boundary is the first run end at or after each multiple of `signature_interval`, and the end
+    of a run that makes or deletes a restore point.  The last piece may end before one: the next
+    segment then begins there.
     """
     pieces: list[list[StoredEntry]] = []
     piece: list[StoredEntry] = []
     for item in entries:
         piece.append(item)
         before, end = item.entry.position - 1, item.entry.end
-        if before // signature_interval != end // signature_interval:
+        crosses = before // signature_interval != end // signature_interval
+        if crosses or _has_restore_point(item):
             pieces.append(piece)
             piece = []
     if piece:
         pieces.append(piece)
     return pieces
+
+
+def _has_restore_point(item: StoredEntry) -> bool:
+    # Few manifests name that table; the others are not read twice.
+    if item.payload is None or RESTORE_POINTS.encode() not in item.payload:
+        return False
+    blocks = checked_manifest(item.payload).blocks
+    return any(block.table == RESTORE_POINTS and block.change is not None for block in blocks)
 
 
 def build_segment(

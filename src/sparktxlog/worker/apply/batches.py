@@ -22,6 +22,7 @@ from typing import NamedTuple
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment, TableEffect
 
@@ -226,6 +227,8 @@ def batch_segments(
 ) -> Sequence[Segment]:
     """Return the segments of the next batch: a prefix up to the first signature boundary.
 
+    A restore point is one, too: its segment ends there, and tables can be read as of it.
+
     Args:
         interval: `signature-interval` of the cluster, positions.
         end: Last position of a batch that was begun before; it must end there again.
@@ -239,7 +242,10 @@ def batch_segments(
         if end is not None:
             if segment.last == end:
                 return segments[: index + 1]
-        elif segment.last // interval > (segment.first - 1) // interval:
+        elif segment.last // interval > (segment.first - 1) // interval or any(
+            effect.table == RESTORE_POINTS and effect.change is not None
+            for effect in segment.effects
+        ):
             return segments[: index + 1]
     if end is not None:
         raise DivergedError(

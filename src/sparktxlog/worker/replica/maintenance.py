@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -40,6 +41,7 @@ SMALL_BYTES = 32 << 20
 MANY_FILES = 20
 #: Seconds to wait for a worker that holds the replica.
 WAIT_S = 30.0
+_HOURS = {"hour": 1, "day": 24, "week": 168}
 #: Between two attempts to get the replica from its worker, seconds.
 _TRY_S = 0.5
 
@@ -55,6 +57,8 @@ class Upkeep:
     dry_run: bool = False
     #: Small files from which a table is compacted.
     many_files: int = MANY_FILES
+    #: Files that were removed from a table within so many hours stay: a restore point needs them.
+    keep_hours: int = 0
     #: Seconds to wait for a worker that holds the replica.
     wait_s: float = WAIT_S
 
@@ -189,7 +193,7 @@ class _Keeper:
             if due:
                 found.skipped = f"OPTIMIZE, for {error.message}"
             if self._wanted.vacuum:
-                self._sql(f"VACUUM {_quoted(directory)} LITE")
+                self._sql(f"VACUUM {_quoted(directory)} LITE{self._retain(directory)}")
                 found.vacuumed = "lite"
             return
         with closing(replica):
@@ -209,8 +213,17 @@ class _Keeper:
                 _record(replica, state, found.table, newest)
                 found.optimized = True
             if self._wanted.vacuum:
-                self._sql(f"VACUUM {_quoted(directory)}")
+                self._sql(f"VACUUM {_quoted(directory)}{self._retain(directory)}")
                 found.vacuumed = "full"
+
+    def _retain(self, directory: Path) -> str:
+        """Return what keeps the files that restore points need, beyond the table's own time."""
+        properties = DeltaTable(directory).metadata().configuration
+        own = properties.get("delta.deletedFileRetentionDuration", "interval 7 days")
+        number, unit = own.removeprefix("interval ").split()
+        own_hours = int(number) * _HOURS[unit.removesuffix("s")]
+        kept = self._wanted.keep_hours
+        return f" RETAIN {kept} HOURS" if kept > own_hours else ""
 
     def _own_replica(self) -> ReplicaDirectory:
         """Return the replica, locked as a worker locks it; wait until a worker releases it."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
+from sparktxlog.model.restore_point import RESTORE_POINTS, RestorePoint, point_key
 from sparktxlog.runtime.fleet.replicas import HISTORY, Replicas
 from sparktxlog.storage.interfaces import PutValue
 
@@ -127,6 +128,30 @@ def test_batches_are_kept_bounded_and_survive_a_restart() -> None:
     assert isinstance(writes[0], PutValue)
     assert saved[writes[0].name] != writes[0].value
     assert again.snapshot(510) is None
+
+
+def test_a_batch_at_a_restore_point_is_kept_as_long_as_the_point() -> None:
+    base, saved = base_of("A", hash_at, position=100_000), dict[str, bytes]()
+    point = RestorePoint(name="p", made_at=1, position=20)
+    table = SimpleNamespace(properties=((point_key("p"), point.to_value()),))
+
+    def apply(known: Replicas, positions: range) -> None:
+        for position in positions:
+            for write in known.accept(report(position), 1)[2]:
+                assert isinstance(write, PutValue)
+                saved[write.name] = write.value
+
+    known = Replicas(base)
+    apply(known, range(10, 40, 10))
+    base.master.catalog[RESTORE_POINTS] = table  # its position is known a little later
+    apply(known, range(40, 10 * HISTORY + 500, 10))
+    again = replicas(saved)
+    for one in (known, again):
+        assert (one.snapshot(10), one.snapshot(20)) == (None, report(20))
+        assert one.snapshot(None) == report(10 * HISTORY + 490)
+    table.properties = ()
+    apply(known, range(10 * HISTORY + 500, 10 * HISTORY + 510, 10))
+    assert known.snapshot(20) is replicas(saved).snapshot(20) is None
 
 
 def test_a_peer_ahead_of_this_node_becomes_known_when_the_queue_has_grown() -> None:

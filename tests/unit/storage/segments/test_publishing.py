@@ -29,6 +29,7 @@ from tests.support.storage_samples import (
 from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.codec.partitions import partition_texts
 from sparktxlog.errors import CorruptLogError, InvariantViolation, SchemaMismatchError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import (
     OP_COLUMN,
     POSITION_COLUMN,
@@ -36,6 +37,7 @@ from sparktxlog.model.operation import (
     Mark,
     OperationKind,
 )
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import Rejection, Verdict
@@ -88,6 +90,18 @@ def test_segments_end_at_the_first_run_end_at_or_after_a_boundary() -> None:
     # 10 is a run end itself; 20 lies in the run 14…22, 30 and 40 in 23…47; 50 is the last end.
     assert ends == [(1, 10), (11, 22), (23, 47), (48, 50)]
     assert plan_segments([], 10) == []
+
+
+def test_a_segment_ends_at_a_restore_point() -> None:
+    made = Block(
+        table=RESTORE_POINTS,
+        kind=OperationKind.ALTER_TABLE,
+        txs=(0,),
+        change=TableChange(properties=(("point.p", "{}"),)),
+    )
+    runs = [append_run(1, 2), run_of(seq=3, n=1, blocks=[made]), append_run(4, 2)]
+    pieces = plan_segments(stored_of(runs), 100)
+    assert [piece[-1].entry.end for piece in pieces] == [3, 5]
 
 
 def test_a_segments_epoch_is_that_of_its_last_run() -> None:

@@ -10,6 +10,7 @@ from tests.support.segments import effect, segment
 
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.alteration import DROPPED, TableChange
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
@@ -59,6 +60,18 @@ def test_batches_stop_at_the_first_run_end_at_or_after_a_boundary(
 def test_a_batch_after_a_boundary_goes_on_to_the_next() -> None:
     segments = [segment(13, 15), segment(16, 19), segment(20, 22), segment(23, 24)]
     assert [s.last for s in batch_segments(segments, 10)] == [15, 19, 22]
+
+
+def test_a_batch_ends_at_a_restore_point() -> None:
+    made = TableEffect(
+        table=RESTORE_POINTS,
+        kind="alter_table",
+        first=6,
+        last=6,
+        change=TableChange(properties=(("point.p", "{}"),)),
+    )
+    segments = [segment(1, 3), segment(4, 6, made), segment(7, 9)]
+    assert [s.last for s in batch_segments(segments, 100)] == [3, 6]
 
 
 def test_a_batch_begun_ends_where_it_ended() -> None:

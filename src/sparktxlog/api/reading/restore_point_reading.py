@@ -1,0 +1,82 @@
+"""Reads this site's tables as of a restore point, as long as their files are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake.exceptions import DeltaError
+
+from sparktxlog.api.reading.replica_snapshot import Snapshot
+from sparktxlog.api.restore_points import named_point
+from sparktxlog.errors import DivergedError, ExpiredError, NotFoundError
+from sparktxlog.worker.apply.tables import live_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def snapshot_at(get: Callable[..., Any], snapshot: Callable[[int], Snapshot], at: str) -> Snapshot:
+    """Return all tables of the site as of a restore point.
+
+    Args:
+        get: Returns the JSON answer of `GET path` of a node.
+        snapshot: Returns the tables at a position.
+
+    Raises:
+        NotFoundError: There is no such point (definite).
+        NotAppliedError: No worker has applied it here yet (definite).
+        ExpiredError: This site has no versions for it (definite).
+        DivergedError: The site has another history there (definite).
+    """
+    point = named_point(get, at)
+    try:
+        found = snapshot(point.position)
+    except NotFoundError as error:
+        raise ExpiredError(
+            f"this site has no versions of its tables for restore point {at!r}, position "
+            f"{point.position:,}: they were copied from another site since, or a worker of an "
+            "older release applied it",
+            hint=f"Read it at another site, or restore it: {_restore(at)}",
+            point=at,
+            position=point.position,
+        ) from error
+    if found.chain_hash != point.chain_hash:
+        raise DivergedError(
+            f"position {point.position:,} of this site is not that of restore point {at!r}: it has "
+            "another history",
+            hint="`sparktxlog verify --compare` says where the sites began to differ.",
+            point=at,
+            position=point.position,
+        )
+    return found
+
+
+def table_at(found: Snapshot, name: str, at: str) -> DataFrame:
+    """Return a table of a restore point's snapshot.
+
+    Raises:
+        ExpiredError: Files of its version are gone (definite).
+        TxLogError: As `Snapshot.table`.
+    """
+    place = found.place_of(name)
+    if place is not None:
+        directory, version = Path(place[0]), place[1]
+        try:
+            gone = [f for f in live_files(directory, version) if not (directory / f).exists()]
+        except (DeltaError, OSError) as error:
+            gone = [str(error)]
+        if gone:
+            raise ExpiredError(
+                f"table {name!r} cannot be read as of restore point {at!r}: VACUUM removed files "
+                f"of its version {version}, such as {gone[0]}",
+                hint=f"Restore it from a backup: {_restore(at)}",
+                table=name,
+                point=at,
+            )
+    return found.table(name)
+
+
+def _restore(at: str) -> str:
+    return f"sparktxlog restore DIR --lake NEW --at {at}, then sparktxlog apply --at {at}."

@@ -1,0 +1,59 @@
+"""Restore points at two real sites: one position, one name, whoever makes them at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.service.local_nodes import cluster, until
+from tests.service.test_replica_routes import create
+
+from sparktxlog import Client
+from sparktxlog.api.restore_points import create_point, delete_point, known_points, named_point
+from sparktxlog.errors import NameTakenError, NotFoundError, TxLogError
+from sparktxlog.http.link import Http
+from sparktxlog.model.restore_point import RestorePoint
+
+
+def make(url: str, name: str) -> RestorePoint | TxLogError:
+    with Client(url) as client:
+        try:
+            return create_point(client, name)
+        except TxLogError as error:
+            return error
+
+
+def test_both_sites_have_one_position_for_a_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            await create(nodes["A"])
+            a, b = (node.config.master_url for node in nodes.values())
+            # Both sites make a point of one name, and one of another, at once.
+            told = await asyncio.gather(
+                *(asyncio.to_thread(make, url, name) for name in "xy" for url in (a, b))
+            )
+            for pair in (told[:2], told[2:]):
+                (made,) = (one for one in pair if isinstance(one, RestorePoint))
+                assert any(isinstance(one, NameTakenError) for one in pair)
+                assert all(node.queue(made.position - 1, 1) for node in nodes.values())
+            await asyncio.to_thread(check, a, b)
+            # The point is the end of a run, and a segment ends there at each site.
+            for node in nodes.values():
+                await until(lambda node=node: node.info()["published"] == node.info()["position"])
+                segments = (await node.segments(0, 0.0, 100))[1]
+                ends = {segment.last for segment in segments}
+                assert {one.position for one in told if isinstance(one, RestorePoint)} <= ends
+
+    def check(a: str, b: str) -> None:
+        at_a, at_b = Http(a), Http(b)
+        points = known_points(at_a.get)
+        assert {point.name for point in points} == {"x", "y"}
+        with Client(b) as client:
+            client.after(client.info()["position"])
+            delete_point(client, "x")
+        assert named_point(at_b.get, "y") in points
+        with pytest.raises(NotFoundError, match="'x'"):
+            named_point(at_b.get, "x")
+
+    asyncio.run(main())

@@ -1,0 +1,44 @@
+"""Names and values of restore points."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparktxlog.errors import InvalidNameError, NotFoundError
+from sparktxlog.model.restore_point import (
+    RestorePoint,
+    find_point,
+    keep_hours,
+    point_key,
+    points_in,
+)
+
+POINT = RestorePoint(name="before", made_at=7, position=12, chain_hash="ab", note="why")
+
+
+def test_points_are_properties_and_come_back_by_position() -> None:
+    begun = RestorePoint(name="begun", made_at=9)
+    later = RestorePoint(name="after", made_at=8, position=20)
+    properties = {point_key(p.name): p.to_value() for p in (later, POINT, begun)}
+    assert points_in(properties | {"team": "sales"}) == [begun, POINT, later]
+    assert find_point("before", properties) == POINT
+    with pytest.raises(NotFoundError, match="begun") as caught:
+        find_point("begun", properties)
+    assert caught.value.hint == "Points: before, after."
+    with pytest.raises(NotFoundError) as caught:
+        find_point("x", {})
+    assert "restore-point create" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a b", "a/b", "x" * 101, "é"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="cannot name"):
+        point_key(name)
+
+
+def test_files_are_kept_since_the_oldest_point() -> None:
+    hour = 3_600_000_000
+    young = RestorePoint(name="young", made_at=90 * hour)
+    assert keep_hours([], 100 * hour) == 0
+    assert keep_hours([young], 100 * hour) == 12
+    assert keep_hours([young, RestorePoint(name="old", made_at=0)], 100 * hour) == 102
