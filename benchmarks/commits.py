@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
+
 from benchmarks.cluster import Cluster
 from benchmarks.commit_writers import CommitWriter
 from benchmarks.epochs import wait_members
@@ -185,5 +187,6 @@ def run(short: bool) -> list[Figure]:
             Cluster(Path(directory), names) as cluster,
         ):
             wait_members(cluster, names, names)
-            found += asyncio.run(measure(cluster, 40 if short else 400))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found += runner.run(measure(cluster, 40 if short else 400))
     return found

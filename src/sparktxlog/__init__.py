@@ -46,10 +46,9 @@ _PUBLIC = {
 }
 #: Library → extra that installs it.
 _EXTRAS = {
-    "aiohttp": "node",
     "delta": "spark",
     "deltalake": "node",
-    "fastapi": "node",
+    "httptools": "node",
     "pandas": "spark",
     "prometheus_client": "node",
     "pyspark": "spark",

@@ -15,7 +15,7 @@ from tests.support.slow_link import SlowLink, slow_link
 from sparktxlog.errors import RemoteProtocolError, TransportError
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport import peer_link
-from sparktxlog.transport.exchange import patience
+from sparktxlog.transport.kept_connections import Patience
 from sparktxlog.transport.peer_link import PeerLink
 
 #: Longest silence here, and how many bytes pass in three times as long.
@@ -28,7 +28,7 @@ async def slow_pair(
     directory: Path, monkeypatch: pytest.MonkeyPatch, rate: float = RATE
 ) -> AsyncIterator[tuple[Node, Node, PeerLink, SlowLink]]:
     """Run nodes A and B; A reaches B by a slow link."""
-    monkeypatch.setattr(peer_link, "_TIMEOUT", patience(SILENCE_S))
+    monkeypatch.setattr(peer_link, "_PATIENCE", Patience(silence_s=SILENCE_S))
     async with cluster(directory, "AB") as nodes:
         a, b = nodes["A"], nodes["B"]
         async with slow_link(b.config.listen[1], rate) as slow:
@@ -39,7 +39,7 @@ async def slow_pair(
 
 
 async def upload(link: PeerLink) -> bytes:
-    return await link._request("POST", "/peer/v1/pushes", b"\xff" * LARGE, peer_link._TIMEOUT)
+    return await link._request("POST", "/peer/v1/pushes", b"\xff" * LARGE, peer_link._PATIENCE)
 
 
 def test_what_moves_arrives_however_long_it_takes_both_ways(

@@ -50,10 +50,14 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostAnswer:
-    """Answer to an `Envelope` with labelled reports; older nodes answer nothing."""
+    """Answer to an `Envelope`, if there is something to say; older nodes answer nothing."""
 
     #: Labels of the reports whose tables the receiver keeps now.
     kept: tuple[str, ...] = ()
+    #: The receiver's own next post: it has the runs that came with the envelope.
+    post: Post | None = None
+    #: With a post: the nodes that the receiver is linked to.
+    hears: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

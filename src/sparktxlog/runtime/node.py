@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import aiohttp
 import structlog
 
 from sparktxlog import __version__
@@ -50,7 +49,7 @@ from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.state_files import StateFiles
 from sparktxlog.runtime.view_rows import ViewRows
 from sparktxlog.runtime.worker_token import worker_token_file
-from sparktxlog.transport.exchange import OpenSession, open_session
+from sparktxlog.transport.kept_connections import KeptConnections
 
 _log = structlog.get_logger("sparktxlog.node")
 
@@ -60,7 +59,9 @@ _TRIED_S = 1.0
 _MOST_RECORDS = 1_000
 
 
-def build_node(config: NodeConfig, session: OpenSession = open_session) -> Node:
+def build_node(
+    config: NodeConfig, connections: Callable[[], KeptConnections] = KeptConnections
+) -> Node:
     """Open the data directory and build a node; call it on the event loop, then `start`.
 
     Raises:
@@ -70,7 +71,7 @@ def build_node(config: NodeConfig, session: OpenSession = open_session) -> Node:
     """
     base = lay_foundation(config)
     try:
-        return Node(base, session)
+        return Node(base, connections())
     except BaseException:
         base.journal.close()
         raise
@@ -82,10 +83,9 @@ class Node:
     **After calling** `start`: await `failed`, and `stop` in any case.
     """
 
-    def __init__(self, base: Foundation, session: OpenSession) -> None:
+    def __init__(self, base: Foundation, connections: KeptConnections) -> None:
         self.base = base
-        self._open_session = session
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = connections
         self._tasks: list[asyncio.Task[None]] = []
         self.config, self.payloads, self.failed = base.config, base.payloads, base.failed
         throttle = CopyThrottle(base.config.replication_donor_share)
@@ -204,8 +204,7 @@ class Node:
             self._run("noting placed commits", self.catalog.placer.settle())
             self._run("following commit tables", self.catalog.plain.watch())
             self._run("recounting commit tables", self.catalog.schedule.watch())
-        self._session = self._open_session()
-        self.membership.start(self._session)
+        self.membership.start(self._connections)
         if publishes:
             self.log.start(self.fleet)
         _log.info(
@@ -270,8 +269,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
         self.core.close()
         self.base.readers.close()
         self.base.filers.close()

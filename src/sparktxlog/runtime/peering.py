@@ -47,7 +47,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
     TailReceived,
 )
-from sparktxlog.protocol.words.messages import Announcement, Tail
+from sparktxlog.protocol.words.messages import Announcement, Post, Tail
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.queue_tails import tail_of
 from sparktxlog.runtime.commit.run_fetching import check_run
@@ -87,6 +87,7 @@ class Peering:
         #: Snapshots for joining nodes.
         self.snapshots = SnapshotGiver(base)
         self._verifier = membership.verifier
+        membership.on_answer = self.on_answer
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
@@ -211,11 +212,14 @@ class Peering:
                 event = Greeted(peer=NodeId(sender), standing=hello.standing)
                 self._core.cycle.tell_always(event)
         answer = wire.encode(replace(self._greeter.own, join_as=join_as))
+        return answer, self.seal(headers, answer)
+
+    def seal(self, headers: Mapping[str, str], answer: bytes) -> dict[str, str]:
+        """Return the headers of an answer that prove it to who sent a signed request."""
         signature = headers.get(signing.SIGNATURE)
         if signature is None:  # certificates prove it
-            return answer, {}
-        seal = self._membership.signer.answer_signature(signature, answer)
-        return answer, {signing.SIGNATURE: seal}
+            return {}
+        return {signing.SIGNATURE: self._membership.signer.answer_signature(signature, answer)}
 
     def _check_running(self) -> None:
         if self._base.ending.is_set():
@@ -318,23 +322,39 @@ class Peering:
         self._membership.epochs.on_hears(sender, envelope.hears)
         if envelope.addresses is not None:
             self._membership.epochs.on_addresses(sender, envelope.addresses)
-        post = envelope.post
-        if post is not None:
-            if post.sender != sender:
-                raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
-            if not post_fits(post):
-                raise RemoteProtocolError(f"node {sender!r} posts impossible numbers")
-            self._membership.epochs.on_post(post)
-            self._tell(PostReceived(post=post))
-        if envelope.pushes:
-            await self.on_push(sender, envelope.pushes)
+        if envelope.post is not None:
+            self._tell(self._checked(sender, envelope.post))
+        has_runs = bool(envelope.pushes) and self._take_runs(sender, envelope.pushes)
         kept = []
         for report in envelope.reports:
             if report.node_id != sender:
                 raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
             if self._fleet.accept_foreign_report(report):
                 kept.append(report.label)
-        return PostAnswer(kept=tuple(filter(None, kept)))
+        answer = PostAnswer(kept=tuple(filter(None, kept)))
+        link = self._base.links.get(sender)
+        post = await link.next_post() if has_runs and link is not None else None
+        if post is None:
+            return answer
+        return replace(answer, post=post, hears=self._membership.epochs.linked_nodes())
+
+    def on_answer(self, sender: str, answer: PostAnswer) -> None:
+        """Process the post in a peer's answer; one for which there is no room is repeated.
+
+        Raises:
+            RemoteProtocolError: It speaks for another node (definite).
+        """
+        if answer.post is not None and not self._greeter.is_joiner(sender):
+            self._membership.epochs.on_hears(sender, answer.hears)
+            self._core.cycle.tell(self._checked(sender, answer.post))
+
+    def _checked(self, sender: str, post: Post) -> PostReceived:
+        if post.sender != sender:
+            raise RemoteProtocolError(f"node {sender!r} posts for {post.sender!r}")
+        if not post_fits(post):
+            raise RemoteProtocolError(f"node {sender!r} posts impossible numbers")
+        self._membership.epochs.on_post(post)
+        return PostReceived(post=post)
 
     async def on_epoch(self, sender: str, message: EpochMessage) -> None:
         """Process a peer's message about an epoch.
@@ -381,7 +401,12 @@ class Peering:
 
     async def on_push(self, sender: str, body: bytes) -> None:
         """Process pushed runs; those that do not fit are dropped and fetched later (P3a)."""
+        self._take_runs(sender, body)
+
+    def _take_runs(self, sender: str, body: bytes) -> bool:
+        """Tell the core of pushed runs; return whether there was one that fits."""
         self._check_admitted(sender)
+        told = False
         for header, payload in decode_pushes(body):
             if header.origin != sender:
                 raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
@@ -393,6 +418,8 @@ class Peering:
             facts = RunFacts.of(manifest)
             self._core.rivals.note(sender, facts)
             self._tell(PayloadArrived(header=header, facts=facts))
+            told = True
+        return told
 
     async def on_announcement(self, sender: str, announcement: Announcement) -> None:
         """Process the announcement of a run that is stamped later (P1a)."""

@@ -115,6 +115,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,

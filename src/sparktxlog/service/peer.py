@@ -161,9 +161,13 @@ class PeerRoutes(RouteHandlers):
         answer, headers = await self._peering.on_hello(sender, request.headers, body)
         return Response(answer, media_type=MSGPACK, headers=headers)
 
-    async def posts(self, sender: str, body: wire.Envelope) -> wire.PostAnswer | None:
+    async def posts(self, sender: str, body: wire.Envelope, request: Request) -> Response | None:
         answer = await self._peering.on_envelope(sender, body)
-        return answer if answer.kept else None
+        if not answer.kept and answer.post is None:
+            return None
+        encoded = wire.encode(answer)
+        headers = self._peering.seal(request.headers, encoded)
+        return Response(encoded, media_type=MSGPACK, headers=headers)
 
     async def epoch_message(self, sender: str, body: bytes) -> None:
         try:

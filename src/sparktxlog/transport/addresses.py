@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import aiohttp
 import structlog
 
 from sparktxlog.codec import wire
@@ -22,6 +21,7 @@ from sparktxlog.errors import TransportError, TxLogError, UnauthorizedError
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import PeerAnswer, ask
 from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.kept_connections import KeptConnections, Patience
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer
 
@@ -40,7 +40,7 @@ _INTERVAL_MAX_S = 60.0
 _INTERVAL_S = 10.0
 _NAME = "checking addresses"
 _HELLO = "/peer/v1/hello"
-_TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
+_PATIENCE = Patience(total_s=5.0)
 
 
 def check_interval_s(suspect_timeout_s: float) -> float:
@@ -108,34 +108,34 @@ class AddressCheck:
         self._hurry.set()
 
     async def _run(self) -> None:
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(
-            connector=connector, auto_decompress=False, trust_env=False
-        ) as session:
-            while True:
-                self._hurry.clear()
-                await self._check_all(session)
-                self._tell()
-                try:
-                    async with asyncio.timeout(self._interval_s):
-                        await self._hurry.wait()
-                except TimeoutError:
-                    continue
+        while True:
+            self._hurry.clear()
+            connections = KeptConnections()
+            try:
+                await self._check_all(connections)
+            finally:
+                await connections.close()  # the next check shows whether one can be opened
+            self._tell()
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                continue
 
-    async def _check_all(self, session: aiohttp.ClientSession) -> None:
+    async def _check_all(self, connections: KeptConnections) -> None:
         async with asyncio.TaskGroup() as group:
             for link in tuple(self._links.values()):
                 for url in self._due(link):
-                    group.create_task(self._check(session, link, url))
+                    group.create_task(self._check(connections, link, url))
 
     def _due(self, link: PeerLink) -> Sequence[str]:
         if len(link.urls) < 2:
             return ()
         return [url for url in link.urls[self._chosen] if not link.uses(url)]
 
-    async def _check(self, session: aiohttp.ClientSession, link: PeerLink, url: str) -> None:
+    async def _check(self, connections: KeptConnections, link: PeerLink, url: str) -> None:
         try:
-            await self._greet(session, link, url)
+            await self._greet(connections, link, url)
         except TxLogError as error:
             if link.note_address(url, False):
                 _log.warning(
@@ -145,7 +145,7 @@ class AddressCheck:
             if link.note_address(url, True):
                 _log.info("address answers", peer=link.node_id, url=url)
 
-    async def _greet(self, session: aiohttp.ClientSession, link: PeerLink, url: str) -> None:
+    async def _greet(self, connections: KeptConnections, link: PeerLink, url: str) -> None:
         """Greet the peer at an address.
 
         Raises:
@@ -156,14 +156,14 @@ class AddressCheck:
 
         async def greet(to: str) -> PeerAnswer:
             return await ask(
-                session,
+                connections,
                 self._signer,
                 url,
                 "POST",
                 _HELLO,
                 body,
                 to=to,
-                timeout=_TIMEOUT,
+                patience=_PATIENCE,
                 peer=link.node_id,
             )
 

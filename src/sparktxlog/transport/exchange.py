@@ -1,4 +1,4 @@
-"""One signed request to a peer and its answer, for links and for checks of addresses.
+"""One signed request to a peer and its answer: a message, or a file.
 
 A request may take as long as bytes move; only silence ends it.  While a body is sent, the peer
 answers every second that bytes arrive (`102 Processing`, see `service.listener`): bytes that the
@@ -7,18 +7,15 @@ kernel or a relay took do not prove that the peer is alive.
 
 from __future__ import annotations
 
-import errno
 import hmac
-import io
-from collections.abc import Callable, Iterator
+import http.client
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from types import MappingProxyType
+from typing import Any
 
-import aiohttp
 import msgspec
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
 
 from sparktxlog.errors import (
     PeerTimeoutError,
@@ -28,16 +25,12 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.transport import signing
-from sparktxlog.transport.node_certificate import certificate_error
-from sparktxlog.transport.signing import ReplacedStartError, Signer
+from sparktxlog.transport.kept_connections import KeptConnections, Patience
+from sparktxlog.transport.node_certificate import blocking_connection, certificate_error
+from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
-#: Opens the session for all requests of one node's links.
-OpenSession = Callable[[], aiohttp.ClientSession]
-#: Larger bodies are streamed.
-STREAMED_BYTES = 1 << 20
-#: Longest silence of a peer, seconds.
-SILENCE_S = 10.0
-_CONNECT_S = 2.0
+#: Bytes of a file that are read at once.
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,52 +70,6 @@ class PeerAnswer:
         raise TransportError(message, peer=node_id, status=self.status)
 
 
-def patience(silence_s: float = SILENCE_S) -> aiohttp.ClientTimeout:
-    """Return the timeout of a request that may take as long as the peer is not silent."""
-    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
-
-
-class _Request(aiohttp.ClientRequest):
-    """A request in which silence counts from its beginning, not from the end of its body."""
-
-    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        response = await super().send(conn)
-        assert conn.protocol is not None
-        conn.protocol.start_timeout()
-        return response
-
-
-class _Handler(ResponseHandler):
-    """Receives an answer; any message, also `102 Processing`, restarts its timeout."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 102"):
-            self.start_timeout()
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Makes connections that accept `102 Processing`."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=0, keepalive_timeout=60)
-        handler: type[ResponseHandler] = _Handler
-        self._factory = partial(handler, loop=self._loop)
-
-
-def open_session() -> aiohttp.ClientSession:
-    """Return a session for all requests of one node's links; **after calling** close it."""
-    return aiohttp.ClientSession(
-        connector=_Connector(),
-        auto_decompress=False,
-        trust_env=False,
-        request_class=_Request,
-        # Nodes neither send cookies nor choose by such headers: each costs time at both ends.
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
-    )
-
-
 @contextmanager
 def talking_to(url: str, node_id: str) -> Iterator[None]:
     """Convert failures of a request to a peer into errors of this project.
@@ -137,16 +84,16 @@ def talking_to(url: str, node_id: str) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise PeerTimeoutError(f"{url} did not answer in time") from error
-    except (aiohttp.ClientError, OSError) as error:
+    except OSError as error:
         if found := certificate_error(url, node_id, error):
             raise found from error
-        refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+        refused = isinstance(error, ConnectionRefusedError)
         kind = UnreachableError if refused else TransportError
         raise kind(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 async def ask(
-    session: aiohttp.ClientSession,
+    connections: KeptConnections,
     signer: Signer,
     url: str,
     method: str,
@@ -154,7 +101,7 @@ async def ask(
     body: bytes,
     *,
     to: str,
-    timeout: aiohttp.ClientTimeout,
+    patience: Patience,
     peer: str,
 ) -> PeerAnswer:
     """Send a request for the start `to` of a peer at `url`, and return the answer.
@@ -168,25 +115,71 @@ async def ask(
     """
     headers, tls = signer.headers(method, target, body, to, url), signer.tls(url, peer)
     signature = headers.get(signing.SIGNATURE, "")
-    headers["Content-Type"] = "application/msgpack"
-    data = body if len(body) <= STREAMED_BYTES else io.BytesIO(body)
+    headers["content-type"] = "application/msgpack"
     with talking_to(url, peer):
-        async with session.request(
-            method,
-            url + target,
-            headers=headers,
-            timeout=timeout,
-            data=data,
-            allow_redirects=False,
-            **tls,
-        ) as response:
-            answer = await response.read()
-            status = response.status
-            seal = response.headers.get(signing.SIGNATURE, "")
-            boot = response.headers.get(signing.BOOT, "")[:64]
-    expected = signer.answer_signature(signature, answer)
-    sealed = signer.certified(url) or hmac.compare_digest(seal.encode(), expected.encode())
-    return PeerAnswer(url=url, status=status, body=answer, boot=boot, sealed=sealed)
+        received = await connections.request(
+            method, url, target, headers=headers, body=body, patience=patience, tls=tls
+        )
+    seal = received.headers.get(signing.SIGNATURE, "")
+    expected = signer.answer_signature(signature, received.body) if seal else ""
+    return PeerAnswer(
+        url=url,
+        status=received.status,
+        body=received.body,
+        boot=received.headers.get(signing.BOOT, "")[:64],
+        sealed=signer.certified(url)
+        or (bool(seal) and hmac.compare_digest(seal.encode(), expected.encode())),
+    )
+
+
+def stream_file(
+    url: str,
+    target: str,
+    headers: Mapping[str, str],
+    offset: int,
+    timeout_s: float,
+    tls: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[bytes]:
+    """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
+
+    Args:
+        url: The peer's URL, without path.
+        target: Path of the request.
+        headers: Signature headers.
+        offset: Bytes that are already here.
+        timeout_s: Longest silence of the socket.
+        tls: As of `blocking_connection`.
+
+    Raises:
+        TransportError: The transfer broke; yielded bytes may be kept, to resume there.
+        StaleSessionError: The peer must be greeted first.
+    """
+    connection = blocking_connection(url, timeout_s, tls)
+    try:
+        sent = dict(headers)
+        if offset:
+            sent["Range"] = f"bytes={offset}-"
+        connection.request("GET", target, headers=sent)
+        response = connection.getresponse()
+        check_file_status(response.status, url, target, offset)
+        while block := response.read(_BLOCK_BYTES):
+            yield block
+    except TimeoutError as error:
+        raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def check_file_status(status: int, url: str, target: str, offset: int) -> None:
+    """Raise unless a file comes, from an offset on; errors as `stream_file`."""
+    if status == 409:
+        raise StaleSessionError(f"{url} wants to be greeted first")
+    if status in (401, 403):
+        raise UnauthorizedError(f"{url} refused {target}", status=status)
+    if status != (206 if offset else 200):
+        raise TransportError(f"{url} answered {status} to {target}", status=status)
 
 
 class _Problem(msgspec.Struct):

@@ -140,7 +140,7 @@ class LinkOutbox:
         while True:
             await self._push_ready.wait()
             await self._greeted.wait()
-            if self.post is not None and self.post_takes_pushes and self._may_ride():
+            if self.post is not None and self.post_takes_pushes and self.may_ride():
                 self._push_ready.clear()
                 continue
             pushes = self._take_pushes()
@@ -150,12 +150,13 @@ class LinkOutbox:
                 continue
             await self._send("/peer/v1/pushes", wire.encode_pushes(pushes))
 
-    def _may_ride(self) -> bool:
+    def may_ride(self) -> bool:
+        """Return whether runs wait that may travel with a post."""
         return 0 < self._push_bytes <= _RIDING_BYTES
 
     def riding_pushes(self) -> bytes:
         """Take the pushes that travel with a post, as a body; empty = none do."""
-        return wire.encode_pushes(self._take_pushes()) if self._may_ride() else b""
+        return wire.encode_pushes(self._take_pushes()) if self.may_ride() else b""
 
     def _take_pushes(self) -> list[tuple[RunHeader, bytes]]:
         """Take the runs of the next request: one, or more up to a bound of bytes."""

@@ -14,14 +14,10 @@ the link checks whether the peer answers only at another address.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import quote
 
-import aiohttp
 import structlog
 
 from sparktxlog.codec import wire
@@ -41,10 +37,10 @@ from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
-from sparktxlog.transport.exchange import SILENCE_S, ask, patience, talking_to
+from sparktxlog.transport.exchange import ask, stream_file, talking_to
 from sparktxlog.transport.greeting import Greeter
+from sparktxlog.transport.kept_connections import SILENCE_S, KeptConnections, Patience
 from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
-from sparktxlog.transport.node_certificate import blocking_connection
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
@@ -54,26 +50,27 @@ _log = structlog.get_logger("sparktxlog.transport")
 _LAST_WORDS_S = 5.0
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 1.0
-_TIMEOUT = patience()
-#: Attempts to learn which process answers at an address: timeouts of each, and the pause after a
+_PATIENCE = Patience()
+#: Attempts to learn which process answers at an address: patience with each, and the pause after a
 #: failure; altogether less than `SILENCE_S`.
 _WHO_TRIES = 3
-_WHO_TIMEOUT = aiohttp.ClientTimeout(total=2.0, sock_connect=1.0)
+_WHO_PATIENCE = Patience(total_s=2.0, connect_s=1.0)
 _WHO_PAUSE_S = 0.25
 #: Seconds that a peer leaves the request open that watches the connection.
 WATCH_S = 30.0
-_WATCH_TIMEOUT = patience(WATCH_S + SILENCE_S)
+_WATCH_PATIENCE = Patience(silence_s=WATCH_S + SILENCE_S)
 #: Seconds for a donor, which links all files of its replica, or reads logs, before it answers.
-_DONOR_TIMEOUT = patience(300.0)
+_DONOR_PATIENCE = Patience(silence_s=300.0)
 #: An address is left for another one if it answers no greeting so many times as long as that one
 #: took, and so many seconds.
 _SLOWER = 4.0
 _SLOWER_S = 0.1
+#: Seconds that a request of the peer waits for the post that says what came with it.
+_ANSWER_S = 0.05
 #: Weight of the latest post in the smoothed round trip.
 _ROUND_TRIP_WEIGHT = 0.2
-#: Longest silence while a file is fetched, and bytes of it read at once.
+#: Longest silence while a file is fetched.
 _FILE_TIMEOUT_S = 15.0
-_BLOCK_BYTES = 1 << 20
 
 
 class PeerLink:
@@ -87,6 +84,7 @@ class PeerLink:
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
         on_replaced: Called if the peer says that another process replaced this start.
+        on_answer: Called with the peer's answer to a post, if that is proved to be its answer.
         hears: Returns the nodes that this one is linked to; posts carry it.
         supervisor: Restarts the link's tasks if they fail.
     """
@@ -101,6 +99,7 @@ class PeerLink:
         on_link: Callable[[str, bool], None],
         on_join: Callable[[wire.Hello], None] = lambda hello: None,
         on_replaced: Callable[[], None] = lambda: None,
+        on_answer: Callable[[wire.PostAnswer], None] = lambda answer: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -124,6 +123,7 @@ class PeerLink:
         self._on_link = on_link
         self._on_join = on_join
         self._on_replaced = on_replaced
+        self._on_answer = on_answer
         self._hears = hears
         #: Addresses not in use → whether they answered last; only for peers with several.
         self._answers: dict[str, bool] = {}
@@ -134,13 +134,15 @@ class PeerLink:
         self.newest = 0
         self._reports = ReportSender()
         self._post_ready = asyncio.Event()
+        #: Set to the next post if a request of the peer waits for it.
+        self._post_wanted: asyncio.Future[Post | None] | None = None
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
         #: Set once the first greeting has succeeded or failed.
         self.tried = asyncio.Event()
         self._outbox = LinkOutbox(self._greeted, self._tell)
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: KeptConnections | None = None
         self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
         self._verifying: asyncio.Task[None] | None = None
@@ -151,9 +153,37 @@ class PeerLink:
     # -- for the core's actions: never block, never fail -------------------------------------------
 
     def post(self, post: Post) -> None:
-        """Send a post as soon as the one in flight is answered; replaces an older one."""
-        self._outbox.post = post
+        """Send a post as soon as the one in flight is answered; replaces an older one.
+
+        If a request of the peer waits for it, it goes with the answer to that, unless a request of
+        this node takes it and runs along.
+        """
+        box, wanted = self._outbox, self._post_wanted
+        if wanted is not None and not wanted.done():
+            rides = box.post_takes_pushes and box.may_ride()
+            wanted.set_result(None if rides else post)
+            if not rides:
+                box.post = None  # an older one, if any
+                return
+        box.post = post
         self._post_ready.set()
+
+    async def next_post(self) -> Post | None:
+        """Return the next post for the peer, for an answer to it; None = none comes soon."""
+        self._want_no_post()
+        if not self.up:
+            return None  # it need not hear what it cannot answer
+        self._post_wanted = wanted = asyncio.get_running_loop().create_future()
+        timer = wanted.get_loop().call_later(_ANSWER_S, self._want_no_post)
+        try:
+            post: Post | None = await wanted
+            return post
+        finally:
+            timer.cancel()
+
+    def _want_no_post(self) -> None:
+        if self._post_wanted is not None and not self._post_wanted.done():
+            self._post_wanted.set_result(None)
 
     def report(self, reports: Iterable[WorkerReport]) -> None:
         """Send changed worker reports with the next post, or alone if none comes first."""
@@ -246,19 +276,19 @@ class PeerLink:
         Raises:
             TransportError: Unknown: neither a node's answer nor only refusals.
         """
-        assert self._session is not None
+        assert self._connections is not None
         doubt: TransportError | None = None
         for _ in range(_WHO_TRIES):
             try:
                 answer = await ask(
-                    self._session,
+                    self._connections,
                     self._signer,
                     url,
                     "GET",
                     "/peer/v1/watch",
                     b"",
                     to="",
-                    timeout=_WHO_TIMEOUT,
+                    patience=_WHO_PATIENCE,
                     peer=self.node_id,
                 )
             except UnreachableError:
@@ -298,9 +328,9 @@ class PeerLink:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def start(self, session: aiohttp.ClientSession) -> None:
+    def start(self, connections: KeptConnections) -> None:
         """Start the link's tasks on the running event loop."""
-        self._session = session
+        self._connections = connections
         box = self._outbox
         for work in (self._greeting, self._watching, self._posting, box.pushing, box.messaging):
             name = f"{work.__name__.strip('_')} {self.node_id}"
@@ -391,7 +421,7 @@ class PeerLink:
     async def _say_hello(self, url: str) -> tuple[bytes, bool]:
         """Send what the node shows now: an older word would pass for an older disk (P30)."""
         body = wire.encode(self._greeter.own)
-        return await self._send("POST", "/peer/v1/hello", body, _TIMEOUT, url)
+        return await self._send("POST", "/peer/v1/hello", body, _PATIENCE, url)
 
     def verify(self) -> None:
         """Greet the peer again: the link breaks if it is gone, or is another node now."""
@@ -451,6 +481,7 @@ class PeerLink:
         self.reason = reason
         self._greeted.clear()
         self._broken.set()
+        self._want_no_post()
         self._reports.forget()
         if self.up:
             self.up = False
@@ -473,7 +504,7 @@ class PeerLink:
             await self._greeted.wait()
             ups, until = self.ups, time.monotonic() + WATCH_S
             try:
-                await self._request("GET", "/peer/v1/watch", b"", _WATCH_TIMEOUT)
+                await self._request("GET", "/peer/v1/watch", b"", _WATCH_PATIENCE)
             except TxLogError as error:
                 self._failed(error, ups)
                 continue
@@ -507,11 +538,14 @@ class PeerLink:
             ups = self.ups
             try:
                 began = time.monotonic()
-                answer = await self._request("POST", "/peer/v1/posts", body, _TIMEOUT)
-                self._note_round_trip(time.monotonic() - began)
-                kept = wire.decode(wire.PostAnswer, answer).kept if answer else ()
+                body, sealed = await self._exchange("POST", "/peer/v1/posts", body, _PATIENCE)
+                answer = wire.decode(wire.PostAnswer, body) if body else wire.PostAnswer()
+                if answer.post is None:  # else the peer's disk took a part of the time
+                    self._note_round_trip(time.monotonic() - began)
+                elif sealed:
+                    self._on_answer(answer)
                 for name, report in reports.items():
-                    if not self._reports.answered(report, sent[name], kept):
+                    if not self._reports.answered(report, sent[name], answer.kept):
                         box.reports.setdefault(name, report)
                         self._post_ready.set()
             except RemoteProtocolError as error:
@@ -526,7 +560,7 @@ class PeerLink:
     async def _tell(self, target: str, body: bytes) -> None:
         ups = self.ups
         try:
-            await self._request("POST", target, body, _TIMEOUT)
+            await self._request("POST", target, body, _PATIENCE)
         except RemoteProtocolError as error:
             _log.error("message refused", peer=self.node_id, to=target, error=str(error))
         except TransportError as error:
@@ -557,7 +591,7 @@ class PeerLink:
         runs = tuple((header.origin, header.incarnation, header.seq) for header in headers)
         body = wire.encode(wire.RunsRequest(runs=runs))
         await self._wait_greeted()
-        answer = await self._request("POST", "/peer/v1/runs", body, _TIMEOUT)
+        answer = await self._request("POST", "/peer/v1/runs", body, _PATIENCE)
         self.traffic.fetched_bytes += len(answer)
         return list(wire.decode(wire.RunsAnswer, answer).payloads)
 
@@ -593,7 +627,7 @@ class PeerLink:
 
     async def _get(self, target: str) -> bytes:
         await self._wait_greeted()
-        answer = await self._request("GET", target, b"", _TIMEOUT)
+        answer = await self._request("GET", target, b"", _PATIENCE)
         self.traffic.fetched_bytes += len(answer)
         return answer
 
@@ -608,7 +642,7 @@ class PeerLink:
         """Ask what versions of a commit table consist of; errors as `request_lease`."""
         await self._wait_greeted()
         target = f"/peer/v1/commit-tables/{uuid}/versions?after={after}&until={until}"
-        answer = await self._request("GET", target, b"", _DONOR_TIMEOUT)
+        answer = await self._request("GET", target, b"", _DONOR_PATIENCE)
         return wire.decode(TableVersions, answer)
 
     def stream(self, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
@@ -651,13 +685,13 @@ class PeerLink:
         body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
         await self._wait_greeted()
         return wire.decode(
-            Grant, await self._request("POST", "/peer/v1/leases", body, _DONOR_TIMEOUT)
+            Grant, await self._request("POST", "/peer/v1/leases", body, _DONOR_PATIENCE)
         )
 
     async def replica_size(self) -> ReplicaSize:
         """Ask the peer for the size of its replica; errors as `request_lease`."""
         await self._wait_greeted()
-        answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_TIMEOUT)
+        answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_PATIENCE)
         return wire.decode(ReplicaSize, answer)
 
     async def release_lease(self, grant: Grant) -> None:
@@ -666,50 +700,53 @@ class PeerLink:
         Raises:
             TransportError: The request failed; the lease will expire.
         """
-        assert self._session is not None
-        target = f"{self.url}/replica/v1/leases/{quote(grant.lease_id, safe='')}"
-        headers = {"Authorization": f"Bearer {grant.token}"}
-        tls = self._signer.tls(self.url, self.node_id)
-        with talking_to(self.url, self.node_id):
-            async with self._session.delete(
-                target, headers=headers, timeout=_TIMEOUT, allow_redirects=False, **tls
-            ) as response:
-                status = response.status
-        if status not in (204, 410):
-            raise TransportError(f"{self.url} answered {status} to the end of a lease")
+        assert self._connections is not None
+        url, target = self.url, f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
+        headers = {"authorization": f"Bearer {grant.token}"}
+        tls = self._signer.tls(url, self.node_id)
+        with talking_to(url, self.node_id):
+            received = await self._connections.request(
+                "DELETE", url, target, headers=headers, patience=_PATIENCE, tls=tls
+            )
+        if received.status not in (204, 410):
+            raise TransportError(f"{url} answered {received.status} to the end of a lease")
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def _request(
-        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout
-    ) -> bytes:
-        """Send a signed request; if the peer was restarted, greet it and repeat once."""
+    async def _request(self, method: str, target: str, body: bytes, patience: Patience) -> bytes:
+        """Send a signed request and return the answer; as `_exchange`."""
+        return (await self._exchange(method, target, body, patience))[0]
+
+    async def _exchange(
+        self, method: str, target: str, body: bytes, patience: Patience
+    ) -> tuple[bytes, bool]:
+        """Send a signed request, result as `_send`; greet a restarted peer and repeat once."""
         try:
-            return (await self._send(method, target, body, timeout))[0]
+            return await self._send(method, target, body, patience)
         except StaleSessionError as error:
             self._went_down(error)
             await self._wait_greeted()
-            return (await self._send(method, target, body, timeout))[0]
+            return await self._send(method, target, body, patience)
 
     async def _send(
-        self, method: str, target: str, body: bytes, timeout: aiohttp.ClientTimeout, url: str = ""
+        self, method: str, target: str, body: bytes, patience: Patience, url: str = ""
     ) -> tuple[bytes, bool]:
         """Return the answer's body, and whether it is proved to be the peer's."""
-        assert self._session is not None
+        assert self._connections is not None
         self.traffic.sent_bytes += len(body)
         url = url or self.url
         try:
             async with asyncio.timeout(None) as under_way:
                 self._under_way.add(under_way)
                 answer = await ask(
-                    self._session,
+                    self._connections,
                     self._signer,
                     url,
                     method,
                     target,
                     body,
                     to=self._to,
-                    timeout=timeout,
+                    patience=patience,
                     peer=self.node_id,
                 )
         except TimeoutError as error:
@@ -736,52 +773,3 @@ async def _wait(event: asyncio.Event, most_s: float) -> None:
 
 def _left(url: str) -> PeerTimeoutError:
     return PeerTimeoutError(f"{url} does not answer, another address of the node does")
-
-
-def stream_file(
-    url: str,
-    target: str,
-    headers: Mapping[str, str],
-    offset: int,
-    timeout_s: float,
-    tls: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[bytes]:
-    """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
-
-    Args:
-        url: The peer's URL, without path.
-        target: Path of the request.
-        headers: Signature headers.
-        offset: Bytes that are already here.
-        timeout_s: Longest silence of the socket.
-        tls: As of `blocking_connection`.
-
-    Raises:
-        TransportError: The transfer broke; yielded bytes may be kept, to resume there.
-        StaleSessionError: The peer must be greeted first.
-    """
-    connection = blocking_connection(url, timeout_s, tls)
-    try:
-        sent = dict(headers)
-        if offset:
-            sent["Range"] = f"bytes={offset}-"
-        connection.request("GET", target, headers=sent)
-        response = connection.getresponse()
-        _check_status(response.status, url, target, offset)
-        while block := response.read(_BLOCK_BYTES):
-            yield block
-    except TimeoutError as error:
-        raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
-    finally:
-        connection.close()
-
-
-def _check_status(status: int, url: str, target: str, offset: int) -> None:
-    if status == 409:
-        raise StaleSessionError(f"{url} wants to be greeted first")
-    if status in (401, 403):
-        raise UnauthorizedError(f"{url} refused {target}", status=status)
-    if status != (206 if offset else 200):
-        raise TransportError(f"{url} answered {status} to {target}", status=status)

@@ -147,6 +147,7 @@ MESSAGES: list[wire.Message] = [
         placed=2,
     ),
     wire.Envelope(post=POST, pushes=b"runs"),
+    wire.PostAnswer(post=POST, hears=("b",)),
 ]
 
 

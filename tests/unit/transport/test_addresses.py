@@ -54,7 +54,7 @@ class Bench:
 
     async def _ask(
         self,
-        session: Any,
+        connections: Any,
         signer: Any,
         url: str,
         method: str,
@@ -62,13 +62,13 @@ class Bench:
         body: bytes,
         *,
         to: str,
-        timeout: Any,
+        patience: Any,
         peer: str,
     ) -> PeerAnswer:
         assert peer == "B"
         assert (method, target) == ("POST", "/peer/v1/hello")
         assert wire.decode(Hello, body) == A
-        assert timeout.total
+        assert patience.total_s
         self.asked.append((url, to))
         if url in self.at:
             return await self.at[url](to)

@@ -52,7 +52,7 @@ class Bench:
 
     async def _ask(
         self,
-        session: Any,
+        connections: Any,
         signer: Any,
         url: str,
         method: str,
@@ -60,7 +60,7 @@ class Bench:
         body: bytes,
         *,
         to: str,
-        timeout: Any,
+        patience: Any,
         peer: str,
     ) -> PeerAnswer:
         assert peer == "B"
@@ -100,8 +100,8 @@ class Bench:
         """Let the link come up and act."""
 
         async def main() -> None:
-            session: Any = object()
-            self.link.start(session)
+            connections: Any = object()
+            self.link.start(connections)
             await self.until(lambda: self.link.up)
             try:
                 await act()
@@ -216,7 +216,7 @@ def test_a_greeting_that_is_repeated_shows_what_the_node_shows_now(
 
     async def main() -> None:
         monkeypatch.setattr(peers_module, "ask", ask)
-        bench.link._session = object()  # type: ignore[assignment]
+        bench.link._connections = object()  # type: ignore[assignment]
         await bench.link._introduce(ONE)
 
     asyncio.run(main())

@@ -13,7 +13,8 @@ from tests.unit.transport.test_peer_link_addresses import hello
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.transport import peer_link as peers_module
-from sparktxlog.transport.exchange import PeerAnswer, ask, open_session
+from sparktxlog.transport.exchange import PeerAnswer, ask
+from sparktxlog.transport.kept_connections import KeptConnections
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import BOOT, Signer
 
@@ -59,8 +60,11 @@ async def other_process(*addresses: Address) -> str:
     link = PeerLink(
         "B", urls, greeter=greeter, signer=Signer("secret", "A", "1"), on_link=lambda *_: None
     )
-    async with open_session() as link._session:
+    link._connections = connections = KeptConnections()
+    try:
         return await link.other_process(COPY)
+    finally:
+        await connections.close()
 
 
 def found(*does: Sequence[str]) -> str:
@@ -79,7 +83,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_broken_question_does_not_hide_the_process_that_lives() -> None:
     """The copy was let in for it, and the original had to join anew."""
-    assert found([RESET, RESET, ORIGINAL]) == ORIGINAL  # the client asks twice by itself
+    assert found([RESET, RESET, ORIGINAL]) == ORIGINAL
 
 
 def test_resets_alone_say_nothing() -> None:
@@ -113,7 +117,9 @@ def test_silence_and_a_relays_answer_say_nothing(
 ) -> None:
     asked: list[str] = []
 
-    async def fail(session: object, signer: object, url: str, *_: object, **__: object) -> object:
+    async def fail(
+        connections: object, signer: object, url: str, *_: object, **__: object
+    ) -> object:
         asked.append(url)
         result = failure(url)
         if isinstance(result, PeerAnswer):
@@ -128,14 +134,13 @@ def test_silence_and_a_relays_answer_say_nothing(
 
 def test_only_a_refused_connection_is_told_as_one() -> None:
     async def main(*does: str) -> None:
-        async with Address(*does) as there, open_session() as session:
-            signer = Signer("secret", "A", "1")
-            timeout = peers_module._WHO_TIMEOUT
-            await ask(
-                session, signer, there.url, "GET", "/x", b"", to="", timeout=timeout, peer="B"
-            )
+        async with Address(*does) as there:
+            connections, signer = KeptConnections(), Signer("secret", "A", "1")
+            patience = peers_module._WHO_PATIENCE
+            asked = (connections, signer, there.url, "GET", "/x", b"")
+            await ask(*asked, to="", patience=patience, peer="B")
 
-    with pytest.raises(UnreachableError, match="Cannot connect"):
+    with pytest.raises(UnreachableError, match="Connect"):
         asyncio.run(main())
     with pytest.raises(TransportError) as caught:
         asyncio.run(main(RESET))

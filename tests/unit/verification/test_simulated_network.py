@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
-import aiohttp
 import pytest
 from tests.verification.nodes.network import Network, Weather
 from tests.verification.nodes.virtual import Life, VirtualLoop
 
+from sparktxlog.transport.kept_connections import Patience
+
 _T = TypeVar("_T")
-_TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+_PATIENCE = Patience()
 
 
 class Wire:
@@ -37,15 +38,15 @@ class Wire:
         await send({"type": "http.response.body", "body": message["body"]})
 
     async def ask(self, body: bytes = b"hello") -> tuple[int, str, bytes]:
-        session = self.network.session()
-        async with session.request(
+        received = await self.network.connections().request(
             "POST",
-            "http://b:7070/peer/v1/x?y=1",
+            "http://b:7070",
+            "/peer/v1/x?y=1",
             headers={"X-Txlog-Node": "a"},
-            timeout=_TIMEOUT,
-            data=body,
-        ) as response:
-            return response.status, response.headers["x-txlog-boot"], await response.read()
+            patience=_PATIENCE,
+            body=body,
+        )
+        return received.status, received.headers["x-txlog-boot"], received.body
 
     def run(self, work: Callable[[], Awaitable[_T]]) -> _T:
         async def task() -> _T:
@@ -116,7 +117,7 @@ def test_no_connection_is_made_over_a_cut_in_either_direction() -> None:
         wire.network.cut.add(pair)
 
         async def gives_up(wire: Wire = wire) -> None:
-            with pytest.raises(aiohttp.ConnectionTimeoutError):
+            with pytest.raises(TimeoutError):
                 await wire.ask()
 
         wire.run(gives_up)
@@ -131,7 +132,7 @@ def test_a_reset_may_come_before_or_behind_the_taking() -> None:
         wire.network.random, wire.network.weather = Random(seed), Weather(reset=1.0)
 
         async def breaks(wire: Wire = wire) -> None:
-            with pytest.raises(aiohttp.ServerDisconnectedError):
+            with pytest.raises(ConnectionResetError):
                 await wire.ask()
 
         wire.run(breaks)
@@ -157,9 +158,9 @@ def test_a_killed_process_resets_and_a_dark_machine_is_silent(silent: bool) -> N
     wire.later(1.0, kill)
 
     async def breaks() -> None:
-        with pytest.raises(TimeoutError if silent else aiohttp.ServerDisconnectedError):
+        with pytest.raises(TimeoutError if silent else ConnectionResetError):
             await wire.ask()
-        with pytest.raises(aiohttp.ConnectionTimeoutError if silent else aiohttp.ClientOSError):
+        with pytest.raises(TimeoutError if silent else ConnectionRefusedError):
             await wire.ask()
 
     wire.run(breaks)

@@ -8,7 +8,7 @@ that serves its peers.  All nodes live on one event loop of one process.  Replac
   of its own, off and drifting; random bytes come from the seed;
 - threads (`lockstep`): what a node runs in a pool runs on the loop, after a drawn delay; its
   publisher's thread runs only while the loop stands still;
-- the wire (`network`): requests of `aiohttp` go to the other node's application in this process,
+- the wire (`network`): requests of links go to the other node's application in this process,
   with delays, cuts, resets and repetitions, after the rules of TCP;
 - a kill (`disk`): what a node left on its disk is copied, as a kill or a power loss leaves it.
 

@@ -13,12 +13,14 @@ import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import aiohttp
 from starlette.types import ASGIApp, Message
 from tests.verification.nodes.virtual import LIFE, Life, VirtualLoop, in_life
+
+from sparktxlog.transport.kept_connections import KeptConnections, Patience, Received
 
 #: A lost packet is sent again after so long, twice as long each time, up to a bound; seconds.
 _RESEND_S, _RESEND_MAX_S = 0.2, 3.0
@@ -83,24 +85,11 @@ class _Exchange:
     target: str
     headers: Mapping[str, str]
     body: bytes
-    answer: asyncio.Future[SimulatedResponse]
+    answer: asyncio.Future[Received]
     #: Life that took it.
     taker: Life | None = None
     #: False: nobody waits for the answer any more.
     wanted: bool = True
-
-
-class SimulatedResponse:
-    """The part of an `aiohttp.ClientResponse` that links use."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self._body = body
-
-    async def read(self) -> bytes:
-        """Return the body."""
-        return self._body
 
 
 @dataclass(slots=True)
@@ -128,29 +117,29 @@ class Network:
     _under_way: dict[int, _Exchange] = field(default_factory=dict)
     _count: int = 0
     #: Life that handles → answers that wait for it.
-    _resets: dict[int, list[asyncio.Future[SimulatedResponse]]] = field(default_factory=dict)
+    _resets: dict[int, list[asyncio.Future[Received]]] = field(default_factory=dict)
     #: Who waits for a server to begin, or to end.
     _looking: list[asyncio.Future[None]] = field(default_factory=list)
 
     # -- for nodes ---------------------------------------------------------------------------------
 
-    def session(self) -> SimulatedSession:
+    def connections(self) -> SimulatedConnections:
         """Return what a node sends its requests with."""
         life = LIFE.get()
-        assert life is not None, "a session belongs to a node"
-        return SimulatedSession(self, life)
+        assert life is not None, "connections belong to a node"
+        return SimulatedConnections(self, life)
 
-    async def exchange(self, exchange: _Exchange, timeout: aiohttp.ClientTimeout) -> Any:
+    async def exchange(self, exchange: _Exchange, patience: Patience) -> Received:
         """Carry a request and its answer.
 
         Raises:
             TimeoutError: No answer in time.
-            aiohttp.ClientError: The connection failed or broke.
+            OSError: The connection failed or broke.
         """
         server = urlsplit(exchange.url).hostname or ""
         try:
-            async with asyncio.timeout(timeout.total or timeout.sock_read):
-                await self._connect(exchange.sender, server, timeout.sock_connect)
+            async with asyncio.timeout(patience.total_s or patience.silence_s):
+                await self._connect(exchange.sender, server, patience.connect_s)
                 self.watch.request(
                     exchange.sender.name, server, exchange.method, exchange.target, exchange.body
                 )
@@ -162,7 +151,7 @@ class Network:
             raise
         except _BrokenError as error:
             self._connected.discard(self._pair(exchange.sender, server))
-            raise aiohttp.ServerDisconnectedError(str(error)) from None
+            raise ConnectionResetError(str(error)) from None
         finally:
             exchange.wanted = False
 
@@ -181,9 +170,9 @@ class Network:
                     await self._next_change()
                 await self._travel(server, sender.name)
         except TimeoutError:
-            raise aiohttp.ConnectionTimeoutError(f"no connection to {server}") from None
+            raise TimeoutError(f"no connection to {server}") from None
         if self.servers[server].life is None:
-            raise aiohttp.ClientOSError(errno.ECONNREFUSED, f"{server} refused the connection")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{server} refused the connection")
         self._connected.add(self._pair(sender, server))
 
     def _moved(self, host: str) -> bool:
@@ -223,7 +212,7 @@ class Network:
         finally:
             del self._under_way[number]
 
-    async def _there_and_back(self, exchange: _Exchange, server: str) -> SimulatedResponse:
+    async def _there_and_back(self, exchange: _Exchange, server: str) -> Received:
         random, name = self.random, exchange.sender.name
         breaks = random.random() < self.weather.reset
         before = breaks and random.random() < 0.5
@@ -246,7 +235,7 @@ class Network:
 
     def _repeat(self, exchange: _Exchange, server: str) -> None:
         """Let a request arrive once more; nobody waits for what comes back."""
-        answer: asyncio.Future[SimulatedResponse] = self.loop.create_future()
+        answer: asyncio.Future[Received] = self.loop.create_future()
         answer.add_done_callback(lambda done: done.exception())
         again = _Exchange(
             exchange.sender, exchange.method, exchange.url, exchange.target, exchange.headers,
@@ -260,7 +249,7 @@ class Network:
         except _BrokenError as error:
             exchange.answer.set_exception(error)
 
-    async def _take(self, exchange: _Exchange, server: str) -> SimulatedResponse:
+    async def _take(self, exchange: _Exchange, server: str) -> Received:
         """Let the application at an address handle a request, in its own life."""
         listener = self.servers[server]
         while listener.dark:
@@ -272,7 +261,7 @@ class Network:
         if life is None or listener.life is not life or app is None:
             raise _BrokenError("nobody listens there any more")
         exchange.taker = life
-        told: asyncio.Future[SimulatedResponse] = self.loop.create_future()
+        told: asyncio.Future[Received] = self.loop.create_future()
         handling = _handle(app, exchange, told)
         task = self.loop.own_task(life, handling, f"{exchange.method} {exchange.target}")
         task.add_done_callback(
@@ -285,7 +274,7 @@ class Network:
 
     def _handled(
         self, done: asyncio.Task[None], exchange: _Exchange, server: str,
-        told: asyncio.Future[SimulatedResponse],
+        told: asyncio.Future[Received],
     ) -> None:  # fmt: skip
         error = None if done.cancelled() else done.exception()
         if error is not None:
@@ -293,9 +282,7 @@ class Network:
         if not told.done():
             told.set_exception(_BrokenError("the application gave no answer"))
 
-    async def _or_reset(
-        self, exchange: _Exchange, told: asyncio.Future[SimulatedResponse]
-    ) -> SimulatedResponse:
+    async def _or_reset(self, exchange: _Exchange, told: asyncio.Future[Received]) -> Received:
         reset = self._resets.setdefault(id(exchange.taker), [])
         reset.append(told)
         try:
@@ -331,9 +318,7 @@ class Network:
         self.changed()
 
 
-async def _handle(
-    app: ASGIApp, exchange: _Exchange, told: asyncio.Future[SimulatedResponse]
-) -> None:
+async def _handle(app: ASGIApp, exchange: _Exchange, told: asyncio.Future[Received]) -> None:
     """Call an application as its server does, with the whole request at once."""
     path, _, query = exchange.target.partition("?")
     host = urlsplit(exchange.url)
@@ -376,49 +361,26 @@ async def _handle(
             return
         parts.append(message.get("body", b""))
         if not message.get("more_body", False) and not told.done():
-            told.set_result(SimulatedResponse(status, headers, b"".join(parts)))
+            told.set_result(Received(status, headers, b"".join(parts)))
 
     await app(scope, receive, send)
 
 
-class _Request:
-    """A request under way, as `aiohttp` gives it: an asynchronous context."""
-
-    def __init__(
-        self, network: Network, exchange: _Exchange, timeout: aiohttp.ClientTimeout
-    ) -> None:
-        self._network = network
-        self._exchange = exchange
-        self._timeout = timeout
-
-    async def __aenter__(self) -> SimulatedResponse:
-        response: SimulatedResponse = await self._network.exchange(self._exchange, self._timeout)
-        return response
-
-    async def __aexit__(self, *error: object) -> None:
-        return None
-
-
-class SimulatedSession:
-    """The part of an `aiohttp.ClientSession` that links use."""
+class SimulatedConnections(KeptConnections):
+    """What links send requests with, over the simulated wire."""
 
     def __init__(self, network: Network, life: Life) -> None:
+        super().__init__()
         self._network = network
         self._life = life
 
-    def request(
-        self, method: str, url: str, *, headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout, data: Any = b"", allow_redirects: bool = False,
-    ) -> _Request:  # fmt: skip
-        """Return a request; it leaves when its context is entered."""
-        parts = urlsplit(url)
-        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        body = data if isinstance(data, bytes) else data.read()
+    async def request(
+        self, method: str, url: str, target: str, *, headers: Mapping[str, str],
+        body: bytes = b"", patience: Patience, tls: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Received:  # fmt: skip
+        """Carry a request and its answer; errors as those of real connections."""
         exchange = _Exchange(
             self._life, method, url, target, dict(headers), body,
             self._network.loop.create_future(),
         )  # fmt: skip
-        return _Request(self._network, exchange, timeout)
-
-    async def close(self) -> None:
-        """Close all connections."""
+        return await self._network.exchange(exchange, patience)

@@ -17,6 +17,7 @@ from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service import application
 from sparktxlog.storage.interfaces import AppendQueue, Write
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.transport.kept_connections import KeptConnections
 
 if TYPE_CHECKING:
     from tests.verification.nodes.world import World
@@ -118,7 +119,7 @@ class SimulatedNode:
     async def _serve_once(self) -> TxLogError | None:
         """Run a node until it stops; return the error after which it had to."""
         values = {**self._settings, "data-dir": str(self.disk.path)}
-        running = build_node(load_config(None, values, {}), self._session)
+        running = build_node(load_config(None, values, {}), self._connections)
         self.running = running
         journal = running.base.journal
         assert isinstance(journal, Journal)
@@ -145,9 +146,9 @@ class SimulatedNode:
         told = {"message": f"{name} of {self.name} failed", "exception": error}
         self.world.loop.call_exception_handler(told)
 
-    def _session(self) -> Any:
-        """Open what its links send with: it has the part of aiohttp's session that they use."""
-        return self.world.network.session()
+    def _connections(self) -> KeptConnections:
+        """Return what its links send with."""
+        return self.world.network.connections()
 
     def _ended(self, life: Life, error: TxLogError | None) -> None:
         world = self.world

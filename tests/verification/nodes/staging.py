@@ -14,11 +14,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.verification.nodes.network import Network, SimulatedResponse
+from tests.verification.nodes.network import Network
 from tests.verification.nodes.virtual import LIFE
 
 from sparktxlog.errors import PeerTimeoutError, TransportError
@@ -26,7 +25,8 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.storage.payloads.payload_store import PayloadStore
-from sparktxlog.transport import peer_link
+from sparktxlog.transport import exchange, peer_link
+from sparktxlog.transport.kept_connections import Patience, Received
 
 if TYPE_CHECKING:
     from tests.verification.nodes.world import World
@@ -128,16 +128,15 @@ def install(network: Network) -> None:
         sent = {**headers, "Range": f"bytes={offset}-"} if offset else dict(headers)
         life = LIFE.get()
         assert life is not None, "a node reads"
-        told: Future[SimulatedResponse] = Future()
-        session, patience = network.session(), aiohttp.ClientTimeout(total=timeout_s)
+        told: Future[Received] = Future()
+        connections, patience = network.connections(), Patience(total_s=timeout_s)
 
         async def ask() -> None:
             try:
-                async with session.request(
-                    "GET", url + target, headers=sent, timeout=patience
-                ) as response:
-                    told.set_result(response)
-            except (TimeoutError, aiohttp.ClientError) as error:
+                told.set_result(
+                    await connections.request("GET", url, target, headers=sent, patience=patience)
+                )
+            except OSError as error:
                 told.set_exception(error)
 
         network.loop.own_task(life, ask())
@@ -145,11 +144,11 @@ def install(network: Network) -> None:
             answer = told.result()
         except TimeoutError as error:
             raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
-        except aiohttp.ClientError as error:
+        except OSError as error:
             raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
-        peer_link._check_status(answer.status, url, target, offset)
+        exchange.check_file_status(answer.status, url, target, offset)
         network.watch.happened("staged file fetched")
-        yield answer._body
+        yield answer.body
 
     async def run_at_once(work: Any, *arguments: Any, **_: Any) -> Any:
         return work(*arguments)

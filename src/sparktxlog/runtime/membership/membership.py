@@ -8,16 +8,15 @@ requests are refused, and this node does not contact it any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.codec.wire import Hello, speaking
+from sparktxlog.codec.wire import Hello, PostAnswer, speaking
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
@@ -39,6 +38,7 @@ from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, GreetingNode, Place
+from sparktxlog.transport.kept_connections import KeptConnections
 from sparktxlog.transport.node_certificate import speaks_only_tls
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, Verifier
@@ -100,7 +100,9 @@ class Membership(GreetingNode):
             interval_s=check_interval_s(config.suspect_timeout),
             supervisor=base.supervisor,
         )
-        self._session: aiohttp.ClientSession | None = None
+        #: Called with a peer and its answer to a post.
+        self.on_answer: Callable[[str, PostAnswer], None] = lambda node_id, answer: None
+        self._connections: KeptConnections | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         for node_id, place in places_of(config, master.view.roster).items():
             base.links[node_id] = self._link(node_id, place.urls)
@@ -177,11 +179,11 @@ class Membership(GreetingNode):
 
     # -- start and end -----------------------------------------------------------------------------
 
-    def start(self, session: aiohttp.ClientSession) -> None:
+    def start(self, connections: KeptConnections) -> None:
         """Start all links, and the check of their other addresses."""
-        self._session = session
+        self._connections = connections
         for link in self._base.links.values():
-            link.start(session)
+            link.start(connections)
         self.addresses.start()
 
     async def settled(self, most_s: float) -> None:
@@ -239,8 +241,8 @@ class Membership(GreetingNode):
     def _add(self, node_id: str, urls: tuple[str, ...]) -> None:
         _log.info("peer added", peer=node_id, urls=list(urls))
         link = self._base.links[node_id] = self._link(node_id, urls)
-        if self._session is not None:
-            link.start(self._session)
+        if self._connections is not None:
+            link.start(self._connections)
 
     def _link(self, node_id: str, urls: tuple[str, ...]) -> PeerLink:
         return PeerLink(
@@ -251,6 +253,7 @@ class Membership(GreetingNode):
             on_link=self._on_link,
             on_join=self.joining.accept_order,
             on_replaced=self._on_replaced,
+            on_answer=lambda answer: self.on_answer(node_id, answer),
             hears=self.epochs.linked_nodes,
             supervisor=self._base.supervisor,
         )
