@@ -106,7 +106,10 @@ class Cycle:
         self._singles: deque[_Single] = deque()
         self._waiting: dict[bytes, _Single] = {}
         self._wake = asyncio.Event()
+        #: When the core wants its next tick; the alarm, if it is set, rings then or before.
+        self._deadline: int | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = 0
         #: Set when the core has halted; reads go on.
         self.halted: Alarm | None = None
 
@@ -249,6 +252,7 @@ class Cycle:
             InvariantViolation: A bug or a damaged disk; the node must stop.
         """
         self._delivery = delivery
+        self._deadline = self._master.next_deadline()
         self._wake.set()
         while True:
             await self._wake.wait()
@@ -262,8 +266,7 @@ class Cycle:
 
     def _turn(self) -> None:
         now = self._clock.now()
-        deadline = self._master.next_deadline()
-        if deadline is not None and deadline <= now:
+        if self._deadline is not None and self._deadline <= now:
             self._events.append(Tick())
         if self._master.wants_rest and self._is_at_rest():
             self._events.append(Rested())
@@ -289,13 +292,19 @@ class Cycle:
         self._executor.write_then((), lambda: delivery.enter(view))
 
     def _set_timer(self) -> None:
+        deadline = self._deadline = self._master.next_deadline()
+        if deadline is None:
+            return
         if self._alarm is not None:
+            if self._rings_at <= deadline:
+                return  # it is set again when it rings: the deadline moves with each message
             self._alarm.cancel()
-            self._alarm = None
-        deadline = self._master.next_deadline()
-        if deadline is not None:
-            delay = self._clock.seconds_until(deadline)
-            self._alarm = asyncio.get_running_loop().call_later(delay, self._wake.set)
+        delay, self._rings_at = self._clock.seconds_until(deadline), deadline
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._wake.set()
 
     def _sort_arrived(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Keep the payloads that the core asks for; drop those that it has or does not want."""
