@@ -479,6 +479,10 @@ class NotAppliedError(ApplyError, code="not-applied", retryable=True, http_statu
     """The requested table or position is not applied here yet."""
 
 
+class OutsideWindowError(NotAppliedError, code="outside-window", definite=True):
+    """Upkeep may not run now; a later run does it."""
+
+
 class CommittedNotAppliedError(ApplyError, code="committed-not-applied", definite=False):
     """The transaction has its position, but `apply="inline"` could not apply it here.
 

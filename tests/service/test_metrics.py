@@ -239,6 +239,10 @@ class Story:
         waiting = replace(self.synchronous, transaction_id=uuid.uuid4().bytes)
         await self.a.submit(waiting, level=Level.ACCEPTED, timeout=30)
 
+    async def declare(self) -> None:
+        """Declare that the node is maintained, until a far time."""
+        await self.a.change_settings({"maintenance-until": "9999-01-01T00:00Z"})
+
     async def halt(self) -> None:
         """Find a contradiction."""
         self.a.core.cycle.raise_alarm(Alarm(code="invariant", text="a contradiction", fatal=True))
@@ -294,6 +298,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     ),
     Story.force: ("epoch", "peer_lag"),
     Story.wait: ("synchronous_waiting", "synchronous_bytes", "synchronous_oldest_us"),
+    Story.declare: ("in_maintenance",),
     Story.halt: ("halted", "phase"),
 }
 

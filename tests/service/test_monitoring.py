@@ -114,7 +114,7 @@ def test_each_alert_has_severity_summary_and_runbook() -> None:
     assert headings == names, "a section for each alert, in their order"
     for rule in rules:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
         notes = rule["annotations"]
         assert notes["summary"].endswith((".", "s."))

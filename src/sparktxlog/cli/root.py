@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Tables": ("tables", "table"),
     "Backup": ("backup", "restore", "restore-point"),
-    "Node": ("init", "config", "serve", "doctor", "demo"),
+    "Node": ("init", "config", "serve", "doctor", "maintenance", "demo"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -129,6 +130,63 @@ def _pause(url: str, paused: bool, every: bool, as_json: bool) -> None:
     typer.echo(
         f"{found['node_id']} ({found['phase']}) {does}; its queue ends at {found['position']:,}."
     )
+
+
+# -- maintenance ---------------------------------------------------------------------------------
+
+maintenance_app = typer.Typer(
+    no_args_is_help=True,
+    help="Declare that a node is maintained: its alarms are silent.",
+)
+app.add_typer(maintenance_app, name="maintenance")
+_HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0}
+
+
+@maintenance_app.command(
+    "begin",
+    epilog="Example: sparktxlog maintenance begin --for 2h --pause --url http://10.0.0.3:7070",
+)
+def maintenance_begin(
+    lasts: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long: 30m, 2h, 1d.")
+    ] = "1h",
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Also take no transactions: writers go to other nodes.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    every: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Declare that the asked node is maintained: alarms are silent, and its status says so.
+
+    It ends by itself; a pause does not.
+    """
+    number, unit = lasts[:-1], lasts[-1:]
+    if not number.isdigit() or unit not in _HOURS:
+        raise typer.BadParameter(f"{lasts!r} is no time such as 30m, 2h or 1d", param_hint="--for")
+    until = datetime.now(UTC) + timedelta(hours=int(number) * _HOURS[unit])
+    changes = {"maintenance-until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    _maintain(url, changes | ({"paused": True} if pause else {}), every, as_json)
+
+
+@maintenance_app.command("end", epilog="Example: sparktxlog maintenance end --all")
+def maintenance_end(url: Url = DEFAULT_URL, every: All = False, as_json: AsJson = False) -> None:
+    """End the maintenance, and a pause: the node takes transactions, and its alarms are told."""
+    _maintain(url, {"maintenance-until": None, "paused": None}, every, as_json)
+
+
+def _maintain(url: str, changes: dict[str, Any], every: bool, as_json: bool) -> None:
+    def change(api: NodeApi) -> dict[str, Any]:
+        api.send("PATCH", _PATH, changes)
+        found = api.get("/v1/status")
+        return {name: found[name] for name in ("node_id", "maintenance_until", "paused")}
+
+    columns: Columns = {"in maintenance until": "maintenance_until", "paused": "paused"}
+    if every:
+        end(print_all(ask_all(url, change, NodeApi), as_json, "nodes", columns))
+        return
+    found = change(NodeApi(url))
+    show(found, as_json, "node", {"node": "node_id", **columns}, [found])
 
 
 # -- the audit -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.config.maintenance_times import read_until, read_windows
 from sparktxlog.model.ids import NodeId, full_table_name
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.values import (
@@ -179,6 +180,14 @@ class NodeConfig:
     paused: bool = Setting(read_switch, False)(
         "true: the node takes no transactions, but does all else; set at run time by `sparktxlog "
         "peer pause` and `continue`."
+    )
+    maintenance_windows: str = Setting(read_windows, "")(
+        "When scheduled recounts, and jobs with --in-window, may run, in UTC: 'daily 02:00-06:00; "
+        "sat,sun 00:00-24:00'; default: always."
+    )
+    maintenance_until: str = Setting(read_until, "")(
+        "The node is in maintenance until this time (UTC): its alarms are silent; set at run time "
+        "by `sparktxlog maintenance begin` and `end`."
     )
     cluster_secret: str | None = Setting(read_text, secret=True)(
         "Secret that signs requests between peers, 16 characters or more; required with peers."

@@ -46,6 +46,8 @@ class InfoAnswer(TypedDict):
     worker_heartbeat: float
     verify_interval: float
     worker_token_file: str
+    #: Whether scheduled upkeep may run now, by `maintenance-windows`.
+    maintenance_open: bool
 
 
 class OpenedTransaction(TypedDict):
@@ -431,6 +433,8 @@ class StatusAnswer(EpochView):
 
     node_id: str
     paused: bool
+    #: Time (UTC) until which the node is declared to be in maintenance; empty = it is not.
+    maintenance_until: str
     warnings: list[OperatorWarning]
     undelivered: list[UndeliveredRun]
     damaged_files: list[DamagedFile]

@@ -63,6 +63,8 @@ def alarms_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
     def warning(text: str) -> dict[str, str]:
         return {"severity": "warning", "text": text}
 
+    if until := status.get("maintenance_until"):
+        return [warning(f"In maintenance until {until}: other alarms of this node are silent.")]
     found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
     for line in status.get("replicas") or []:
         if is_diverged(line):

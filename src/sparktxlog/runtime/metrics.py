@@ -67,6 +67,11 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         lambda s: s["commit_tables"]["behind"],
     ),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
+    (
+        "in_maintenance",
+        "1 while the node is declared to be in maintenance.",
+        lambda s: bool(s["maintenance_until"]),
+    ),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )
 _COUNTERS = (

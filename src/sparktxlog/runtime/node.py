@@ -14,11 +14,13 @@ import structlog
 
 from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
+from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.events import SynchroTimeoutSet
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
@@ -349,6 +351,7 @@ class Node:
             "worker_heartbeat": config.worker_heartbeat,
             "verify_interval": config.verify_interval,
             "worker_token_file": str(worker_token_file(config.data_dir)),
+            "maintenance_open": is_open(base.settings.in_force.maintenance_windows, wall_us()),
         }
 
     def ready(self) -> list[tuple[str, bool, str]]:

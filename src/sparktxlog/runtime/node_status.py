@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from sparktxlog.config.maintenance_times import lasts
 from sparktxlog.model.answers import (
     IncomingRunAnswer,
     StatusAnswer,
@@ -87,9 +88,11 @@ class NodeStatus:
         halted, undecided = status.halted, base.master.undecided
         if alarm is not None and not halted:
             halted = alarm.text
+        until = base.settings.in_force.maintenance_until
         shown = {
             "node_id": status.node_id,
             "paused": base.settings.in_force.paused,
+            "maintenance_until": until if lasts(until, wall_us()) else "",
             "warnings": [
                 *(*epochs.warnings(), *replicas.warnings(now), *damage.warnings()),
                 *self._commit_tables.warnings(),

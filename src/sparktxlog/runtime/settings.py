@@ -21,7 +21,7 @@ from sparktxlog.storage.interfaces import PutValue, Write
 _log = structlog.get_logger("sparktxlog.settings")
 
 #: Keys that can be set at run time: the planner's three, how much log is kept, how long synchronous
-#: transactions wait, and whether the node takes any.
+#: transactions wait, whether the node takes any, and when it is maintained.
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -31,6 +31,8 @@ RUN_TIME_KEYS = (
     "tx-log-max-bytes",
     "synchro-timeout",
     "paused",
+    "maintenance-windows",
+    "maintenance-until",
 )
 #: Origin of a value that was set at run time.
 SET_AT_RUN_TIME = "set at run time"

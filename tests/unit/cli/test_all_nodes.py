@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ class CannedCluster:
         return {
             "/v1/epochs": {"roster": ROSTER},
             "/v1/settings": SETTINGS,
-            "/v1/status": STATUS | {"node_id": name, "paused": False},
+            "/v1/status": STATUS | {"node_id": name, "paused": False, "maintenance_until": ""},
             "/v1/audit": [ENTRY | {"node": name}],
         }[path]
 
@@ -102,6 +103,15 @@ def test_states_pauses_and_audits_of_all_nodes_are_one_line_each(
     assert invoke(monkeypatch, "audit") == 0
     (row,) = lines(capsys)[1:]
     assert row == ["A", "2023-11-14 22:13:20", "operator", *list(ENTRY.values())[3:]]
+    CannedCluster.sent.clear()
+    assert invoke(monkeypatch, "maintenance", "begin", "--for", "30m", "--pause") == 0
+    ((_, changes),) = CannedCluster.sent
+    left = datetime.fromisoformat(changes["maintenance-until"]) - datetime.now(UTC)
+    assert changes["paused"] and 29 < left.total_seconds() / 60 <= 30
+    assert invoke(monkeypatch, "maintenance", "begin", "--for", "soon") == 2
+    assert invoke(monkeypatch, "maintenance", "end", "--all") == 0
+    assert CannedCluster.sent[1][1] == {"maintenance-until": None, "paused": None}
+    capsys.readouterr()
     monkeypatch.setattr(CannedCluster, "c_fails", TransportError("no node answers"))
     assert invoke(monkeypatch, "audit", "--all") == 5
     assert [row[0] for row in lines(capsys)[1:]] == ["A", "B", "C"]

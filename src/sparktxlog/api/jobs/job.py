@@ -25,6 +25,7 @@ from sparktxlog.errors import (
     ConfigError,
     DivergedError,
     NotAppliedError,
+    OutsideWindowError,
     TransportError,
     TxLogError,
     first_lines,
@@ -94,6 +95,8 @@ def job_context(
         ApplyError: Spark failed; tables keep their last complete state (definite).
     """
     context = JobContext(arguments=arguments, tell=tell)
+    if getattr(arguments, "in_window", False):
+        _check_window(context)
     try:
         yield context
     except Exception as error:
@@ -111,6 +114,16 @@ def job_context(
     finally:
         if "spark" in vars(context):
             context.spark.stop()
+
+
+def _check_window(context: JobContext) -> None:
+    with closing(context.open_source()) as source:
+        if not source.info().maintenance_open:
+            raise OutsideWindowError(
+                "upkeep may not run now: no maintenance window of the node is open",
+                hint="`sparktxlog settings show` has maintenance-windows.  Without --in-window the "
+                "job runs at any time.",
+            )
 
 
 #: The work of a job: context → exit code and result.

@@ -157,6 +157,9 @@ _TIMEOUT = JobOption(
     metavar="SECONDS",
     help="Longest wait for ordered transactions to be published.",
 )
+_IN_WINDOW = JobOption(
+    flag="--in-window", help="End with exit code 3 while no maintenance window of the node is open."
+)
 _NO_VERIFY = JobOption(flag="--no-verify", help="Copy without recounting rows.")
 _HISTORY = JobOption(flag="--history", help="Copy old versions of tables too.")
 
@@ -216,6 +219,7 @@ _CATCH_UP = (
 _REPLICATE = (
     LAKE,
     MASTER,
+    _IN_WINDOW,
     JobOption(flag="--parts", kind=int, default=0, metavar="N",
               help="Spark tasks that fetch; 0: as many as Spark has cores."),
     _NO_VERIFY,
@@ -237,6 +241,7 @@ _REPAIR = (
 _MAINTAIN = (
     LAKE,
     MASTER,
+    _IN_WINDOW,
     JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
               help="Only this table, of either kind; may be repeated."),
     JobOption(flag="--no-optimize", help="Compact no tables."),
@@ -260,6 +265,7 @@ _MAINTAIN = (
 _VERIFY = (
     LAKE,
     MASTER,
+    _IN_WINDOW,
     JobOption(flag="--table", kind=str, repeated=True, metavar="NAME",
               help="Table to recount, may be repeated; default: all, of both kinds."),
     JobOption(flag="--compare", help="Find where sites began to differ; needs no Spark."),

@@ -12,6 +12,7 @@ import asyncio
 import msgspec
 import structlog
 
+from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.table_checks import CommitTableCheckRequest
@@ -60,10 +61,11 @@ class ScheduledChecks:
             if table is not None:
                 due = self._counted[table.uuid] + self._interval_us
                 left = (due - self._base.clock.wall()) / 1e6
-                if left <= 0:
+                windows = self._base.settings.in_force.maintenance_windows
+                if left <= 0 and is_open(windows, self._base.clock.wall()):
                     await self._recount(table)
                     continue
-            await asyncio.sleep(min(left, _LOOK_S))
+            await asyncio.sleep(min(left, _LOOK_S) if left > 0 else _LOOK_S)
 
     async def _oldest(self) -> CommitTable | None:
         """Return the table whose last recount is oldest; a new one counts from now on."""

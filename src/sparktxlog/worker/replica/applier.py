@@ -120,7 +120,11 @@ class Applier:
         #: Position and tables of the last recount.
         self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
         self._scheduled = ScheduledRecounts(
-            directory.own, self.info.verify_interval, self._count_aside, lambda: time_ns() // 1000
+            directory.own,
+            self.info.verify_interval,
+            self._count_aside,
+            lambda: time_ns() // 1000,
+            lambda: source.info().maintenance_open,
         )
         self._replays = ReplayRecords(source, self.info.node_id)
         self._driver = ReplicaDriver(self, threading.Event())

@@ -84,6 +84,8 @@ class NodeInfo:
     verify_interval: float = 0.0
     #: File with the token that a worker must send.
     worker_token_file: str = ""
+    #: Whether scheduled upkeep may run now.
+    maintenance_open: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

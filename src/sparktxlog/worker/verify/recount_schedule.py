@@ -37,11 +37,18 @@ class ScheduledRecounts:
         interval_h: Hours between two scans of a table, 0 = never.
         count: Scans a table.
         now_us: Wall clock, microseconds since 1970 UTC.
+        is_open: Whether scans may begin now; asked when one is due.
     """
 
     def __init__(
-        self, own: Path, interval_h: float, count: Count, now_us: Callable[[], int]
+        self,
+        own: Path,
+        interval_h: float,
+        count: Count,
+        now_us: Callable[[], int],
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_open = is_open
         self._path = own / "recounted.json"
         self._interval_us = int(interval_h * _HOUR_US)
         self._count = count
@@ -65,7 +72,7 @@ class ScheduledRecounts:
         if self._thread is not None:
             self._end(tell)
         due = self._due(state)
-        if due is not None:
+        if due is not None and self._is_open():
             self._table = due
             _logger.info("recounting table %s: verify-interval is over", due)
             self._thread = threading.Thread(

@@ -27,13 +27,16 @@ class Site:
         )
         self.now_us = 1_000 * HOUR_US
         self.begun: list[str] = []
+        self.is_open = True
         self.let = threading.Event()
         self.fails: set[str] = set()
         self.own, self.interval_h = own, interval_h
         self.scans = self.start()
 
     def start(self) -> ScheduledRecounts:
-        self.scans = ScheduledRecounts(self.own, self.interval_h, self.count, lambda: self.now_us)
+        self.scans = ScheduledRecounts(
+            self.own, self.interval_h, self.count, lambda: self.now_us, lambda: self.is_open
+        )
         return self.scans
 
     def count(self, state: ReplicaState, name: str) -> Recount:
@@ -59,6 +62,17 @@ class Site:
         assert thread is not None
         thread.join(30)
         self.let.clear()
+
+
+def test_nothing_is_counted_outside_of_a_window(tmp_path: Path) -> None:
+    site = Site(tmp_path, "a")
+    site.is_open = False
+    site.step()
+    assert site.after(11) == site.begun == []
+    site.is_open = True
+    site.step()
+    assert site.begun == ["a"]
+    site.ended()
 
 
 def test_each_table_is_counted_in_its_turn(tmp_path: Path) -> None:
