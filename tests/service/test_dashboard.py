@@ -23,7 +23,7 @@ from sparktxlog import Client
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
-PAGES = ("overview", "queue", "waits", "tables", "transfers", "epochs")
+PAGES = ("overview", "queue", "rounds", "tables", "transfers", "epochs")
 STATIC = resources.files("sparktxlog.service.dashboard") / "static"
 
 
@@ -178,11 +178,11 @@ def test_what_is_in_negotiation_says_what_it_waits_for(tmp_path: Path) -> None:
                 await asyncio.to_thread(commit, a)
             reader = Reader(a)
 
-            def accept() -> None:
+            def accept(table: str) -> None:
                 with Client(a.config.master_url) as client:
-                    client.create_table("t", "id bigint", level="accepted")
+                    client.create_table(table, "id bigint", level="accepted")
 
-            await asyncio.to_thread(accept)
+            await asyncio.to_thread(accept, "t")
             (run,) = (await reader.json("/dashboard/queue.json"))["incoming"]
             assert {(one["peer"], one["why"]) for one in run["waits"]} == {
                 ("B", "promise"),
@@ -196,8 +196,31 @@ def test_what_is_in_negotiation_says_what_it_waits_for(tmp_path: Path) -> None:
             assert {(one["peer"], one["position"], one["ended_at"]) for one in waits} == {
                 ("B", 4, None)
             }
-            text = (await reader.get("/dashboard/waits"))[1]
+            text = (await reader.get("/dashboard/rounds"))[1]
             assert "it lasts" in text and "B: its confirmation that it holds the data" in text
+            (round_,) = (await reader.json("/dashboard/rounds.json"))["rounds"]
+            assert (round_["held_up_by"], round_["position"]) == (["B"], 4)
+            again = socket.create_server(("127.0.0.1", ports["B"]))
+            async with serving(config_of(tmp_path, "B", ports), again):
+                await until(lambda: a.waits.rounds(1)[0]["ended_at"] is not None)
+            await asyncio.to_thread(accept, "u")
+            await until(lambda: len(a.waits.rounds(10)) == 2)
+            newer, older = (one["round"] for one in a.waits.rounds(10))
+            assert older == round_["round"]
+            view = await reader.json(f"/dashboard/rounds/{older}.json")
+            assert (view["older"], view["newer"]) == (None, newer)
+            assert view["round"]["sentence"].startswith("Position 4 waited")
+            text = (await reader.get(f"/dashboard/rounds/{older}"))[1]
+            assert f"/dashboard/rounds/{newer}" in text and "It ended at" in text
+            text = (await reader.get(f"/dashboard/rounds/{newer}"))[1]
+            assert f"/dashboard/rounds/{older}" in text and "It lasts" in text
+            assert (await reader.get("/dashboard/rounds/7"))[0] == 404
+            assert (await reader.get("/dashboard/rounds/x"))[0] == 400
+            kept, written = a.config, tmp_path / "A" / "log" / "rounds"
+            await until(lambda: list(written.glob("*.parquet")))
+        # What ended is kept: a link to it works after a restart.
+        async with serving(kept, socket.create_server(("127.0.0.1", ports["A"]))) as a:
+            assert [one["round"] for one in a.waits.rounds(10)] == [older]
 
     asyncio.run(main())
 

@@ -6,13 +6,14 @@ import asyncio
 import csv
 import io
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pyarrow as pa
 import pytest
-from tests.service.local_nodes import cluster, until
+from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_dashboard import TOKEN, commit
 from tests.support.replica_lakes import report_of
 
@@ -104,5 +105,86 @@ def test_the_queue_is_read_in_pages(tmp_path: Path) -> None:
             client.create_table("t", "id bigint")
         for number in range(2 if end == 3 else 3):
             client.append("t", [{"id": number}])
+
+    asyncio.run(main())
+
+
+def test_the_lag_is_kept_until_a_replica_has_caught_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A", lag_interval=86_400) as nodes:
+            (a,) = nodes.values()
+            await asyncio.to_thread(commit, a)
+            await until(lambda: a.status()["published"] == 3)
+            a.accept_report(report_of(a.status(), 3))
+            with Client(a.config.master_url) as client:
+
+                async def sampled(rows: int) -> list[dict[str, Any]]:
+                    """Measure, and have it written with the next transaction."""
+                    await a.fleet.lag.sample([])
+                    await asyncio.to_thread(client.append, "bronze.b", [{"id": 9}])
+                    end = a.status()["position"]
+                    await until(lambda: a.status()["published"] == end)
+                    found: list[dict[str, Any]] = []
+                    async with asyncio.timeout(60):
+                        while len(found) < rows:
+                            table = await asyncio.to_thread(client.view, "lag")
+                            found = table.to_pylist()
+                    assert len(found) == rows
+                    return found
+
+                (whole,) = await sampled(1)  # the first look at a replica
+                assert (whole["transactions"], whole["table"]) == (0, None)
+                _, whole, part = await sampled(3)
+                assert (whole["node_id"], whole["worker_id"], whole["position"]) == ("A", "w", 3)
+                assert (whole["transactions"], whole["table"]) == (1, None)
+                assert whole["size_bytes"] > 0 and whole["seconds"] >= 0
+                assert (part["transactions"], part["table"]) == (1, "bronze.b")
+                (worker,) = (await asyncio.to_thread(client.view, "workers")).to_pylist()
+                assert worker["behind"] == 2
+                a.accept_report(report_of(a.status(), 5))
+                *_, last = await sampled(4)
+                assert (last["transactions"], last["position"], last["table"]) == (0, 5, None)
+                after = int(whole["sampled_at"].timestamp() * 1e6)
+                later = await asyncio.to_thread(client.view, "lag", after=after)
+                assert later.num_rows == 1
+
+    asyncio.run(main())
+
+
+def test_what_the_loss_of_a_site_would_mean(tmp_path: Path) -> None:
+    def accept(url: str) -> None:
+        with Client(url) as client:
+            client.create_table("t", "id bigint", level="accepted")
+
+    async def main() -> None:
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "ABC"}
+        ports = {name: one.getsockname()[1] for name, one in listeners.items()}
+
+        def node(name: str) -> Any:
+            return serving(config_of(tmp_path, name, ports), listeners[name])
+
+        async with node("A") as a:
+            async with node("B") as b, node("C"):
+                await asyncio.to_thread(commit, a)
+                await until(lambda: b.status()["position"] == 3)
+                await until(lambda: all(peer["position"] == 3 for peer in a.status()["peers"]))
+                found = {one["site"]: one for one in a.survivals()}
+                for site, others in (("A", ["B", "C"]), ("B", ["A", "C"]), ("C", ["A", "B"])):
+                    one = found[site]
+                    assert one["survives"] and one["goes_on"], one
+                    assert (one["held_by"], one["voters"]) == (others, others)
+                    assert one["ordered_only_there"] == one["accepted_only_there"] == 0
+                assert found["B"]["sentence"].startswith(
+                    "Loss of B: yes, it would be survived: all 3 ordered positions are stored at "
+                    "A and C; no accepted transaction that is known is only there; "
+                )
+            await asyncio.to_thread(accept, a.config.master_url)
+            await until(lambda: not any(peer["linked"] for peer in a.status()["peers"]))
+            found = {one["site"]: one for one in a.survivals()}
+            assert found["A"]["accepted_only_there"] == 1
+            assert found["A"]["ordered_only_there"] == 0 and not found["A"]["survives"]
+            assert "Loss of A: NO: all 3 ordered" in found["A"]["sentence"]
+            assert "1 accepted transactions are only at A" in found["A"]["sentence"]
+            assert "(A) has no majority" in found["B"]["sentence"]
 
     asyncio.run(main())

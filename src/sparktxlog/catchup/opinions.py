@@ -157,6 +157,22 @@ class Opinions:
                 return None
         return None
 
+    def began(self, site: str, replica: str, table: str, dissent: Dissent) -> Dissent:
+        """Return a dissent about one table as it was when it began.
+
+        Args:
+            dissent: What `conviction` or `contest` found; `others` are the sites to compare with.
+        """
+        first = replace(dissent, tables=(table,), equal_to=0)
+        for own, heard in self._heard_with(site, replica, dissent.position, 2):
+            says = {s: t for s, t in _says(heard, table).items() if s in dissent.others}
+            text = own.signatures.get(table, "")
+            if text in says.values():
+                return replace(first, equal_to=own.position)
+            if says:
+                first = replace(first, position=own.position, signature=text, others=says)
+        return first
+
     def contest(
         self, site: str, replica: str, until: int, sound: Mapping[str, str]
     ) -> Dissent | None:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 #: Heading of `--help` → commands below it, in this order.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Cluster": ("status", "peers", "peer", "epochs", "view", "settings", "audit", "void", "drill"),
+    "Cluster": (
+        "status", "survival", "view", "peers", "peer", "epochs", "settings", "audit", "void",
+        "drill",
+    ),
     "Log": ("queue", "why", "tx", "commit", "checkpoint"),
     "Replica": (
         "workers", "plan", "transfers", "apply", "catch-up", "replicate", "verify", "repair",

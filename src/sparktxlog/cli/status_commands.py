@@ -13,6 +13,7 @@ from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
@@ -151,6 +152,7 @@ _REPLICAS: Columns = {
     "worker": "worker_id",
     "site": "node_id",
     "position": "position",
+    "behind": "behind",
     "verdict": verdict_text,
     "report is old (s)": "age_s",
     "alive": alive_text,
@@ -257,6 +259,38 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     print_table("tables", columns, found)
     if commit_tables:
         print_table("commit tables", _COMMIT_TABLES, commit_tables)
+
+
+@app.command(epilog="Example: sparktxlog survival B")
+def survival(
+    site: Annotated[str | None, typer.Argument(help="Only of this site; default: of each.")] = None,
+    url: Url = DEFAULT_URL,
+    watch: Watch = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether the log would survive the loss of a site now, and what only that site has.
+
+    Exit code 0: it would, whichever of them is lost; 3: it would not.
+    """
+
+    def once() -> ExitCode:
+        rows = NodeApi(url).get("/v1/views/survival")
+        found = [row for row in rows if site in (None, row["site"])]
+        if not found:
+            raise InvalidRequestError(
+                f"no node {site!r} has a place",
+                hint=f"Nodes: {', '.join(row['site'] for row in rows)}.",
+                value=site,
+            )
+        if as_json:
+            print_json(found)
+        else:
+            for row in found:
+                say(row["sentence"])
+        good = all(row["survives"] for row in found)
+        return ExitCode.IN_SYNC if good else ExitCode.LAGGING
+
+    repeat(watch, as_json, once)
 
 
 @app.command(epilog="Example: sparktxlog view workers")

@@ -41,13 +41,14 @@ SYNCHRONOUS = (
     "unconfirmed_by: array<string>"
 )
 
-#: One row for each replica's worker.  `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
+#: One row for each replica's worker.  `behind`: published transactions that it has not applied.
+#: `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
 #: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
 #: ended; empty = it does neither.
 WORKERS = (
-    "worker_id: string, node_id: string, position: bigint, chain_hash: string, verdict: string, "
-    "reason: string, alive: boolean, silent: boolean, error: string, age_s: double, "
-    "engine: string, tables: bigint"
+    "worker_id: string, node_id: string, position: bigint, behind: bigint, chain_hash: string, "
+    "verdict: string, reason: string, alive: boolean, silent: boolean, error: string, "
+    "age_s: double, engine: string, tables: bigint"
 )
 
 #: One row for each table of each replica.  `position`: applied position of the signature.
@@ -129,6 +130,47 @@ INCOMING = (
     "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
     "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
     "waits: array<struct<peer: string, why: string>>"
+)
+
+#: One row for each of the latest rounds that were held up: the order stood for a second or more.
+#: Newest first; all that ended are in the table `log/rounds`.  `round`: its id.  `ended_at`: NULL
+#: while it lasts.  `position`: the one that waited; `transactions`: the most that waited at a time.
+ROUNDS = (
+    "round: bigint, began_at: timestamp, ended_at: timestamp, position: bigint, "
+    "transactions: bigint, held_up_by: array<string>, waits: array<struct<peer: string, "
+    "why: string, began_at: timestamp, ended_at: timestamp>>, sentence: string"
+)
+
+#: One row for each of the latest plans of the asked site's replica, newest first.  `plan`: replay,
+#: copy or stop; `reason`: why, with the figures that were compared; `message`: as it is logged.
+#: `replay_s`, `copy_s`: both estimates, NULL = none was made, and what each was computed from.
+#: `actual_s`: what the catch-up `transfer_id` took, which carried it out; NULL = none ended yet.
+PLANS = (
+    "worker_id: string, node_id: string, plan: string, reason: string, message: string, "
+    "behind: bigint, replay_s: double, replay_basis: string, copy_s: double, copy_basis: string, "
+    "donor: string, decided_at: timestamp, transfer_id: string, actual_s: double, outcome: string"
+)
+
+#: One row for each table in which a replica differs from others.  `equal_to`: last position at
+#: which it was equal to another site's, 0 = not known; `position`: first one at which it differed.
+#: `signature`, `others`: the signatures there.  `convicted`: most sites say that this one is wrong.
+#: `transactions`: what wrote to the table after `equal_to` and up to `position`, the first 20.
+DIFFERENCES = (
+    "site: string, table: string, equal_to: bigint, position: bigint, signature: string, "
+    "others: map<string, string>, convicted: boolean, sentence: string, transactions: "
+    "array<struct<position: bigint, transaction_id: string, origin: string, kind: string>>"
+)
+
+#: One row for each node with a place: what its loss would mean now.  `survives`: all that is
+#: ordered is held elsewhere, and the others can go on.  `ordered`: end of the queue;
+#: `ordered_only_there`, `accepted_only_there`: transactions that no other node holds, as far as
+#: the asked node knows.  `held_by`: who holds all that is ordered.  `voters`: who answers;
+#: `goes_on`: whether they have a majority of votes.  `applied_elsewhere`: furthest position of
+#: another replica that is in sync, NULL = there is none.
+SURVIVAL = (
+    "site: string, survives: boolean, ordered: bigint, ordered_only_there: bigint, "
+    "accepted_only_there: bigint, held_by: array<string>, voters: array<string>, "
+    "goes_on: boolean, applied_elsewhere: bigint, sentence: string"
 )
 
 #: One row for each second or more in which the order waited for a node, since the asked node's
@@ -317,6 +359,10 @@ VIEWS = {
     "commit_tables": StateView(COMMIT_TABLES, ("commit_tables",), commit_tables_rows),
     "incoming": StateView(INCOMING, ("incoming",), incoming_rows),
     "waits": StateView(WAITS, ("waits",), _of_list(WAITS)),
+    "rounds": StateView(ROUNDS, ("rounds",), _of_list(ROUNDS)),
+    "survival": StateView(SURVIVAL, ("survival",), _of_list(SURVIVAL)),
+    "differences": StateView(DIFFERENCES, ("differences",), _of_list(DIFFERENCES)),
+    "plans": StateView(PLANS, ("plans",), _of_list(PLANS)),
     "prepared": StateView(PREPARED, ("prepared",), _of_list(PREPARED)),
     "settings": StateView(SETTINGS, ("settings",), settings_rows),
     "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),
@@ -325,7 +371,10 @@ VIEWS = {
     "epochs": StateView(EPOCHS, ("epochs",), _of_list(EPOCHS), "epochs"),
 }
 #: Views that are read from the disk, by name.
-KEPT = {"queue": KeptTable("synchronized_queue", "position")}
+KEPT = {
+    "queue": KeptTable("synchronized_queue", "position"),
+    "lag": KeptTable("lag", "sampled_at"),
+}
 
 
 def check_view(name: str, known: Iterable[str] = (*KEPT, *VIEWS)) -> None:

@@ -264,6 +264,12 @@ class NodeConfig:
     publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
         "Least time between two Delta commits to the queue table, seconds."
     )
+    lag_interval: float = Setting(ranged(0.1, 86_400), 10.0)(
+        "Seconds between two measurements of how far replicas are behind (`log/lag`)."
+    )
+    lag_retention: int = Setting(counted(60, 3_650 * 86_400), 30 * 86_400)(
+        "Seconds for which `log/lag` and `log/rounds` are kept, at least; default: 30 days."
+    )
     idle_round_min: float = Setting(ranged(0.01, 3_600), 1.0)(
         "First pause between rounds without work, seconds."
     )

@@ -292,6 +292,69 @@ class KeptWait(TypedDict):
     position: int
 
 
+class KeptRound(TypedDict):
+    """A round that was held up: the order stood for a second or more."""
+
+    #: Its id: when it began, or one more than the round before.
+    round: int
+    began_at: int
+    ended_at: int | None
+    #: The position that waited, and the most transactions that waited at a time.
+    position: int
+    transactions: int
+    held_up_by: list[str]
+    waits: list[KeptWait]
+    sentence: str
+
+
+class Survival(TypedDict):
+    """What the loss of a site would mean now, as far as the asked node knows."""
+
+    site: str
+    #: All that is ordered is held elsewhere, and the others can go on.
+    survives: bool
+    #: End of the queue; how many of these transactions only the site has, and how many accepted
+    #: ones, as it last said.
+    ordered: int
+    ordered_only_there: int
+    accepted_only_there: int
+    #: Nodes that hold all that is ordered.
+    held_by: list[str]
+    #: Nodes that answer, and whether they have a majority of the votes.
+    voters: list[str]
+    goes_on: bool
+    #: Furthest position of a replica elsewhere that is in sync; None = there is none.
+    applied_elsewhere: int | None
+    sentence: str
+
+
+class DifferingTransaction(TypedDict):
+    """A transaction that wrote to a table where sites began to differ."""
+
+    position: int
+    transaction_id: str
+    origin: str
+    kind: str
+
+
+class Difference(TypedDict):
+    """A table in which a site's replica differs from others."""
+
+    site: str
+    table: str
+    #: Last position at which it was equal to another site, 0 = not known; and the first one at
+    #: which it differed.
+    equal_to: int
+    position: int
+    #: At `position`, as far as known: its signature, and those of the others.
+    signature: str
+    others: dict[str, str]
+    #: Whether most sites agree that this one is wrong; else nobody can say which is.
+    convicted: bool
+    sentence: str
+    transactions: list[DifferingTransaction]
+
+
 class PeerState(TypedDict):
     """Another node with a place, as this node knows it."""
 
@@ -362,6 +425,8 @@ class ReplicaLine(TypedDict):
     tables: NotRequired[dict[str, ListedTable]]
     #: The batch that the worker was applying when it reported.
     batch: NotRequired[BatchProgress | None]
+    #: Published transactions that it has not applied.
+    behind: int
     needs_copy: bool
     plan: str | None
     plan_reason: str

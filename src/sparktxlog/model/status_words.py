@@ -126,6 +126,31 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
     return text
 
 
+def difference_text(found: Mapping[str, Any]) -> str:
+    """Return in which table, and since which position, a site differs from others."""
+    others = " and ".join(found["others"])
+    whose = (
+        "most sites say that it is wrong" if found["convicted"] else "nobody can say who is wrong"
+    )
+    text = f"Table {found['table']} of site {found['site']} differs from that of {others}: {whose}"
+    equal_to, position = found["equal_to"], found["position"]
+    if equal_to:
+        return f"{text}; equal at position {equal_to:,}, different at {position:,}."
+    return f"{text}; different at position {position:,}, before that not compared."
+
+
+def round_text(found: Mapping[str, Any], now_us: int) -> str:
+    """Return for whom the order waited in a round, and how long, in one sentence."""
+    ended = found["ended_at"]
+    lasted = ((now_us if ended is None else ended) - found["began_at"]) / 1e6
+    why = dict.fromkeys(awaited_text({**wait, "since_us": 0}) for wait in found["waits"])
+    verb = "has waited" if ended is None else "waited"
+    return (
+        f"Position {found['position']:,} {verb} {lasted:,.1f} s for {'; '.join(why)}; "
+        f"{found['transactions']:,} transactions were in negotiation."
+    )
+
+
 def restricted_text(found: Mapping[str, Any]) -> str:
     """Return what a node can do without a quorum, and which nodes it waits for, in one sentence."""
     levels = found.get("levels") or ["accepted"]

@@ -16,7 +16,7 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
-from sparktxlog.model.answers import InfoAnswer, SettingValue
+from sparktxlog.model.answers import InfoAnswer, SettingValue, Survival
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.events import SynchroTimeoutSet
@@ -30,7 +30,7 @@ from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
-from sparktxlog.runtime.commit.wait_history import WaitHistory
+from sparktxlog.runtime.commit.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
@@ -45,12 +45,14 @@ from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.standings import INSTANCE
+from sparktxlog.runtime.membership.survival import survivals
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.state_files import StateFiles
 from sparktxlog.runtime.view_rows import ViewRows
 from sparktxlog.runtime.worker_token import worker_token_file
+from sparktxlog.storage.log_tables.history_tables import last_rounds
 from sparktxlog.transport.kept_connections import KeptConnections
 
 _log = structlog.get_logger("sparktxlog.node")
@@ -134,7 +136,7 @@ class Node:
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.
-        self.waits = WaitHistory(base)
+        self.waits = WaitHistory(base, self.log.publisher.note_rows)
         base.metrics.registry.register(StatusMetrics(self.status))
         if (certificate := base.certificate) is not None:
             base.metrics.show_end_of_certificate(lambda: certificate.contexts.expires_at)
@@ -166,6 +168,10 @@ class Node:
             "prepared": self.prepared,
             "incoming": lambda: self.incoming(_MOST_RECORDS),
             "waits": lambda: self.waits.latest(_MOST_RECORDS),
+            "rounds": lambda: self.waits.rounds(_MOST_RECORDS),
+            "survival": self.survivals,
+            "differences": self.fleet.differences.named,
+            "plans": lambda: self.fleet.planning.history.latest(_MOST_RECORDS),
             "settings": self.settings,
             "audit": lambda: self.audit.latest(_MOST_RECORDS),
             "transfers": lambda: self.transfers(_MOST_RECORDS),
@@ -200,6 +206,9 @@ class Node:
         if base.certificate is not None:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
         if not config.is_witness:
+            rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
+            self.waits.remember(rounds)
+            self._run("measuring lag", self.fleet.lag.watch(self.catalog.overview.lines))
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("placing commits", self.catalog.placer.watch())
@@ -299,6 +308,10 @@ class Node:
     def commit_table_by_name(self, name: str) -> CommitTable | None:
         """Return the commit table with a name, whose case is ignored; None = there is none."""
         return self.base.master.commit_tables.named(name)
+
+    def survivals(self) -> list[Survival]:
+        """Return what the loss of each node with a place would mean now."""
+        return survivals(self.base, self.fleet.status(self.base.clock.now(), tables=False))
 
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.

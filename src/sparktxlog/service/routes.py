@@ -552,8 +552,13 @@ _PAGES = (
     _page(
         f"{DASHBOARD}/{{page}}",
         "dashboard_page",
-        "overview, queue, waits, tables, transfers or epochs; with `.json` the same as JSON",
+        "overview, queue, rounds, tables, transfers or epochs; with `.json` the same as JSON",
         _MORE,
+    ),
+    _page(
+        f"{DASHBOARD}/rounds/{{id}}",
+        "round_page",
+        "A round that was held up, with those before and after it; with `.json` the same as JSON",
     ),
     _page(
         f"{DASHBOARD}/transactions/{{id}}",

@@ -18,7 +18,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.restore_points import create_point, delete_point
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.sql_views import register
-from sparktxlog.codec.state_views import VIEWS
+from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.errors import (
     ExpiredError,
     InvalidRequestError,
@@ -41,7 +41,10 @@ def _loaded(spark: SparkSession, table: str) -> DataFrame:
 
 def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> None:
     states = {f"txlog.{name}" for name in VIEWS}
-    assert set(register(spark, log)) - {"txlog.queue"} == states  # nothing was applied yet
+    kept = {f"txlog.{name}" for name in KEPT}
+    assert set(register(spark, log)) - kept == states  # nothing was applied yet
+    assert _loaded(spark, "lag").count() == 0
+    assert spark.table("txlog.lag").columns == log.lag().columns
     for name, known in VIEWS.items():
         columns = set(spark.table(f"txlog.{name}").columns)
         assert columns - {"as_of"} == set(known.schema.names), name

@@ -227,6 +227,10 @@ def test_empty_views_keep_their_schema() -> None:
         "prepared": [],
         "incoming": [],
         "waits": [],
+        "rounds": [],
+        "survival": [],
+        "differences": [],
+        "plans": [],
         "settings": {},
         "audit": [],
         "transfers": [],
@@ -239,7 +243,7 @@ def test_empty_views_keep_their_schema() -> None:
 
 
 def test_an_unknown_view_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, masters"):
+    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, lag, masters"):
         check_view("nothing")
 
 

@@ -40,6 +40,26 @@ class StateFrames:
         """Return for whom the order waited a second or more; see `state_views.WAITS`."""
         return self._view("waits")
 
+    def rounds(self) -> DataFrame:
+        """Return the rounds that were held up, and by whom; see `state_views.ROUNDS`."""
+        return self._view("rounds")
+
+    def survival(self) -> DataFrame:
+        """Return what the loss of each site would mean now; see `state_views.SURVIVAL`."""
+        return self._view("survival")
+
+    def differences(self) -> DataFrame:
+        """Return where replicas differ, and since when; see `state_views.DIFFERENCES`."""
+        return self._view("differences")
+
+    def plans(self) -> DataFrame:
+        """Return the latest plans of this site's replica; see `state_views.PLANS`."""
+        return self._view("plans")
+
+    def lag(self) -> DataFrame:
+        """Return how far replicas and tables were behind, for as long as that is kept."""
+        return self.spark.read.format("txlog").load("lag")
+
     def settings(self) -> DataFrame:
         """Return the node's settings of run time; see `state_views.SETTINGS`."""
         return self._view("settings")

@@ -18,6 +18,8 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.copy_orders import Copies
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
+from sparktxlog.runtime.fleet.differences import Differences
+from sparktxlog.runtime.fleet.lag_history import LagHistory
 from sparktxlog.runtime.fleet.planning import Planning
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.fleet.transfers import RunningCopy, Transfers, check_transfer
@@ -52,6 +54,8 @@ class Fleet:
         self.reports = ReportReceiver()
         self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
         self.copies = Copies(base, self.planning)
+        self.differences = Differences(base, replicas)
+        self.lag = LagHistory(base, replicas, log.publisher.note_rows)
 
     async def watch_workers(self) -> None:
         """Notice silent workers soon, until cancelled."""
@@ -306,9 +310,14 @@ class Fleet:
 
     def status(self, now: int, *, tables: bool) -> list[dict[str, Any]]:
         """Return a line for each replica; `tables`: with its tables."""
-        kept_after = self._base.kept_after.value
+        kept_after, published = self._base.kept_after.value, self._base.published.value
         return [
-            line | {"needs_copy": line["position"] < kept_after} | self._work_of(line, now)
+            line
+            | {
+                "behind": max(0, published - line["position"]),
+                "needs_copy": line["position"] < kept_after,
+            }
+            | self._work_of(line, now)
             for line in (*self.replicas.status(now, tables=tables), *self._overrun_and_absent())
         ]
 

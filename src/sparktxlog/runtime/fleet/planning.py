@@ -41,12 +41,14 @@ from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.fleet.backlog import Backlog
+from sparktxlog.runtime.fleet.plan_history import PlanHistory
 from sparktxlog.runtime.fleet.replicas import JudgedReplica, Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.storage.interfaces import PutValue, Write
 from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.planning")
@@ -100,6 +102,7 @@ class Planning:
         self._clock = clock
         self.replay_pace = _restored(ReplayPace, saved.get(_REPLAY_PACE))
         self.transfer_pace = _restored(TransferPace, saved.get(_TRANSFER_PACE))
+        self.history = PlanHistory(saved, config.node_id)
         self._held: dict[str, _Held] = {}
         #: Worker → message, plan and verdict that were logged last.
         self._told: dict[str, tuple[str, ...]] = {}
@@ -183,6 +186,7 @@ class Planning:
                     at=self._clock(),
                     took_s=self._clock() - began,
                 )
+            self._write(self.history.made(decision, wall_us()))
             self._tell(decision, state.comparison)
         return decision, donors
 
@@ -326,6 +330,7 @@ class Planning:
 
     def learn_transfer(self, transfer: Transfer) -> None:
         """Learn from the end of a catch-up: its speed; old decisions are dropped."""
+        self._write(self.history.ended(transfer))
         self._forget(transfer.worker_id)
         self._sizes.forget()
         if transfer.kind is not CatchUpKind.COPY or transfer.outcome != "done":
@@ -358,9 +363,11 @@ class Planning:
             self._keep(_REPLAY_PACE, pace)
 
     def _keep(self, name: str, pace: ReplayPace | TransferPace) -> None:
-        self._executor.put(
-            [AsideWrite(writes=[PutValue(name=name, value=msgspec.msgpack.encode(pace))])]
-        )
+        self._write([PutValue(name=name, value=msgspec.msgpack.encode(pace))])
+
+    def _write(self, writes: list[Write]) -> None:
+        if writes:
+            self._executor.put([AsideWrite(writes=writes)])
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:

@@ -31,8 +31,10 @@ from sparktxlog.catchup.comparison import (
 )
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
 from sparktxlog.errors import DivergedError, ExpiredError
+from sparktxlog.model.answers import Difference
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
+from sparktxlog.model.status_words import difference_text
 from sparktxlog.runtime.fleet.recounts import Recounts
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue, Write
@@ -364,6 +366,31 @@ class Replicas:
             if state.comparison.verdict is ReplicaVerdict.AHEAD
             and state.report.position <= position
         ]
+
+    def differences(self) -> list[Difference]:
+        """Return each table of each replica that differs from others, as it began."""
+        found: list[Difference] = []
+        for state in self.states():
+            site = state.report.node_id
+            dissent = state.conviction or state.comparison.contest
+            if dissent is None:
+                continue
+            for table in dissent.tables:
+                began = self._opinions.began(site, _replica(state.report), table, dissent)
+                one: Difference = {
+                    "site": site,
+                    "table": table,
+                    "equal_to": began.equal_to,
+                    "position": began.position,
+                    "signature": began.signature,
+                    "others": dict(began.others),
+                    "convicted": state.conviction is not None,
+                    "sentence": "",
+                    "transactions": [],
+                }
+                one["sentence"] = difference_text(one)
+                found.append(one)
+        return found
 
     # -- questions ---------------------------------------------------------------------------------
 

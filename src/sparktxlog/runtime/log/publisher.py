@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -84,6 +85,10 @@ class Publisher:
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
         self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
+        #: Table below `log/`, and rows for it.
+        self._rows: deque[tuple[str, Sequence[Mapping[str, Any]]]] = deque(maxlen=_MAX_REPORTS)
+        self._has_lag = False
+        self._lag_retention = timedelta(seconds=config.lag_retention)
         self._reported_at = float("-inf")
         #: Position and time when memory was last returned to the system.
         self._trimmed_at = (self._published, monotonic())
@@ -145,6 +150,12 @@ class Publisher:
         """Have a finished or failed catch-up appended to `log/transfers`; from any thread."""
         self._transfers.append(transfer)
 
+    def note_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Have rows appended to `log/lag` or `log/rounds`, together and soon; from any thread."""
+        with self._changed:
+            self._rows.append((table, rows))
+            self._changed.notify()
+
     def maintain(self) -> Future[Maintenance]:
         """Ask for a round of shortening the log now; from any thread.
 
@@ -187,6 +198,7 @@ class Publisher:
         self._publish_all()
         self._append_reports()
         self._append_transfers()
+        self._append_rows()
         self._append_epochs()
         self._trim()
 
@@ -195,7 +207,12 @@ class Publisher:
         with self._changed:
             self._awaited = self._published + 1
             self._changed.wait_for(
-                lambda: self._stopping or self._ordered > self._published or self._pruning.asked,
+                lambda: bool(
+                    self._stopping
+                    or self._ordered > self._published
+                    or self._pruning.asked
+                    or self._rows
+                ),
                 timeout=_REPORTS_INTERVAL_S,
             )
             rest = started + self._interval_s - monotonic()
@@ -224,7 +241,7 @@ class Publisher:
             StorageError: Some of it may be done; repeat it.
         """
         self._opened().expire(position)
-        self._histories.expire(before)
+        self._histories.expire(before, datetime.now(UTC) - self._lag_retention)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -326,6 +343,14 @@ class Publisher:
         self._histories.append_transfers(taken)
         for _ in taken:
             self._transfers.popleft()
+
+    def _append_rows(self) -> None:
+        if not self._has_lag:  # who reads it finds a table, before anything is behind
+            self._histories.make("lag")
+            self._has_lag = True
+        while self._rows:
+            self._histories.append_rows(*self._rows[0])
+            self._rows.popleft()
 
     def _append_epochs(self) -> None:
         """Append the epochs that the table lacks (see `EpochHistory`)."""

@@ -135,7 +135,7 @@ class DashboardRoutes(RouteHandlers):
             "overview": self._views.overview,
             "queue": lambda status: self._views.queue(status, _position(after)),
             "tables": lambda status: self._views.tables(status, after),
-            "waits": self._views.waits,
+            "rounds": self._views.rounds,
             "transfers": self._views.transfers,
             "epochs": lambda _: self._views.epochs(),
         }
@@ -143,7 +143,8 @@ class DashboardRoutes(RouteHandlers):
         if name not in views:
             raise NotFoundError(
                 f"the dashboard has no page {page[:80]!r}",
-                hint=f"It has {', '.join(views)}, and {DASHBOARD}/transactions/ID.",
+                hint=f"It has {', '.join(views)}, {DASHBOARD}/rounds/ID and "
+                f"{DASHBOARD}/transactions/ID.",
                 path=page[:80],
             )
         status = self._node.status(tables=name == "tables")
@@ -154,6 +155,10 @@ class DashboardRoutes(RouteHandlers):
         status = self._node.status()
         view = await self._views.transaction(status, id_.removesuffix(_JSON))
         return self._answer("transaction", view, id_, status)
+
+    async def round_page(self, id_: str) -> Response:
+        view = await self._views.round(_position(id_.removesuffix(_JSON)) or 0)
+        return self._answer("round", view, id_, self._node.status())
 
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
         frame = self._views.frame(status)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from sparktxlog.errors import NotFoundError
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.receipt import Level
@@ -19,6 +20,7 @@ from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.status_words import (
     alarms_of,
     awaited_text,
+    batch_text,
     is_diverged,
     judge_status,
     last_transfer_text,
@@ -29,7 +31,10 @@ from sparktxlog.model.transaction_words import (
     sites_of,
     unseen_sentences,
 )
+from sparktxlog.runtime.clock import wall_us
+from sparktxlog.runtime.commit.wait_history import MOST
 from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.view_rows import row_dicts
 
 #: A page's values; what `json` in `msgspec` can encode.
 View = dict[str, Any]
@@ -44,6 +49,8 @@ MOST_INCOMING = 1_000
 #: The picture of the sites: its width and height, and how far the sites are from its middle.
 _PICTURE = (640, 300)
 _RADIUS = (220, 100)
+#: How long before a round the lag of replicas is looked for, microseconds.
+_BEFORE_US = 60_000_000
 #: Width of a timeline.
 _TIMELINE = 800
 
@@ -60,7 +67,13 @@ class DashboardViews:
             "node": status["node_id"],
             "lineage": status["lineage"],
             "state": judge_status(status).value,
-            "alarms": alarms_of(status),
+            "alarms": [
+                *(
+                    {"severity": "alarm", "text": one["sentence"]}
+                    for one in self._node.fleet.differences.found()
+                ),
+                *alarms_of(status),
+            ],
             "at": status["wall"],
             "witness": self._node.config.is_witness,
         }
@@ -74,6 +87,7 @@ class DashboardViews:
         return {
             **{name: status.get(name) for name in names.split()},
             "waits": [awaited_text(wait) for wait in status["waiting_for"]],
+            "survival": self._node.survivals(),
             "sites": (sites := _sites(status)),
             "links": _links(status, sites),
             "replicas": [_replica_line(status, line) for line in status["replicas"]],
@@ -105,7 +119,7 @@ class DashboardViews:
             "kept_after": status["kept_after"],
         }
 
-    def tables(self, status: StatusAnswer, after: str) -> View:
+    async def tables(self, status: StatusAnswer, after: str) -> View:
         """Return row tables with version and signature at each site, and commit tables.
 
         Args:
@@ -119,6 +133,7 @@ class DashboardViews:
             "sites": list(replicas),
             "tables": [self._table_line(name, replicas) for name in shown],
             "total": len(self._node.tables()),
+            "differences": await self._node.fleet.differences.named(),
             "more_after": shown[-1] if len(names) > len(shown) else None,
             "commit_tables": status["commit_tables"],
         }
@@ -141,33 +156,77 @@ class DashboardViews:
         }
 
     def transfers(self, status: StatusAnswer) -> View:
-        """Return catch-ups that run, with estimates, and the latest ones that ended."""
+        """Return batches and catch-ups that run, the latest plans, and catch-ups that ended."""
         running = [
             {"worker": line["worker_id"], "site": line["node_id"], **one}
             for line in status["replicas"]
             for one in line["running_transfers"]
         ]
-        return {"running": running, "ended": list(reversed(self._node.transfers(LINES)))}
+        return {
+            "batches": [
+                {"worker": line["worker_id"], "site": line["node_id"], **msgspec.to_builtins(batch)}
+                | {"text": batch_text(line)}
+                for line in status["replicas"]
+                if (batch := line.get("batch"))
+            ],
+            "running": running,
+            "plans": self._node.fleet.planning.history.latest(LINES),
+            "ended": list(reversed(self._node.transfers(LINES))),
+        }
 
-    def waits(self, status: StatusAnswer) -> View:
-        """Return what the order waited for: a bar for each wait, on the line of its node."""
-        found, end = self._node.waits.latest(LINES), status["wall"]
+    def rounds(self, status: StatusAnswer) -> View:
+        """Return the rounds that were held up: a bar for each wait, on the line of its node."""
+        rounds, end = self._node.waits.rounds(LINES), status["wall"]
+        found = [wait for one in rounds for wait in one["waits"]]
         start = min((one["began_at"] for one in found), default=end)
         whole = max(end - start, 1)
         return {
             "from": start,
             "until": end,
             "nodes": sorted({one["peer"] for one in found}),
+            "rounds": rounds,
             "waits": [
                 {
-                    **one,
-                    "text": awaited_text({**one, "since_us": until - one["began_at"]}),
-                    "x": _share(one["began_at"] - start, whole),
-                    "width": max(2, _share(until - one["began_at"], whole)),
+                    **wait,
+                    "round": one["round"],
+                    "text": awaited_text({**wait, "since_us": until - wait["began_at"]}),
+                    "x": _share(wait["began_at"] - start, whole),
+                    "width": max(2, _share(until - wait["began_at"], whole)),
                 }
-                for one in found
-                for until in (one["ended_at"] or end,)
+                for one in rounds
+                for wait in one["waits"]
+                for until in (wait["ended_at"] or end,)
             ],
+        }
+
+    async def round(self, number: int) -> View:
+        """Return a round that was held up, those before and after it, and how far sites were then.
+
+        Raises:
+            NotFoundError: No such round is kept (definite).
+        """
+        rounds = self._node.waits.rounds(MOST)
+        place = next((i for i, one in enumerate(rounds) if one["round"] == number), None)
+        if place is None:
+            raise NotFoundError(
+                f"no round {number} is kept here",
+                hint="Each node keeps its own; /dashboard/rounds lists the latest.",
+                round=number,
+            )
+        found = rounds[place]
+        lag: dict[tuple[str, str, str | None], View] = {}
+        if not self._node.config.is_witness:
+            # Of each replica the last measurement in the round, or a minute before.
+            until = found["ended_at"] or wall_us()
+            after = found["began_at"] - _BEFORE_US
+            for row in row_dicts(await self._node.views.table("lag", after=after)):
+                if row["sampled_at"].timestamp() * 1e6 <= until:
+                    lag[row["node_id"], row["worker_id"], row["table"]] = row
+        return {
+            "round": found,
+            "older": rounds[place + 1]["round"] if place + 1 < len(rounds) else None,
+            "newer": rounds[place - 1]["round"] if place else None,
+            "lag": list(lag.values()),
         }
 
     async def epochs(self) -> View:
@@ -247,14 +306,14 @@ def _links(status: StatusAnswer, sites: Sequence[View]) -> list[View]:
 
 def _replica_line(status: StatusAnswer, line: Mapping[str, Any]) -> View:
     names = (
-        "worker_id node_id position age_s alive silent error plan plan_reason needs_copy "
+        "worker_id node_id position behind age_s alive silent error plan plan_reason needs_copy "
         "table_count running_transfers"
     )
     return {
         **{name: line.get(name) for name in names.split()},
+        "batch": batch_text(line),
         "verdict": verdict_text(line),
         "reason": line.get("reason"),
-        "lag": max(0, status["published"] - line["position"]),
         "transfer": last_transfer_text(line),
     }
 

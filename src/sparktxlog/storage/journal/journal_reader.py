@@ -212,6 +212,22 @@ class JournalReader:
             ).fetchall()
             return with_verdicts(db, [stored_entry(row, row[15]) for row in rows])
 
+    def read_backlog(self, after: int, until: int) -> tuple[int, int]:
+        """Return bytes of the runs with positions after one and up to another one, and when the
+        first of them was ordered here, microseconds since 1970 UTC; 0 = there is none.
+
+        Raises:
+            ExpiredError: `after` lies before what the journal keeps (definite).
+        """
+        with self._reading() as db:
+            _check_kept(db, after, "pruned", "kept_after")
+            size_bytes, oldest = db.execute(
+                "SELECT sum(size_bytes + staged_bytes), min(ordered_at) FROM queue"
+                " WHERE position > ? AND position <= ?",
+                (after, until),
+            ).fetchone()
+        return int(size_bytes or 0), int(oldest or 0)
+
     def read_entry_at(self, position: int) -> StoredEntry | None:
         """Return the entry that holds `position`, without payload."""
         with self._reading() as db:

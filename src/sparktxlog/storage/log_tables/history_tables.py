@@ -1,23 +1,28 @@
-"""Histories in `log/`: workers, signatures and transfers of replicas, and the epochs.
+"""Histories in `log/`: workers, signatures, transfers and lag of replicas, epochs and rounds.
 
 Rows that were not appended yet may be lost; the journal keeps the newest of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import structlog
 
+from sparktxlog.errors import StorageError
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.storage.log_tables.kept_rows import read_rows
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES, WORKERS
 from sparktxlog.storage.log_tables.log_table import LogTable
+
+_log = structlog.get_logger("sparktxlog.log")
 
 #: Table → column of the time by which its rows expire.
 _TIMES = {
@@ -25,7 +30,11 @@ _TIMES = {
     "signatures": "reported_at",
     "transfers": "finished_at",
     "epochs": "taken_up_at",
+    "lag": "sampled_at",
+    "rounds": "ended_at",
 }
+#: Those that `lag-retention` is for.
+_LAG = ("lag", "rounds")
 
 
 class HistoryTables:
@@ -84,6 +93,22 @@ class HistoryTables:
         rows = [msgspec.to_builtins(record) for _, record in epochs]
         self._append("epochs", rows, transaction=epochs[-1][0])
 
+    def make(self, name: str) -> None:
+        """Make a table if it is missing.
+
+        Raises:
+            StorageError: Try again.
+        """
+        self._table(name)
+
+    def append_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to a table whose rows are kept nowhere else, with one commit.
+
+        Raises:
+            StorageError: They may be missing, or there twice after another attempt.
+        """
+        self._append(name, rows)
+
     @property
     def last_epoch(self) -> int:
         """Number of the last epoch that was appended of this journal, 0 = none.
@@ -93,18 +118,18 @@ class HistoryTables:
         """
         return self._table("epochs").transaction_version
 
-    def expire(self, before: datetime) -> None:
-        """Remove rows of that time and earlier, by whole files.
+    def expire(self, before: datetime, lag_before: datetime) -> None:
+        """Remove rows of that time and earlier, by whole files; `lag_before`: of `_LAG`.
 
         Raises:
             StorageError: Try again.
         """
         for name, column in _TIMES.items():
             if (self._log_root / name).exists():
-                self._table(name).expire(column, before)
+                self._table(name).expire(column, lag_before if name in _LAG else before)
 
     def _append(
-        self, name: str, rows: list[dict[str, Any]], transaction: int | None = None
+        self, name: str, rows: Sequence[Mapping[str, Any]], transaction: int | None = None
     ) -> None:
         if rows:
             table = pa.Table.from_pylist(rows, LOG_TABLES[name])
@@ -116,6 +141,27 @@ class HistoryTables:
                 self._log_root / name, LOG_TABLES[name], app_id=self._app_ids.get(name, "")
             )
         return self._opened[name]
+
+
+def last_rounds(data_dir: Path, limit: int) -> list[dict[str, Any]]:
+    """Return the last rounds of `log/rounds`, ascending; times in microseconds since 1970 UTC.
+
+    What cannot be read is left out: the table is for people, and no start fails for it.
+    """
+    schema = LOG_TABLES["rounds"]
+    try:
+        found = read_rows(data_dir / "log" / "rounds", schema, "ended_at", None, limit)
+    except StorageError as error:
+        _log.warning("former rounds are not shown", reason=str(error))
+        return []
+    rows: list[dict[str, Any]] = found.to_pylist()
+    for row in rows:
+        for one in (row, *row["waits"]):
+            for name in ("began_at", "ended_at"):
+                one[name] = None if one[name] is None else round(one[name].timestamp() * 1e6)
+        for wait in row["waits"]:
+            wait["position"] = row["position"]
+    return rows
 
 
 def _shared(value: object, schema: pa.Schema) -> dict[str, Any]:

@@ -115,6 +115,35 @@ EPOCHS = _schema(f"""
     taken_up_at   timestamp  not null
     """)
 
+#: `log/lag`: how far each replica is behind, as this node knows it, every `lag-interval` seconds
+#: while one is; when it has caught up, one row with 0.  `table` NULL: the replica as a whole.  With
+#: a table: the part of it, if the replica is not far behind; of a commit table, whose `worker_id`
+#: is empty, the versions that this site lacks.  `transactions`: published and not applied, of a
+#: table at most so many.  `seconds`: age of the first of them; `size_bytes` and `seconds` are NULL
+#: if not known.
+LAG = _schema("""
+    sampled_at    timestamp  not null
+    node_id       string  not null
+    worker_id     string  not null
+    table         string
+    position      bigint  not null
+    transactions  bigint  not null
+    size_bytes    bigint
+    seconds       double
+    """)
+
+#: `log/rounds`: one row per round that ended, as the view `rounds` shows it.
+ROUNDS = _schema("""
+    round         bigint  not null
+    began_at      timestamp  not null
+    ended_at      timestamp
+    position      bigint  not null
+    transactions  bigint  not null
+    held_up_by    array<string>  not null
+    waits         array<struct<peer:string,why:string,began_at:timestamp,ended_at:timestamp>>
+    sentence      string  not null
+    """)
+
 #: Columns of `log/synchronized_queue` that an accepted transaction does not have.
 _ORDERED_ONLY = {"run_seq", "epoch", "timestamp", "sequence", "outcome", "chain_hash", "ordered_at"}
 
@@ -148,5 +177,7 @@ LOG_TABLES = {
     "signatures": SIGNATURES,
     "transfers": TRANSFERS,
     "epochs": EPOCHS,
+    "lag": LAG,
+    "rounds": ROUNDS,
     "quarantine": QUARANTINE,
 }

@@ -75,6 +75,7 @@ class Site:
                 data_dir=self.directory,
                 lineage="l",
                 publish_interval=0.01,
+                lag_retention=3_600.0,
                 signature_interval=1_000,
             ),
             journal=self.journal,

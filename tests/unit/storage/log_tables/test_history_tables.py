@@ -18,6 +18,9 @@ SEAT = RosterSeat(id="A", url="http://a,http://a2", weight=2, witness=False, inc
 WITNESS = RosterSeat(id="W", url="http://w", weight=1, witness=True, incarnation=1)
 
 
+LAG_ROW = {"node_id": "A", "worker_id": "w", "position": 1, "transactions": 2}
+
+
 def epoch_of(number: int, known: bool = True) -> tuple[int, EpochRecord]:
     return number, EpochRecord(
         lineage="l",
@@ -66,10 +69,15 @@ def test_what_is_expired_is_known_as_written(tmp_path: Path) -> None:
     table = HistoryTables(tmp_path, "i")
     for number in (1, 2, 3):
         table.append_epochs([epoch_of(number)])
-    table.expire(datetime.fromtimestamp(2, UTC))
+    table.append_rows("lag", [LAG_ROW | {"sampled_at": at * 1_000_000} for at in (1, 2)])
+    table.append_rows("lag", [LAG_ROW | {"sampled_at": 3_000_000}])
+    table.expire(datetime.fromtimestamp(2, UTC), datetime.fromtimestamp(1, UTC))
+    assert DeltaTable(tmp_path / "lag").to_pyarrow_table().num_rows == 3
     assert [row["epoch"] for row in rows_of(tmp_path)] == [7]
     assert table.last_epoch == HistoryTables(tmp_path, "i").last_epoch == 3
-    table.expire(datetime.fromtimestamp(3, UTC))
+    table.expire(datetime.fromtimestamp(3, UTC), datetime.fromtimestamp(2, UTC))
+    (row,) = DeltaTable(tmp_path / "lag").to_pyarrow_table().to_pylist()
+    assert (row["sampled_at"], row["table"]) == (datetime.fromtimestamp(3, UTC), None)
     assert rows_of(tmp_path) == []
     assert HistoryTables(tmp_path, "i").last_epoch == 3
 

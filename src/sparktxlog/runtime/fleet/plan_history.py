@@ -1,0 +1,95 @@
+"""The latest plans for this site's replica: what was chosen, why, and what it took.
+
+The planner keeps a decision only as long as it holds.  People ask later why a copy was made, so the
+journal keeps the latest `HISTORY` choices in a ring of named values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from sparktxlog.model.copying import Decision, MadePlan, Transfer
+from sparktxlog.storage.interfaces import PutValue, Write
+
+#: Plans that are kept.
+HISTORY = 200
+_PREFIX = "plan:"
+
+
+class PlanHistory:
+    """Plans that were made at this site; belongs to the event loop."""
+
+    def __init__(self, saved: Mapping[str, bytes], node_id: str) -> None:
+        self._node_id = node_id
+        found = [
+            msgspec.msgpack.decode(value, type=tuple[int, MadePlan])
+            for name, value in saved.items()
+            if name.startswith(_PREFIX)
+        ]
+        #: Number since the journal was made → plan, ascending.
+        self._kept = dict(sorted(found, key=lambda item: item[0]))
+
+    def made(self, decision: Decision, now_us: int) -> list[Write]:
+        """Note a decision; return the writes that keep it.
+
+        The same choice again, for a replica that goes on, only brings its figures up to date.
+        """
+        number, last = self._last(decision.worker_id)
+        plan = MadePlan(
+            worker_id=decision.worker_id,
+            node_id=self._node_id,
+            plan=decision.plan,
+            reason=decision.reason,
+            message=decision.message,
+            behind=decision.behind,
+            replay_s=None if decision.replay is None else decision.replay.seconds,
+            replay_basis="" if decision.replay is None else decision.replay.basis,
+            copy_s=None if decision.copy is None else decision.copy.seconds,
+            copy_basis="" if decision.copy is None else decision.copy.basis,
+            donor=decision.donor,
+            decided_at=now_us,
+        )
+        if last is not None and not last.transfer_id and _choice(last) == _choice(plan):
+            # Not worth a write: it is one choice.
+            self._kept[number] = replace(plan, decided_at=last.decided_at)
+            return []
+        number = max(self._kept, default=-1) + 1
+        return self._keep(number, plan)
+
+    def ended(self, transfer: Transfer) -> list[Write]:
+        """Note what the plan of a catch-up took; return the writes that keep it."""
+        for number, plan in reversed(self._kept.items()):
+            mine = (plan.worker_id, plan.plan) == (transfer.worker_id, transfer.kind.value)
+            if mine and not plan.transfer_id:
+                done = replace(
+                    plan,
+                    transfer_id=transfer.transfer_id,
+                    actual_s=transfer.actual_s,
+                    outcome=transfer.outcome,
+                )
+                return self._keep(number, done)
+        return []
+
+    def latest(self, limit: int) -> list[MadePlan]:
+        """Return the latest plans, newest first."""
+        return list(reversed(self._kept.values()))[:limit]
+
+    def _last(self, worker_id: str) -> tuple[int, MadePlan | None]:
+        for number, plan in reversed(self._kept.items()):
+            if plan.worker_id == worker_id:
+                return number, plan
+        return -1, None
+
+    def _keep(self, number: int, plan: MadePlan) -> list[Write]:
+        self._kept[number] = plan
+        while len(self._kept) > HISTORY:
+            del self._kept[next(iter(self._kept))]
+        value = msgspec.msgpack.encode((number, plan))
+        return [PutValue(name=f"{_PREFIX}{number % HISTORY}", value=value)]
+
+
+def _choice(plan: MadePlan) -> tuple[str, str, str]:
+    return plan.plan, plan.message, plan.donor
