@@ -48,6 +48,7 @@ _PUBLIC = {
 _EXTRAS = {
     "delta": "spark",
     "deltalake": "node",
+    "fastapi": "node",
     "httptools": "node",
     "pandas": "spark",
     "prometheus_client": "node",

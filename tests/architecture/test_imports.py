@@ -64,12 +64,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 
 _SANS_IO = {
-    "aiohttp", "asyncio", "datetime", "deltalake", "httptools", "logging", "multiprocessing", "os",
-    "pathlib", "pyarrow", "pyspark", "random", "secrets", "socket", "sqlite3", "subprocess",
-    "threading", "time", "uuid", "uvicorn",
+    "aiohttp", "asyncio", "datetime", "deltalake", "fastapi", "httptools", "logging",
+    "multiprocessing", "os", "pathlib", "pyarrow", "pyspark", "random", "secrets", "socket",
+    "sqlite3", "subprocess", "threading", "time", "uuid", "uvicorn",
 }  # fmt: skip
 _SPARK = {"pyspark", "delta"}
-_WEB = {"starlette", "uvicorn"}
+_WEB = {"fastapi", "starlette", "uvicorn"}
 
 #: Room → libraries it must not import.
 MUST_NOT: dict[str, set[str]] = {
@@ -247,7 +247,7 @@ def test_importing_the_package_stays_light() -> None:
     code = (
         "import sys, sparktxlog\n"
         "getattr(sparktxlog, 'Client', None)\n"
-        "heavy = {'pyspark', 'delta', 'starlette', 'uvicorn', 'deltalake', 'typer', 'aiohttp'}\n"
+        "heavy = {'pyspark', 'delta', 'fastapi', 'uvicorn', 'deltalake', 'typer', 'aiohttp'}\n"
         "print(' '.join(sorted(heavy & set(sys.modules))))\n"
     )
     answer = subprocess.run(
@@ -263,7 +263,7 @@ def test_importing_the_package_stays_light() -> None:
 
 
 def test_the_command_line_loads_spark_and_web_only_when_needed() -> None:
-    """`sparktxlog --help` must not pay for Spark or a server."""
+    """`sparktxlog --help` must not pay for Spark or FastAPI."""
     found = [
         f"{module.name}:{item.line} {item.target}"
         for module in package_modules()
@@ -272,7 +272,7 @@ def test_the_command_line_loads_spark_and_web_only_when_needed() -> None:
         if item.at_load
         and not item.typing_only
         and (
-            item.target.split(".")[0] in ("pyspark", "starlette", "uvicorn", "deltalake", "pyarrow")
+            item.target.split(".")[0] in ("pyspark", "fastapi", "uvicorn", "deltalake", "pyarrow")
             or item.target.startswith(("sparktxlog.runtime", "sparktxlog.service"))
             or item.target.startswith(("sparktxlog.worker", "sparktxlog.api"))
         )

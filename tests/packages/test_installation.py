@@ -49,7 +49,7 @@ def test_an_installation_has_locked_versions_and_its_node_becomes_ready(tmp_path
     locked = (ROOT / "constraints.txt").read_text()
     found = re.findall(r"^([\w.-]+)==(\S+)", listed, re.MULTILINE)
     versions = {name.lower().replace("_", "-"): version for name, version in found}
-    assert {"deltalake", "httptools", "starlette"} <= set(versions)
+    assert {"deltalake", "fastapi", "httptools"} <= set(versions)
     assert "pyspark" not in versions
     others = {name for name, version in versions.items() if f"\n{name}=={version} " not in locked}
     assert others <= {"pip", "setuptools"}

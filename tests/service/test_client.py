@@ -277,7 +277,7 @@ def test_state(client: Client, table: str) -> None:
 def test_public_names_load_without_spark_and_web() -> None:
     code = (
         "import sys, sparktxlog; sparktxlog.Client; sparktxlog.errors; sparktxlog.BusyError;"
-        "loaded = {'pyspark', 'httptools', 'starlette', 'pandas'} & set(sys.modules);"
+        "loaded = {'pyspark', 'fastapi', 'httptools', 'starlette', 'pandas'} & set(sys.modules);"
         "sys.exit(str(loaded) if loaded else 0)"
     )
     ended = subprocess.run(

@@ -79,7 +79,7 @@ class Route:
     body_bytes: int | None = DOCUMENT_BYTES
     #: Whether a witness answers it.
     at_witness: bool = False
-    #: Its handler takes the raw request, and reads query and body itself.
+    #: Matched first; its handler takes the raw request, and reads query and body itself.
     hot: bool = False
 
     @property
