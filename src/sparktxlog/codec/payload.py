@@ -17,6 +17,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 
 import msgspec
 
@@ -57,6 +58,10 @@ _TABLE = tuple(
 )
 _PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
+#: Manifests of so many bytes are remembered, and how many: each is read when its run comes, is
+#: written, is ordered and is published.
+_SMALL_BYTES, _REMEMBERED = 2_048, 256
+_decoded = lru_cache(_REMEMBERED)(_decoder.decode)
 
 
 def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]) -> bytes:
@@ -141,8 +146,9 @@ def checked_manifest(payload: bytes | memoryview) -> RunManifest:
     Raises:
         ManifestMismatchError: Torn container, or bytes of another form (definite).
     """
+    body = split_payload(payload)[0]
     try:
-        return _decoder.decode(split_payload(payload)[0])
+        return _decoded(bytes(body)) if len(body) <= _SMALL_BYTES else _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ManifestMismatchError(f"the manifest cannot be read: {error}") from error
 
