@@ -4,7 +4,8 @@
 
 - IN_SYNC and EMPTY replay what they miss, unless a copy is much faster (`prefers_copy`) or the log
   does not reach back to them.
-- DIVERGED replicas, and those that their worker cannot repair, need a copy.
+- DIVERGED replicas, and those that their worker cannot repair, need a copy.  (A worker spares it if
+  all that is wrong is commits of others, which its own files undo.)
 - If replicas differ and no majority says which is right, none is a donor; replays go on.
 - AHEAD and FOREIGN are never overwritten unless somebody asks for it: they stop.
 - Without a donor nothing is copied; a replay goes on where it can.

@@ -183,17 +183,18 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
             worker.kill()
             worker.wait(10)
     found = json.loads(out.read_text().splitlines()[-1])
-    (copy,) = found["copies"]
-    assert (found["exit_code"], found["verdict"], copy["donor"]) == (0, "IN_SYNC", "A")
+    (repair,) = found["repairs"]
+    assert (found["exit_code"], found["verdict"], found["copies"]) == (0, "IN_SYNC", [])
+    assert (repair["found"]["table"], repair["found"]["way"]) == ("t", "restore")
     assert found["position"] == position and found["diverged"] == {}
     log = sites.cluster.nodes["B"].log_text()
     assert re.search(r"Replicating \(out of sync\)(?!, forced)", log)
     lines = (sites.lake("B") / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
     (line,) = (json.loads(text) for text in lines)
-    assert (line["table"], line["copy_id"]) == ("t", copy["copy_id"])
+    assert (line["table"], line["path"]) == ("t", repair["path"])
     assert [commit["operation"] for commit in line["foreign"]] == ["DELETE"]
-    # The foreign hand only took rows away: there is none that a copy would lose.
-    assert (line["rows"], copy["quarantined"]) == (0, {"t": 0})
+    # The foreign hand only took rows away: there is none that the repair would lose.
+    assert (line["rows"], repair["quarantined"]) == (0, 0)
 
 
 def test_what_peers_confirmed_is_a_column_of_the_masters(sites: Sites) -> None:

@@ -281,12 +281,13 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
     monkeypatch.setattr(Placer, "_handle", lose_the_batch)
     monkeypatch.setattr(swap, "swap_actions", lose_the_swap)
     said = Said(sites.b)
+    assert sites.work(sites.b).diverged
     with pytest.raises(Killed):
-        sites.work(sites.b, copies=CopyOptions())
+        sites.work(sites.b, copies=CopyOptions(forced=True))
     begun = read_state(lake)
     assert begun is not None and begun.copying is not None
     assert sites.quarantined(begun.copying.copy_id) == [666]
-    outcome = sites.work(sites.b, copies=CopyOptions())
+    outcome = sites.work(sites.b, copies=CopyOptions(forced=True))
     (copy,) = outcome.copies
     sites.check(outcome, "commit")
     (message,) = said.lines(OUT_OF_SYNC)

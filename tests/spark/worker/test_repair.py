@@ -22,11 +22,13 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.model.copying import Decision
+from sparktxlog.model.report import WorkerReport
 from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.source import LogTail
+from sparktxlog.worker.replica.source import Answer, LogTail
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 
 pytestmark = pytest.mark.spark
@@ -37,6 +39,14 @@ class Site(MemoryLog):
 
     copy = ""
     kept_after = 0
+    #: Whether reports of tables that stand still are answered with a copy.
+    judges = False
+
+    def report(self, report: WorkerReport) -> Answer:
+        answer = super().report(report)
+        if self.judges and any(table.diverged for table in report.tables.values()):
+            return Answer(verdict="DIVERGED", plan="copy", reason="orders is not ours")
+        return answer
 
     def plan(self, worker_id: str) -> Decision:
         plan = "copy" if self.copy else "stop"
@@ -101,6 +111,16 @@ def test_foreign_rows_go_to_quarantine_and_the_table_goes_on(
     apply(spark, log, lake)
     check(spark, log, lake)
     assert repair(spark, site).found.way is RepairWay.NOTHING
+    # A worker that may copy does the same by itself: it reads no other table, and asks no donor.
+    spark.sql(f"INSERT INTO delta.`{lake / 'orders'}` VALUES (79, 'eve', 3.00)")
+    log.transaction().inline("upsert", "orders", [order(4, "more")])
+    log.publish()
+    site.judges = True
+    with closing(ReplicaDirectory(lake)) as directory:
+        done = Applier(spark, site, directory, copies=CopyOptions()).run_once()
+    assert [(one.found.way, one.quarantined) for one in done.repairs] == [(RepairWay.RESTORE, 1)]
+    assert (done.copies, done.diverged, done.verdict) == ((), {}, "IN_SYNC")
+    check(spark, log, lake)
 
 
 def test_a_batch_that_had_begun_is_not_skipped_afterwards(

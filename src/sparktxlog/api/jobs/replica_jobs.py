@@ -170,6 +170,8 @@ def _applier(
 
 def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]]:
     """Print to stderr what was done; return exit code and result."""
+    for repair in outcome.repairs:
+        say(repair.describe())
     for copy in outcome.copies:
         say(copy.describe())
     verdict = outcome.verdict or "not reported to the node"

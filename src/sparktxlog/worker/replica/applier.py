@@ -33,6 +33,7 @@ from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
 from sparktxlog.worker.copy.fetch.workspace import remove_workspaces
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
+from sparktxlog.worker.repair.stopped_tables import repair_stopped
 from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.local_replica import Replica, cost_of
@@ -74,6 +75,8 @@ class ApplyOutcome:
     stopped: str = ""
     #: What was copied, oldest first.
     copies: tuple[CopyOutcome, ...] = ()
+    #: Tables that others wrote to, as they were repaired without a copy, oldest first.
+    repairs: tuple[RepairOutcome, ...] = ()
 
 
 class Applier:
@@ -117,6 +120,7 @@ class Applier:
         self._replays_anyway = replays_anyway
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
+        self._repaired: list[RepairOutcome] = []
         #: Position and tables of the last recount.
         self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
         self._scheduled = ScheduledRecounts(
@@ -242,6 +246,7 @@ class Applier:
             verdict=self._reporter.answer.verdict,
             stopped=self.obstacle(),
             copies=tuple(self._copied),
+            repairs=tuple(self._repaired),
         )
 
     def _tail(self, *, wait_s: float) -> LogTail:
@@ -279,14 +284,7 @@ class Applier:
         Raises:
             TxLogError: As `TableRepair`.
         """
-        repair = TableRepair(
-            session=self._session,
-            source=self.source,
-            lake=self.directory.lake,
-            state=self.state,
-            info=self.info,
-            directory=self.directory,
-        )
+        repair = self._table_repair()
         found = repair.diagnose(name)
         if found.way is RepairWay.NOTHING:
             return RepairOutcome(found=found)
@@ -303,6 +301,16 @@ class Applier:
             finally:
                 self._replica.take_over(repair.state)
                 self.report()
+
+    def _table_repair(self) -> TableRepair:
+        return TableRepair(
+            session=self._session,
+            source=self.source,
+            lake=self.directory.lake,
+            state=self.state,
+            info=self.info,
+            directory=self.directory,
+        )
 
     # --- what the driver calls ------------------------------------------------------------------
 
@@ -490,7 +498,23 @@ class Applier:
         """Recount and copy if the node's last answer asks for it."""
         self._recount()
         if self._wants_copy():
+            self._repair_stopped()
+        if self._wants_copy():
             self._copy(self._reporter.answer.reason)
+
+    def _repair_stopped(self) -> None:
+        """Spare a copy if tables that others wrote to are all that is wrong."""
+        diverged = self._reporter.answer.verdict == ReplicaVerdict.DIVERGED.value
+        if not diverged or not self.state.diverged or self.state.copying is not None:
+            return
+        repair = self._table_repair()
+        try:
+            done = repair_stopped(repair)
+        finally:
+            self._replica.take_over(repair.state)
+        self._repaired += done
+        if done:
+            self.report()
 
     def _copy(self, reason: str) -> None:
         """Copy a donor's replica, or resume an unfinished copy, until this one is IN_SYNC.
