@@ -157,10 +157,12 @@ explore: $(STAMP) ## Visit every state of small clusters, and write docs/explora
 	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)
 
 random-tables: TABLES = 1000
+# This JVM lives for long enough that compiling its hot code pays.
 random-tables: $(STAMP) $(TEST_CLASSES) ## Compare TABLES=1000 random tables at two sites with plain Spark; SEED=0 is the first
 	@$(PYTHON) tools/check_machine.py --java
-	SPARKTXLOG_RANDOM_TABLES=$(TABLES) SPARKTXLOG_RANDOM_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
-	    tests/spark/random -m long $(PYTEST_ARGS)
+	SPARKTXLOG_RANDOM_TABLES=$(TABLES) SPARKTXLOG_RANDOM_SEED=$(or $(SEED),0) \
+	PYSPARK_SUBMIT_ARGS="--driver-java-options -XX:TieredStopAtLevel=4 pyspark-shell" \
+	    $(BIN)/python -m pytest -s tests/spark/random -m long $(PYTEST_ARGS)
 
 test-fast: $(STAMP) ## Run the tests that start neither a JVM nor a node
 	$(BIN)/python -m pytest -m "not spark and not e2e and not slow and not packages" $(PYTEST_ARGS)

@@ -317,8 +317,11 @@ def parse_date(value: Any) -> int:
 
 
 def parse_timestamp(value: str, *, zone: bool) -> str:
-    """Return a moment as Spark's literal, in UTC if `zone`; raises ValueError."""
-    found, moment = _moment(value)
+    """Return a moment as Spark's literal, in UTC if `zone`; raises ValueError.
+
+    A date is its midnight, as in Spark's literals.
+    """
+    found, moment = _moment(f"{value}T00:00" if _DATE.fullmatch(value) else value)
     if zone:
         moment = moment.astimezone(UTC) if found else moment.replace(tzinfo=UTC)
     elif found:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +28,7 @@ from sparktxlog.worker.verify.verify import recount_tables
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 #: Tables of one transaction, and of one batch.
-CHUNK = 12
+CHUNK = 24
 ROUNDS = 5
 
 
@@ -127,6 +130,24 @@ def _content(frame: DataFrame, schema: pa.Schema) -> list[str]:
     return sorted(map(repr, frame.toArrow().cast(schema).to_pylist()))
 
 
+class Spent:
+    """Seconds by what was done in them; what runs side by side counts twice."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._began = monotonic()
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        began = monotonic()
+        yield
+        self._seconds[what] += monotonic() - began
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{what} {seconds:,.0f}" for what, seconds in self._seconds.items())
+        return f"{monotonic() - self._began:,.0f} s ({parts})"
+
+
 @pytest.fixture(scope="module")
 def sites(spark: SparkSession, nodes: dict[str, NodeProcess]) -> Iterator[Sites]:
     """Both sites, for all tests of this module."""
@@ -134,7 +155,7 @@ def sites(spark: SparkSession, nodes: dict[str, NodeProcess]) -> Iterator[Sites]
         yield Sites(spark, nodes, stack)
 
 
-@pytest.mark.timeout(14_400)
+@pytest.mark.timeout(43_200)
 @pytest.mark.long
 def test_random_tables_are_what_plain_spark_makes(sites: Sites, long_form: bool) -> None:
     few = 1000 if long_form else 3
@@ -150,26 +171,51 @@ def test_more_random_tables_are_what_plain_spark_makes(sites: Sites) -> None:
 
 def _compare(sites: Sites, first: int, count: int) -> None:
     """Make tables of the seeds, chunk by chunk, and compare each with what plain Spark makes."""
-    end = first + count
+    spent, end = Spent(), first + count
     for start in range(first, end, CHUNK):
         seeds = range(start, min(start + CHUNK, end))
         tables = [RandomTable(sites.stager.spark, f"t{seed}", seed) for seed in seeds]
+        _compare_chunk(sites, tables, start, spent)
+        print(f"{seeds.stop - first} random tables, {spent}", flush=True)
+
+
+def _compare_chunk(sites: Sites, tables: list[RandomTable], start: int, spent: Spent) -> None:
+    with spent.on("create"):
         sites.create(tables)
-        lives = [(table, table.operations(ROUNDS)) for table in tables]
+    with spent.on("draw"):
+        lives = [[*table.operations(ROUNDS)] for table in tables]
+
+    def plain(table: RandomTable) -> pa.Table:
+        with spent.on("plain Spark"):
+            return table.expected.toArrow()
+
+    def apply(number: int) -> None:
+        with spent.on(f"apply {'AB'[number]}"):
+            sites.logs[number].apply()
+
+    # Both sites and plain Spark go on side by side.
+    with ThreadPoolExecutor(3) as pool:
+        made = pool.map(plain, tables)
         for number in range(ROUNDS):
-            sites.commit([(table, next(life)) for table, life in lives], start + number)
+            with spent.on("commit"):
+                sites.commit(
+                    [(table, life[number]) for table, life in zip(tables, lives, strict=True)],
+                    start + number,
+                )
             if number == start % ROUNDS:
-                sites.logs[0].apply()  # its batches are not those of the other site
-        for log in sites.logs:
-            log.apply()
-        for table in tables:
-            expected = table.expected.toArrow()
-            wanted = sorted(map(repr, expected.to_pylist()))
-            found = _content(sites.logs[0].table(table.name), expected.schema)
-            assert found == wanted, f"seed {table.name}"
+                apply(0)  # its batches are not those of the other site
+        list(pool.map(apply, range(2)))
+
+        def check(table: RandomTable, expected: pa.Table) -> None:
+            with spent.on("read A"):
+                found = _content(sites.logs[0].table(table.name), expected.schema)
+            assert found == sorted(map(repr, expected.to_pylist())), f"seed {table.name}"
+
+        list(pool.map(check, tables, made))
+    with spent.on("recount B"):
         _signed_alike(sites, tables)
+    with spent.on("drop"):
         sites.drop(tables)
-        print(f"{seeds.stop - first} random tables", flush=True)
 
 
 def _signed_alike(sites: Sites, tables: list[RandomTable]) -> None:

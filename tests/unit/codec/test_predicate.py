@@ -67,6 +67,8 @@ SCHEMA = pa.schema(
             "at < timestamp '2024-01-31 10:00:00'",
             "(`at` < TIMESTAMP_LTZ '2024-01-31 10:00:00+00:00')",
         ),
+        ("at < TIMESTAMP '1970-01-01'", "(`at` < TIMESTAMP_LTZ '1970-01-01 00:00:00+00:00')"),
+        ("local = '2024-01-31'", "(`local` = TIMESTAMP_NTZ '2024-01-31 00:00:00')"),
         ("local = '2024-01-31 10:00'", "(`local` = TIMESTAMP_NTZ '2024-01-31 10:00:00')"),
         ("raw = x'00ff'", "(`raw` = X'00FF')"),
         ("place.City = 'Bonn' and id > 5", "((`place`.`city` = 'Bonn') AND (`id` > 5))"),
