@@ -191,6 +191,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         comment: str | None = None,
         comments: Mapping[str, str] | None = None,
         properties: Mapping[str, str | None] | None = None,
+        cluster_by: Sequence[str] | None = None,
     ) -> None:
         """Change a table where this transaction takes effect; at every site alike.
 
@@ -213,6 +214,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             comment: Of the table; "": none.
             comments: Column → its comment; "": none.
             properties: Name → value, see `create_table`; None: without it from then on.
+            cluster_by: Columns by which OPTIMIZE arranges rows from then on, by their new names;
+                none: by no columns.
 
         Raises:
             UnknownTableError, UnknownColumnError, NameTakenError, ColumnInUseError: At submit, or
@@ -232,6 +235,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             comment=comment,
             comments=tuple((comments or {}).items()),
             properties=tuple((properties or {}).items()),
+            cluster_by=_names("cluster_by", cluster_by),
         )
         if change.is_nothing:
             raise InvalidRequestError(
@@ -600,6 +604,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         comment: str | None = None,
         comments: Mapping[str, str] | None = None,
         properties: Mapping[str, str | None] | None = None,
+        cluster_by: Sequence[str] | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Change a table; see `Operations.alter_table`."""
@@ -616,6 +621,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
                 comment=comment,
                 comments=comments,
                 properties=properties,
+                cluster_by=cluster_by,
             )
         return t.receipt
 

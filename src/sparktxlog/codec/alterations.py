@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: Fields of an operation that say what becomes of its table.
 CHANGE_FIELDS = frozenset(
     {"add", "rename", "drop", "widen", "keys", "is_sync", "comment", "comments", "properties"}
+    | {"cluster_by"}
 )
 _WIDER = (
     "Possible are: whole numbers to wider ones; tinyint, smallint, int and float to double; "
@@ -80,6 +81,7 @@ def _asked(operation: OperationRequest) -> TableChange:
         comment=operation.comment,
         comments=tuple((operation.comments or {}).items()),
         properties=tuple((operation.properties or {}).items()),
+        cluster_by=None if operation.cluster_by is None else tuple(operation.cluster_by),
     )
 
 
@@ -139,3 +141,4 @@ def put_change(change: TableChange | None, request: OperationRequest) -> None:
     request.comment = change.comment
     request.comments = dict(change.comments) or None
     request.properties = dict(change.properties) or None
+    request.cluster_by = None if change.cluster_by is None else list(change.cluster_by)

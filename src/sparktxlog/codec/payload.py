@@ -49,7 +49,7 @@ _LATER_FIELDS = (
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
 _CHANGE = fields(TableChange)
-_LATER_CHANGES = ("is_sync", "is_dropped", "comment", "comments", "properties")
+_LATER_CHANGES = ("is_sync", "is_dropped", "comment", "comments", "properties", "cluster_by")
 _LATER_OF_TABLE = ("cluster_by", "comment", "properties")
 _TABLE = tuple(
     field.name

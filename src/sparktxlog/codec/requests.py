@@ -142,6 +142,7 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Of a table: whether its transactions are synchronous.
     is_sync: bool | None = None
+    #: Of a table; of a change: from then on, [] = by none.
     cluster_by: _Names | None = None
     #: Of a table.
     comment: str | None = None

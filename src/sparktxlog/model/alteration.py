@@ -22,7 +22,7 @@ from sparktxlog.model.table import Column, TableDefinition
 class TableChange:
     """What becomes of a table, all of it at one position.
 
-    Columns are named as they were before; `keys` as they are afterwards.
+    Columns are named as they were before; `keys` and `cluster_by` as they are afterwards.
     """
 
     #: Columns that it gets; rows that were there before have NULL in them.
@@ -44,6 +44,8 @@ class TableChange:
     comments: tuple[tuple[str, str], ...] = ()
     #: (name of a property, its value from now on; None = there is none).
     properties: tuple[tuple[str, str | None], ...] = ()
+    #: Columns by which OPTIMIZE arranges rows from now on; None = as they were.
+    cluster_by: tuple[str, ...] | None = None
 
     @property
     def changes_hashes(self) -> bool:
@@ -57,8 +59,9 @@ class TableChange:
 
     @property
     def says_more(self) -> bool:
-        """Whether it changes comments or properties, which wire version 5 does not know (P31)."""
-        return self.comment is not None or bool(self.comments or self.properties)
+        """Whether it changes what wire version 5 does not know (P31): comments, properties, …"""
+        given = self.comment is not None or self.cluster_by is not None
+        return given or bool(self.comments or self.properties)
 
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
@@ -108,19 +111,20 @@ class TableChange:
                     column=column.name,
                 )
             taken.add(column.name.lower())
-        keys = tuple(renamed.get(name, name) for name in table.keys)
-        if self.keys is not None:
-            keys = self.keys
-            names = {column.name for column in (*columns, *added)}
-            for name in keys:
-                if name not in names:
-                    raise _unknown(table, name)
+        names = {column.name for column in (*columns, *added)}
+        for name in (*(self.keys or ()), *(self.cluster_by or ())):
+            if name not in names:
+                raise _unknown(table, name)
+
+        def chosen(given: tuple[str, ...] | None, before: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(renamed.get(name, name) for name in before) if given is None else given
+
         return replace(
             table,
             columns=(*columns, *added),
-            keys=keys,
-            partition_by=tuple(renamed.get(name, name) for name in table.partition_by),
-            cluster_by=tuple(renamed.get(name, name) for name in table.cluster_by),
+            keys=chosen(self.keys, table.keys),
+            partition_by=chosen(None, table.partition_by),
+            cluster_by=chosen(self.cluster_by, table.cluster_by),
             is_sync=table.is_sync if self.is_sync is None else self.is_sync,
             schema_version=version,
             comment=table.comment if self.comment is None else self.comment,
@@ -136,8 +140,8 @@ class TableChange:
         if self.is_nothing:
             raise InvalidRequestError(
                 f"the change of table {table.name!r} changes nothing",
-                hint="Name what to add, rename, drop or widen, the keys, is_sync, a comment, or "
-                "properties.",
+                hint="Name what to add, rename, drop or widen, the keys, is_sync, a comment, "
+                "properties, or clustering columns.",
                 table=table.name,
             )
         named = [*(old for old, _ in self.rename), *self.drop, *(name for name, _ in self.widen)]
@@ -156,14 +160,15 @@ class TableChange:
             if table.column(name) is None or name in self.drop:
                 raise _unknown(table, name)
         keys = table.keys if self.keys is None else ()
+        clustering = table.cluster_by if self.cluster_by is None else ()
         for name in self.drop:
-            roles = {"key": keys, "partition": table.partition_by, "clustering": table.cluster_by}
+            roles = {"key": keys, "partition": table.partition_by, "clustering": clustering}
             for role in (role for role, names in roles.items() if name in names):
                 raise ColumnInUseError(
                     f"table {table.name!r}: {name!r} is a {role} column",
-                    hint="Give the table other keys in the same change."
-                    if role == "key"
-                    else "Create another table without it, and copy the rows.",
+                    hint="Create another table without it, and copy the rows."
+                    if role == "partition"
+                    else f"Give the table other {role} columns in the same change.",
                     table=table.name,
                     column=name,
                 )

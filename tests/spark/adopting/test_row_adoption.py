@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.adopting.sites import TwoSites
+from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.command_line import invoke
+from tests.support.worker_log import LogBuilder
 
 from sparktxlog.api.adopting import row_adoption
 from sparktxlog.api.adopting.row_release import RowRelease
@@ -24,6 +27,13 @@ from sparktxlog.errors import (
     InvalidRowsError,
     NameTakenError,
 )
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.restoring import restore_replica
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -115,7 +125,12 @@ def test_rows_that_the_log_cannot_take_in_place_are_written_again(
 
 def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:
     """Return what Delta says of a table in the lake of a site."""
-    path = Path(log.home.get("/v1/info")["lake_root"]) / table
+    return of_lake(spark, Path(log.home.get("/v1/info")["lake_root"]), table)
+
+
+def of_lake(spark: SparkSession, lake: Path, table: str) -> dict[str, Any]:
+    """Return what Delta says of a table in a lake."""
+    path = lake / table
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     columns = spark.read.format("delta").load(str(path)).schema.fields
     return {
@@ -176,6 +191,46 @@ def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
     assert at_a == at_b and at_a.startswith("102:")
     with pytest.raises(InvalidRequestError, match=r"delta.appendOnly.*upserts and deletes"):
         sites.a.alter_table("told", properties={"delta.appendOnly": "true"})
+
+    # By other columns, by none, and by a column again: what is there is arranged by OPTIMIZE.
+    for number, columns in enumerate((["id"], [], ["number", "id"])):
+        sites.a.after(sites.b.alter_table("told", cluster_by=columns).position)
+        sites.a.forget_definitions(["told"])
+        sites.a.append("told", spark.createDataFrame([(300 + number, 1)], "id bigint, number int"))
+        at_a, at_b = sites.signatures("told")
+        assert at_a == at_b
+        for log in (sites.a, sites.b):
+            assert described(spark, log, "told")["clustered"] == columns
+    spark.sql(f"OPTIMIZE delta.`{lake / 'told'}` FULL")
+    sites.a.create_table("plain", "id bigint, day date")
+    sites.a.append("plain", spark.sql("SELECT 1L AS id, DATE'2024-02-29' AS day"))
+    sites.b.after(sites.a.position())
+    sites.b.alter_table("plain", cluster_by=["day"], rename={"id": "number"})
+    changed = sites.b.alter_table("plain", cluster_by=[], drop=["day"])
+    sites.a.after(changed.position)
+    sites.a.forget_definitions(["plain"])
+    sites.a.append("plain", spark.sql("SELECT 2L AS number"))
+    at_a, at_b = sites.signatures("plain")
+    assert at_a == at_b and at_a.startswith("2:")
+
+    # Copies and images keep all that.
+    state = read_state(lake)
+    assert state is not None
+    source = CopyLog(LogBuilder(tmp_path, lineage=state.lineage), tmp_path / "copied", lake)
+    with closing(ReplicaDirectory(source.lake)) as directory:
+        Applier(
+            spark,
+            source,
+            directory,
+            copies=CopyOptions(forced=True),
+            open_fetcher=lambda lake, copy_id: FolderFetcher(source.donor, lake, copy_id),
+        ).catch_up()
+    store = ImageStore(tmp_path / "images")
+    restore_replica(store, back_up_replica(lake, store, name="told").image, tmp_path / "restored")
+    for other in ("copied", "restored"):
+        assert recount_tables(spark, tmp_path / other) == {}
+        for name in ("told", "plain"):
+            assert of_lake(spark, tmp_path / other, name) == of_lake(spark, lake, name)
 
 
 def test_what_is_in_the_way_is_named_at_once(

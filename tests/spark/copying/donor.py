@@ -50,13 +50,15 @@ def offer(
     )
 
 
-def grant(tables: Iterable[OfferedTable], position: int, chain_hash: str = "h") -> Grant:
+def grant(
+    tables: Iterable[OfferedTable], position: int, chain_hash: str = "h", lineage: str = "test"
+) -> Grant:
     return Grant(
         lease_id="lease",
         token="token",
         node_id="b",
         url="http://nowhere",
-        lineage="test",
+        lineage=lineage,
         epoch=1,
         position=position,
         chain_hash=chain_hash,
@@ -75,7 +77,7 @@ def grant_of(lake: Path) -> Grant:
         offer(lake / name, table.definition, table.version, table.signature)
         for name, table in sorted(state.tables.items())
     ]
-    return grant(tables, state.position, state.chain_hash)
+    return grant(tables, state.position, state.chain_hash, state.lineage)
 
 
 class FolderFetcher(DonorFetcher):

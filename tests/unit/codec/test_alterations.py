@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -71,8 +72,13 @@ def test_a_change_is_read_and_written_again() -> None:
     put_change(prepared.change, written)
     assert prepare_change(written, TABLE) == prepared
     empty = OperationRequest(kind=OperationKind.ALTER_TABLE, table="t")
-    put_change(TableChange(keys=()), empty)
-    assert msgspec.to_builtins(empty) == {"kind": "alter_table", "table": "t", "keys": []}
+    put_change(TableChange(keys=(), cluster_by=()), empty)
+    none = {"kind": "alter_table", "table": "t", "keys": [], "cluster_by": []}
+    assert msgspec.to_builtins(empty) == none
+    unparted = replace(TABLE, partition_by=())
+    assert prepare_change(request(cluster_by=["id"]), unparted).change == TableChange(
+        cluster_by=("id",)
+    )
 
 
 def test_a_drop_is_read_and_written_again() -> None:

@@ -162,3 +162,8 @@ def test_comments_and_properties_are_changed_one_by_one() -> None:
     with pytest.raises(ColumnInUseError, match="'c' is a clustering column"):
         TableChange(drop=("c",)).applied_to(found)
     assert found.named("u").properties == found.properties
+    other = TableChange(drop=("c",), cluster_by=("b",))
+    assert other.says_more and other.applied_to(found).cluster_by == ("b",)
+    assert TableChange(cluster_by=()).applied_to(found).cluster_by == ()
+    with pytest.raises(UnknownColumnError, match="no column 'c'"):
+        TableChange(cluster_by=("c",), drop=("c",)).applied_to(found)

@@ -21,6 +21,7 @@ from sparktxlog.worker.apply.deltalog import STORED_NAME
 from sparktxlog.worker.apply.tables import (
     WIDENING,
     OwnCommit,
+    clustering_of,
     commit_by_hand,
     lowest_protocol,
     put_comments,
@@ -49,10 +50,18 @@ def alter_table(
     """
     known, after = DeltaTable(table, version=version), change.applied_to(before)
     held, actions = known.metadata(), list[dict[str, Any]]()
-    features = set(known.protocol().reader_features or ())
-    wanted = lowest_protocol(after, wide=bool(change.widen) or WIDENING in features)
-    if not set(wanted.get("readerFeatures", ())) <= features:
-        actions.append({"protocol": wanted})
+    readers = {*(known.protocol().reader_features or ())}
+    writers = {*(known.protocol().writer_features or ())}
+    wanted = lowest_protocol(after, wide=bool(change.widen) or WIDENING in readers)
+    if not {*wanted.get("writerFeatures", ())} <= writers:
+        # Features of a former definition stay: of a table that was clustered once, for example.
+        readers |= {*wanted.get("readerFeatures", ())}
+        protocol: dict[str, Any] = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
+        protocol |= {"readerFeatures": sorted(readers)} if readers else {}
+        protocol["writerFeatures"] = sorted({*wanted["writerFeatures"], *writers})
+        actions.append({"protocol": protocol})
+    if change.cluster_by is not None:
+        actions.append(clustering_of(after))
     fields: list[Field] = json.loads(known.schema().to_json())["fields"]
     configuration = dict(held.configuration)
     for name, value in change.properties:
@@ -70,7 +79,9 @@ def alter_table(
     comment = held.description if change.comment is None else change.comment
     if comment:
         metadata["description"] = comment
-    if change != TableChange(keys=change.keys, is_sync=change.is_sync):
+    if change != TableChange(
+        keys=change.keys, is_sync=change.is_sync, cluster_by=change.cluster_by
+    ):
         actions.append({"metaData": metadata})
     actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
     info = {"operation": "ALTER TABLE", "operationParameters": _described(change)}
@@ -141,5 +152,6 @@ def _described(change: TableChange) -> dict[str, str]:
         "comment": change.comment,
         "comments": dict(change.comments),
         "properties": dict(change.properties),
+        "cluster_by": change.cluster_by,
     }
     return {what: json.dumps(value) for what, value in done.items() if value or value is False}

@@ -24,13 +24,15 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
-from sparktxlog.worker.apply.tables import WIDENING, OwnCommit, commit_by_hand
+from sparktxlog.worker.apply.tables import CLUSTERED, WIDENING, OwnCommit, commit_by_hand
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
 #: Commits, as delta-rs itself does.
 _CHECKPOINT_EVERY = 100
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+#: Features with which delta-rs does not write.
+_BY_HAND = frozenset({WIDENING, CLUSTERED})
 
 
 class Placer:
@@ -64,7 +66,7 @@ class Placer:
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
             actions = list(threads.map(partial(self._link, table), files))
         handle = self._handle(definition.name)
-        if WIDENING in (handle.protocol().reader_features or ()) or definition.cluster_by:
+        if not _BY_HAND.isdisjoint(handle.protocol().writer_features or ()):
             self._place_by_hand(handle, table, actions, own)
         else:
             self._place(handle, definition, actions, own)

@@ -32,8 +32,8 @@ from sparktxlog.worker.apply.version_files import files_of
 
 #: Feature of tables with a column whose type was widened.
 WIDENING = "typeWidening"
-#: Domain of a table's metadata that names the columns it is clustered by.
-CLUSTERING = "delta.clustering"
+#: Feature of tables that are or were clustered, and the domain that names the columns.
+CLUSTERED, CLUSTERING = "clustering", "delta.clustering"
 #: Features that writer version 2 stands for.
 _OF_WRITERS = "appendOnly", "invariants"
 _METADATA_KEY = "sparktxlog"
@@ -306,14 +306,18 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
     }
     actions = [{"protocol": lowest_protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
     if definition.cluster_by:
-        # By names in files; a rename changes none of these.
-        columns = [[name] for name in definition.in_files(definition.cluster_by)]
-        told = json.dumps({"clusteringColumns": columns, "domainName": CLUSTERING})
-        domain = {"domain": CLUSTERING, "configuration": told, "removed": False}
-        actions.append({"domainMetadata": domain})
+        actions.append(clustering_of(definition))
     (table / "_delta_log").mkdir(parents=True, exist_ok=True)
     commit_by_hand(table, 0, info, user_metadata, actions)
     sync_directory(table.parent)
+
+
+def clustering_of(definition: TableDefinition) -> dict[str, Any]:
+    """Return the action that says by which columns a table is clustered, perhaps none."""
+    # By names in files; a rename changes none of these.
+    columns = [[name] for name in definition.in_files(definition.cluster_by)]
+    told = json.dumps({"clusteringColumns": columns, "domainName": CLUSTERING})
+    return {"domainMetadata": {"domain": CLUSTERING, "configuration": told, "removed": False}}
 
 
 def _schema(definition: TableDefinition) -> str:
@@ -346,7 +350,7 @@ def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[
         )
         if wanted
     )
-    of_writers = [*features, *(("clustering", "domainMetadata") if definition.cluster_by else ())]
+    of_writers = [*features, *((CLUSTERED, "domainMetadata") if definition.cluster_by else ())]
     if not of_writers:
         return {"minReaderVersion": 1, "minWriterVersion": 2}
     writers = {"minWriterVersion": 7, "writerFeatures": sorted([*of_writers, *_OF_WRITERS])}

@@ -172,5 +172,32 @@ def test_comments_and_properties_are_in_the_metadata(tmp_path: Path) -> None:
         if "domainMetadata" in action
     )
     assert told["clusteringColumns"] == [["n"], ["id"]]
-    alter_table(tmp_path, 1, change.applied_to(before), TableChange(comment=""), own())
+    before = change.applied_to(before)
+    change = TableChange(comment="", cluster_by=())
+    alter_table(tmp_path, 1, before, change, own())
     assert DeltaTable(tmp_path).metadata().description is None
+
+
+def test_a_table_is_clustered_by_others_and_stays_of_that_kind(tmp_path: Path) -> None:
+    before = replace(TABLE, partition_by=())
+    create_table(tmp_path, before, "", {"appId": "a", "version": 1})
+    said = []
+    changes = [
+        TableChange(cluster_by=("day", "n")),
+        TableChange(cluster_by=()),
+        TableChange(rename=(("n", "number"),)),
+        TableChange(cluster_by=("number",)),
+    ]
+    for version, change in enumerate(changes):
+        alter_table(tmp_path, version, before, change, own())
+        before = change.applied_to(before)
+        actions = read_actions(tmp_path / "_delta_log" / f"{version + 1:020}.json") or []
+        said += [
+            json.loads(a["domainMetadata"]["configuration"])["clusteringColumns"]
+            for a in actions
+            if "domainMetadata" in a
+        ]
+    assert said == [[["day"], ["n"]], [], [["n"]]]
+    protocol = DeltaTable(tmp_path).protocol()
+    assert protocol.reader_features == ["columnMapping"]
+    assert {"clustering", "domainMetadata"} <= set(protocol.writer_features or ())
