@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.certificates import Authority
 from tests.support.node_processes import free_ports
 
 _START_S = 60.0
@@ -35,10 +37,19 @@ class RunningNode:
             self.process.wait()
 
 
-def start_node(directory: Path, *settings: str) -> RunningNode:
-    """Start a single node with the master and replica roles on a free port of loopback."""
+def start_node(directory: Path, *settings: str, authority: Authority | None = None) -> RunningNode:
+    """Start a single node with the master and replica roles on a free port of loopback.
+
+    Args:
+        authority: Signs the node's certificate, by which it speaks TLS.
+    """
     (port,) = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
+    url, trusted = f"http://127.0.0.1:{port}", None
+    if authority is not None:
+        url, pair = f"https://127.0.0.1:{port}", authority.issue("A")
+        trusted = ssl.create_default_context(cafile=str(authority.ca_file))
+        files = {"cert": pair.cert, "key": pair.key, "ca": authority.ca_file}
+        settings += tuple(f'tls-{name}-file = "{file}"' for name, file in files.items())
     config = directory / "node.toml"
     config.write_text(
         f'node-id = "A"\nmaster-url = "{url}"\ndata-dir = "{directory / "data"}"\n'
@@ -57,7 +68,7 @@ def start_node(directory: Path, *settings: str) -> RunningNode:
     deadline = time.monotonic() + _START_S
     while True:
         try:
-            urllib.request.urlopen(f"{url}/readyz", timeout=1).close()
+            urllib.request.urlopen(f"{url}/readyz", timeout=1, context=trusted).close()
             return node
         except (urllib.error.URLError, OSError):
             text = (directory / "node.log").read_text()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode, start_node
+from tests.support.certificates import Authority
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.executor_uploads import UploadTarget
@@ -20,6 +21,7 @@ from sparktxlog.errors import (
     InvalidRowsError,
     PayloadStoreError,
     SchemaMismatchError,
+    TransportError,
     UnauthorizedError,
 )
 
@@ -112,6 +114,28 @@ def test_uploaded_rows_are_those_that_executors_write_themselves(
     tables = [log.table(name).toArrow().sort_by("id") for name in ("here", "there")]
     assert tables[0].num_rows == MANY + 500 - 600
     assert tables[0] == tables[1]
+
+
+def test_rows_are_staged_and_uploaded_through_tls(spark: SparkSession, tmp_path: Path) -> None:
+    """With an authority of its own, which driver and executors know by `ca_file` only."""
+    authority = Authority(tmp_path)
+    settings = (f'client-token = "{TOKEN}"', "inline-limit = 1000")
+    node = start_node(tmp_path, *settings, authority=authority)
+    try:
+        with pytest.raises(TransportError, match="certificate"):
+            connect(spark, node.url, TOKEN)
+        known = {"token": TOKEN, "ca_file": authority.ca_file}
+        with connect(spark, node.url, **known, apply="inline") as log:
+            log.create_table("t", COLUMNS)
+            log.append("t", rows(spark, range(MANY)))
+            with connect(spark, node.url, **known, staging="http") as remote:
+                remote.append("t", rows(spark, range(MANY, 2 * MANY)))
+            assert len(uploaded(node)) == 2
+            found = log.table("t", at_least=log.position())
+            expected = rows(spark, range(2 * MANY)).toArrow().to_pylist()
+            assert found.toArrow().sort_by("id").to_pylist() == expected
+    finally:
+        node.stop()
 
 
 def test_columns_that_were_renamed_are_uploaded_under_the_names_of_files(
