@@ -87,7 +87,7 @@ test: $(STAMP) $(TEST_CLASSES) $(BESIDE) lint types ## Check style and types, ru
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough and not packages" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
-test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models and pages, and wide tables of cases
+test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models, pages, wide tables of cases and long stories
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "thorough and not faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 

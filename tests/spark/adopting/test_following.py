@@ -56,19 +56,15 @@ def check_equal(spark: SparkSession, sites: TwoSites, name: str, table: str) -> 
     assert rows(sites.b.table(name).collect()) == rows(spark.table(table).collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "properties",
     [
         pytest.param(
             "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
-            marks=pytest.mark.thorough,
             id="vectors",
         ),
-        pytest.param(
-            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
-            marks=pytest.mark.thorough,
-            id="files",
-        ),
+        pytest.param("TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')", id="files"),
         pytest.param("TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", id="feed"),
     ],
 )
@@ -126,6 +122,7 @@ class Killed(BaseException):
     """The process ended here."""
 
 
+@pytest.mark.thorough
 def test_a_version_is_brought_once_whatever_is_killed_and_lost(
     spark: SparkSession, sites: TwoSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def _rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in frame.select("id", "n", "note").collect())
 
 
+@pytest.mark.thorough
 def test_a_merge_leaves_what_delta_leaves(spark: SparkSession, log: TxLog, tmp_path: Path) -> None:
     log.create_table("stock", _STOCK, keys=["id"])
     source = spark.createDataFrame(_SOURCE, "id bigint, n bigint, note string")

@@ -124,6 +124,7 @@ def maintain(
     return run
 
 
+@pytest.mark.thorough
 def test_tables_are_compacted_while_others_write(
     tx: SparkSession, maintain: Maintain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ def test_tables_are_compacted_while_others_write(
     assert [one["attempts"] for one in again.values()] == [0, 0]
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_and_a_vacuum_change_no_row(
     tx: SparkSession, node: RunningNode, maintain: Maintain, monkeypatch: pytest.MonkeyPatch
 ) -> None:

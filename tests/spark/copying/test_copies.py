@@ -155,6 +155,7 @@ def test_an_empty_site_takes_over_directories_and_their_commit_times(
     fresh.check()
 
 
+@pytest.mark.thorough
 def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
     """Other names need the donor's log; between equal ones a table is swapped by a commit."""
     log, donor = site.source.log, site.source.donor

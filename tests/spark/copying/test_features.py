@@ -112,6 +112,7 @@ def donor(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     spark.conf.unset(PART_SIZE)
 
 
+@pytest.mark.thorough
 def test_tables_with_features_are_copied_fresh_and_swapped(donor: Donor) -> None:
     logs = {name: donor.root / "donor" / name / "_delta_log" for name in TABLES}
     assert list(logs["mapped"].glob("*.checkpoint.*-*.*")), "a checkpoint of version 2"

@@ -124,6 +124,7 @@ def test_columns_have_the_names_that_the_worker_could_want(
     check(spark, log, tmp_path / "lake")
 
 
+@pytest.mark.thorough
 def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     log = LogBuilder(tmp_path)
     log.transaction().create(ORDERS).create(EVENTS)
@@ -263,6 +264,7 @@ def random_log(root: Path, seed: int, *, segments: int) -> LogBuilder:
     return log
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.repeated) for seed in (2, 3))]

@@ -160,6 +160,7 @@ def _stream_of(session: SparkSession, node: NodeProcess) -> None:
     assert prices == {None, "much", "x"}
 
 
+@pytest.mark.thorough
 def test_columns_are_renamed_and_dropped(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +226,7 @@ def test_columns_are_renamed_and_dropped(
         check(spark, [a, b])
 
 
+@pytest.mark.thorough
 def test_types_are_widened(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +272,7 @@ def test_types_are_widened(
         check(spark, [a, b])
 
 
+@pytest.mark.thorough
 def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path) -> None:
     """The change alone is one Delta commit that changes nothing; what is ordered later obeys it."""
     session = spark.newSession()

@@ -123,6 +123,7 @@ def test_foreign_rows_go_to_quarantine_and_the_table_goes_on(
     check(spark, log, lake)
 
 
+@pytest.mark.thorough
 def test_a_batch_that_had_begun_is_not_skipped_afterwards(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
