@@ -105,7 +105,7 @@ class NodeCertificate:
     # -- connections to peers ------------------------------------------------------------------
 
     def arguments(self, url: str, node_id: str) -> dict[str, Any]:
-        """Return how a request of aiohttp to a peer proves who both are.
+        """Return how a connection to a peer proves who both are, as asyncio opens one.
 
         Raises:
             CertificateError: The address is a plain one, and only TLS is spoken (definite).
@@ -154,7 +154,7 @@ def certificate_error(
     url: str, node_id: str, error: BaseException | None
 ) -> CertificateError | None:
     """Return what a failed connection to a peer says of certificates; None = nothing."""
-    # aiohttp wraps OpenSSL's errors in some of its own, of the same class and without a reason.
+    # Wrapped errors of OpenSSL may be of the same class, without a reason.
     while error is not None and not getattr(error, "reason", ""):
         error = error.__cause__ or error.__context__
     if not isinstance(error, ssl.SSLError):
