@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -430,8 +431,33 @@ def _print_wrong(wrong: Wrong) -> None:
         typer.echo(f"table {table}: recorded {recorded}, counted {counted}")
 
 
-def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wrong:
-    """Write an image to a scratch directory, count its rows there, and remove it."""
+def rehearse_image(
+    directory: Path, *, with_spark: bool
+) -> tuple[dict[str, Any], Callable[[], tuple[float, Wrong]]]:
+    """Return the newest image, and what restores it aside and counts its rows.
+
+    Args:
+        with_spark: Whether rows are counted, if there is Spark; digests always are.
+    """
+    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.restoring import choose_image
+
+    store = ImageStore(directory)
+    image = choose_image(store, None, None)
+    counts = with_spark and find_spec("pyspark") is not None
+
+    def run() -> tuple[float, Wrong]:
+        begun = time.monotonic()
+        wrong = _recount_image(store, image, None, counts=counts)
+        return time.monotonic() - begun, wrong
+
+    return _summary(image), run
+
+
+def _recount_image(
+    store: ImageStore, image: Image, scratch: Path | None, *, counts: bool = True
+) -> Wrong:
+    """Write an image to a scratch directory, count its rows there if wanted, and remove it."""
     from sparktxlog.worker.backup.restoring import restore_replica
 
     if scratch is not None and not scratch.is_dir():
@@ -450,7 +476,7 @@ def _recount_image(store: ImageStore, image: Image, scratch: Path | None) -> Wro
             )
         with _bar("writing") as tell:
             restore_replica(store, image, Path(room) / "lake", tell=tell)
-        return _recount(Path(room) / "lake")
+        return _recount(Path(room) / "lake") if counts else {}
 
 
 def _recount(lake: Path) -> Wrong:

@@ -374,6 +374,7 @@ VIEWS = {
 KEPT = {
     "queue": KeptTable("synchronized_queue", "position"),
     "lag": KeptTable("lag", "sampled_at"),
+    "drills": KeptTable("drills", "began_at"),
 }
 
 

@@ -243,7 +243,7 @@ def test_empty_views_keep_their_schema() -> None:
 
 
 def test_an_unknown_view_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, lag, masters"):
+    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, lag, drills, masters"):
         check_view("nothing")
 
 

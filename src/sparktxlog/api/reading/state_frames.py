@@ -72,6 +72,10 @@ class StateFrames:
         """Return the named positions of the log; see `state_views.RESTORE_POINTS`."""
         return self._view("restore_points")
 
+    def drills(self) -> DataFrame:
+        """Return the last drills that were recorded at this node (docs/drill.md)."""
+        return self._view("drills")
+
     def synchronous(self) -> DataFrame:
         """Return which synchronous transactions wait here; see `state_views.SYNCHRONOUS`."""
         return self._view("synchronous")

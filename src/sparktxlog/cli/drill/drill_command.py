@@ -1,4 +1,4 @@
-"""`sparktxlog drill`: rehearse the loss of a site, a cut and a restore, on a scratch copy."""
+"""`sparktxlog drill`: rehearse the loss of a site, a cut and a restore, aside or by questions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparktxlog.cli.all_nodes import ask_all
 from sparktxlog.cli.printing import print_json
-from sparktxlog.cli.root import AsJson, ConfigFile, ExitCode, app, end, local_spark
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    NodeApi,
+    Url,
+    app,
+    end,
+    local_spark,
+)
 from sparktxlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from sparktxlog.cli.drill.drill_report import DrillReport
     from sparktxlog.config import NodeConfig
 
 
@@ -42,6 +55,17 @@ def drill(
     report: Annotated[
         Path | None, typer.Option(help="Directory for the report, as Markdown and HTML.")
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Ask the running cluster at --url instead; harms nothing."),
+    ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            "--backup", metavar="DIR", help="With --live: also restore its newest image aside."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Rehearse what you fear: a site is lost, its links are cut, a backup is restored.
@@ -50,12 +74,38 @@ def drill(
     configuration; your cluster is not touched.  Writers at all sites commit meanwhile.  The result
     is what they would have lost (RPO) and how long they would have waited (RTO).
 
+    With --live all nodes of a running cluster are asked what would be lost if each site were lost
+    now, who would go on, where its writers would go and where its tables could be copied from; with
+    --backup the newest image is restored into a scratch directory, and its rows are counted.
+
     Exit code 0: nothing was lost, 1: something was, or did not come back.
     """
-    from sparktxlog.cli.drill.rehearsing import Drill
     from sparktxlog.config import load_config
 
     checked = None if config is None else load_config(config)
+    done: DrillReport
+    if live:
+        done, log = _run_live(checked, url, images, with_spark)
+    else:
+        done = _run_scratch(checked, sites, suspect_timeout, with_spark)
+        log = None if checked is None else checked.data_dir / "log"
+    if report is not None:
+        typer.echo(f"Report: {done.write(report)}", err=True)
+    if log is not None and log.parent.is_dir():
+        done.record(log)
+    if as_json:
+        print_json(done.to_json())
+    else:
+        typer.echo(done.markdown())
+    end(ExitCode.IN_SYNC if done.passed else ExitCode.ERROR)
+
+
+def _run_scratch(
+    checked: NodeConfig | None, sites: str | None, suspect_timeout: float | None, with_spark: bool
+) -> DrillReport:
+    """Run all rehearsals on scratch nodes."""
+    from sparktxlog.cli.drill.rehearsing import Drill
+
     names = _sites(checked) if sites is None else [name.strip() for name in sites.split(",")]
     if len(set(names)) < 3:
         raise InvalidRequestError(
@@ -80,15 +130,33 @@ def drill(
         shutil.rmtree(scratch)
     else:
         typer.echo(f"The scratch nodes' logs are kept in {scratch}", err=True)
-    if report is not None:
-        typer.echo(f"Report: {done.write(report)}", err=True)
-    if checked is not None and checked.data_dir.is_dir():
-        done.record(checked.data_dir / "log")
-    if as_json:
-        print_json(done.to_json())
-    else:
-        typer.echo(done.markdown())
-    end(ExitCode.IN_SYNC if done.passed else ExitCode.ERROR)
+    return done
+
+
+def _run_live(
+    checked: NodeConfig | None, url: str, images: Path | None, with_spark: bool
+) -> tuple[DrillReport, Path | None]:
+    """Ask a running cluster; return the report, and the log directory to record it in."""
+    from sparktxlog.cli.drill.live_drill import LiveDrillReport, ask_node, examine, rehearse_restore
+
+    begun, api = monotonic(), NodeApi(url)
+    answers = ask_all(url, ask_node, NodeApi)
+    witnesses = {seat["id"] for seat in api.get("/v1/epochs")["roster"] if seat["witness"]}
+    done = LiveDrillReport(
+        began_at=time_ns() // 1000,
+        sites=[one.node for one in answers if one.node not in witnesses],
+        suspect_timeout_s=_default_patience() if checked is None else checked.suspect_timeout,
+    )
+    examine(answers, done)
+    info = api.get("/v1/info")
+    if images is not None:
+        from sparktxlog.cli.backup_commands import rehearse_image
+
+        image, run = rehearse_image(images, with_spark=with_spark)
+        done.rehearsals.append(rehearse_restore(done.position, image, info["kept_after"], run))
+    done.seconds = monotonic() - begun
+    log = Path(info["log_root"])
+    return done, log if log.is_dir() else None
 
 
 def _sites(config: NodeConfig | None) -> list[str]:

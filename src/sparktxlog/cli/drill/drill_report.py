@@ -11,25 +11,13 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from sparktxlog.model.shown import html_table, time_text
+from sparktxlog.storage.log_tables.log_schemas import DRILLS
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "equal again after", "problems")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th,td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
     "th{text-align:left}"
-)
-#: Columns of `log/drills`.
-_COLUMNS = pa.schema(
-    [
-        ("began_at", pa.int64()),
-        ("seconds", pa.float64()),
-        ("sites", pa.list_(pa.string())),
-        ("rehearsals", pa.list_(pa.string())),
-        ("lost", pa.int64()),
-        ("longest_pause_s", pa.float64()),
-        ("passed", pa.bool_()),
-        ("verdict", pa.string()),
-    ]
 )
 
 
@@ -161,4 +149,4 @@ class DrillReport:
             "passed": self.passed,
             "verdict": self.verdict(),
         }
-        write_deltalake(str(log / "drills"), pa.Table.from_pylist([row], _COLUMNS), mode="append")
+        write_deltalake(str(log / "drills"), pa.Table.from_pylist([row], DRILLS), mode="append")

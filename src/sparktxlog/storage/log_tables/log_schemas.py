@@ -170,6 +170,18 @@ QUARANTINE = pa.schema(
     ]
 )
 
+#: `log/drills`: one row per drill that was run beside the node; times of the wall clock.
+DRILLS = _schema("""
+    began_at         bigint
+    seconds          double
+    sites            array<string>
+    rehearsals       array<string>
+    lost             bigint
+    longest_pause_s  double
+    passed           boolean
+    verdict          string
+    """)
+
 #: Table directory below `log/` → schema.
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
@@ -180,4 +192,5 @@ LOG_TABLES = {
     "lag": LAG,
     "rounds": ROUNDS,
     "quarantine": QUARANTINE,
+    "drills": DRILLS,
 }

@@ -1,0 +1,163 @@
+"""Rehearses on a running cluster what does no harm: questions to all nodes, and a restore aside.
+
+Nothing is cut or killed.  For each site the answers of the others say what would be lost and who
+would go on if it were lost now, and whether its tables could be copied from another site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparktxlog.cli.all_nodes import NodeAnswer
+from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
+from sparktxlog.cli.root import NodeApi
+
+
+def ask_node(api: NodeApi) -> dict[str, Any]:
+    """Return what one node knows that a drill needs."""
+    return {"status": api.get("/v1/status"), "epochs": api.get("/v1/epochs")}
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveDrillReport(DrillReport):
+    """What a running cluster would survive now."""
+
+    #: End of the queue, as the asked nodes know it.
+    position: int = 0
+
+    def verdict(self) -> str:
+        """Return the result in one sentence."""
+        lost = sum(one.lost for one in self.rehearsals)
+        problems = [f"{one.name}: {text}" for one in self.rehearsals for text in one.problems]
+        if self.passed:
+            return "Passed: the loss of any one site now would lose nothing that it has shown."
+        said = [f"{lost:,} transactions are at one site only"] if lost else []
+        return "FAILED: " + "; ".join(said + problems)
+
+    def _scene(self) -> str:
+        sites = ", ".join(self.sites)
+        return f"The running cluster {sites} at position {self.position:,}; {self.seconds:.0f} s"
+
+
+def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
+    """Add a rehearsal of each site's loss to a report.
+
+    Args:
+        answers: Of `ask_node` by all nodes with a place.
+    """
+    there = {one.node: one.answer for one in answers if one.error is None}
+    statuses = {name: found["status"] for name, found in there.items()}
+    report.position = max((int(one["position"]) for one in statuses.values()), default=0)
+    away = [one for one in answers if one.error is not None]
+    for site in report.sites:
+        problems = [f"node {one.node} does not answer: {one.error}" for one in away]
+        others = {name: found for name, found in there.items() if name != site}
+        problems += _votes(site, others) + _writers(site, statuses) + _copies(site, statuses)
+        lost, shown = _only_there(site, others)
+        report.rehearsals.append(
+            Rehearsal(
+                name=f"loss of {site}",
+                what=f"If site {site} were lost now: {_went_on(site, report.suspect_timeout_s)}",
+                pause_s={},
+                lost=lost,
+                told=shown,
+                problems=problems,
+            )
+        )
+
+
+def _went_on(site: str, patience_s: float) -> str:
+    return (
+        f"the others go on after about suspect-timeout ({patience_s:g} s).  What {site} accepted "
+        "and showed to nobody would be lost too; clients that wait for `acquired` or more have not "
+        "been told of it."
+    )
+
+
+def _only_there(site: str, others: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many transactions of a site no other node holds, and how many it has shown."""
+    found = [
+        one
+        for answer in others.values()
+        for one in answer["epochs"]["force"]["may_be_lost"]
+        if one["node_id"] == site and one["last_shown"] is not None
+    ]
+    shown = max((one["last_shown"] for one in found), default=0)
+    held = max((one["held_here"] for one in found), default=0)
+    return max(0, shown - held), shown
+
+
+def _votes(site: str, others: Mapping[str, Any]) -> list[str]:
+    if not others:
+        return ["no other node answers"]
+    epochs = next(iter(others.values()))["epochs"]
+    members = [seat for seat in epochs["roster"] if seat["member"]]
+    votes = sum(seat["weight"] for seat in members)
+    left = sum(seat["weight"] for seat in members if seat["id"] != site and seat["id"] in others)
+    if 2 * left > votes:
+        return []
+    text = f"the others would have {left} of {votes} votes and stop until `sparktxlog peer force`"
+    return [f"{text}: add a site or a witness"]
+
+
+def _writers(site: str, statuses: Mapping[str, Any]) -> list[str]:
+    """Say whether writers of a site would find another node that takes transactions."""
+    reasons = []
+    for name, status in statuses.items():
+        if name == site or status["phase"] == "WITNESS":
+            continue
+        if status["paused"]:
+            reasons.append(f"{name} is paused")
+        elif status.get("halted") or status.get("disk_full"):
+            reasons.append(f"{name} takes none: {status.get('halted') or 'its disk is full'}")
+        else:
+            return []
+    return [f"its writers would find no node: {', '.join(reasons) or 'there is no other'}"]
+
+
+def _copies(site: str, statuses: Mapping[str, Any]) -> list[str]:
+    """Say whether the tables of a site could be copied from another one."""
+    lines = [
+        replica
+        for name, status in statuses.items()
+        if name != site
+        for replica in status["replicas"]
+        if replica["node_id"] == name
+    ]
+    if any(one["verdict"] == "IN_SYNC" and not one.get("contested") for one in lines):
+        return []
+    if not any(replica for status in statuses.values() for replica in status["replicas"]):
+        return []  # no worker has applied anything anywhere
+    states = ", ".join(f"{one['node_id']} {one['verdict']}" for one in lines)
+    return [f"no other site has tables to copy from: {states or 'none has reported'}"]
+
+
+def rehearse_restore(
+    position: int, image: Mapping[str, Any], kept_after: int, run: Callable[[], tuple[float, Any]]
+) -> Rehearsal:
+    """Return what became of a restore aside.
+
+    Args:
+        position: End of the queue.
+        image: `image`, its name, and `position`.
+        kept_after: The log can be replayed after this position.
+        run: Restores it, counts its rows unless that was left out; returns seconds, and table →
+            signatures that differ.
+    """
+    seconds, wrong = run()
+    problems = [f"table {name}: {a} recorded, {b} counted" for name, (a, b) in wrong.items()]
+    behind = position - int(image["position"])
+    if image["position"] < kept_after:
+        problems.append(
+            f"the log begins after {kept_after:,}, so image {image['image']} at "
+            f"{image['position']:,} leads nowhere: take a new one"
+        )
+    return Rehearsal(
+        name="restore",
+        what=f"Image {image['image']} was written to a scratch directory and compared; it is "
+        f"{behind:,} transactions behind, which are lost only if all sites are.",
+        pause_s={"restore": round(seconds, 2)},
+        problems=problems,
+    )

@@ -1,0 +1,81 @@
+"""What a drill on a running cluster concludes from the answers of its nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparktxlog.cli.all_nodes import NodeAnswer
+from sparktxlog.cli.drill.live_drill import LiveDrillReport, examine, rehearse_restore
+from sparktxlog.errors import TransportError
+
+SITES = ("A", "B", "C")
+
+
+def answer(name: str, *, held: int = 5, **changes: Any) -> NodeAnswer:
+    """Return what a node says that holds `held` of the five transactions of each other node."""
+    others = [site for site in SITES if site != name]
+    status = {
+        "phase": "NORMAL",
+        "position": 15,
+        "paused": False,
+        "replicas": [{"node_id": site, "verdict": "IN_SYNC"} for site in SITES],
+    }
+    epochs = {
+        "roster": [{"id": site, "weight": 1, "member": True} for site in SITES],
+        "force": {
+            "may_be_lost": [
+                {"node_id": site, "last_shown": 5, "held_here": held} for site in others
+            ]
+        },
+    }
+    return NodeAnswer(node=name, url="", answer={"status": status | changes, "epochs": epochs})
+
+
+def drilled(*answers: NodeAnswer) -> LiveDrillReport:
+    report = LiveDrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0)
+    examine(answers, report)
+    return report
+
+
+def test_a_whole_cluster_passes() -> None:
+    report = drilled(*map(answer, SITES))
+    assert report.passed and report.verdict().startswith("Passed: the loss of any one site now")
+    assert [(one.name, one.lost, one.told) for one in report.rehearsals] == [
+        (f"loss of {site}", 0, 5) for site in SITES
+    ]
+    assert "position 15" in report.markdown()
+
+
+def test_what_only_one_site_has_would_be_lost() -> None:
+    # A and C lack two of B; what is A's or C's, one other site holds.
+    report = drilled(answer("A", held=3), answer("B"), answer("C", held=3))
+    assert [one.lost for one in report.rehearsals] == [0, 2, 0]
+    assert report.verdict() == "FAILED: 2 transactions are at one site only"
+
+
+def test_a_node_that_is_away_leaves_no_majority_and_paused_ones_no_writers() -> None:
+    away = NodeAnswer(node="C", url="", error=TransportError("no node answers"))
+    report = drilled(answer("A"), answer("B", paused=True), away)
+    of_a, of_b, of_c = ("; ".join(one.problems) for one in report.rehearsals)
+    assert "node C does not answer" in of_a and "1 of 3 votes" in of_a
+    assert "its writers would find no node: B is paused" in of_a
+    assert "votes" in of_b and "writers" not in of_b
+    assert "votes" not in of_c and not report.passed
+
+
+def test_tables_that_no_other_site_has_in_sync_cannot_be_copied() -> None:
+    lines = [{"node_id": "A", "verdict": "IN_SYNC"}, {"node_id": "B", "verdict": "DIVERGED"}]
+    report = drilled(answer("A", replicas=lines), answer("B", replicas=lines))
+    of_a, of_b, _ = ("; ".join(one.problems) for one in report.rehearsals)
+    assert "no other site has tables to copy from: B DIVERGED" in of_a
+    assert "to copy from" not in of_b
+
+
+def test_a_restore_tells_its_time_what_differs_and_whether_the_log_leads_on() -> None:
+    image = {"image": "one", "position": 10}
+    good = rehearse_restore(15, image, 10, lambda: (1.234, {}))
+    assert (good.pause_s, good.problems) == ({"restore": 1.23}, [])
+    assert "5 transactions behind" in good.what
+    bad = rehearse_restore(15, image, 11, lambda: (1.0, {"t": ("1:a", "1:b")}))
+    assert bad.problems[0] == "table t: 1:a recorded, 1:b counted"
+    assert "the log begins after 11" in bad.problems[1]
