@@ -332,8 +332,8 @@ class Peering:
             if self._fleet.accept_foreign_report(report):
                 kept.append(report.label)
         answer = PostAnswer(kept=tuple(filter(None, kept)))
-        link = self._base.links.get(sender)
-        post = await link.next_post() if has_runs and link is not None else None
+        link = self._base.links.get(sender) if has_runs else None
+        post = None if link is None else await link.next_post()
         if post is None:
             return answer
         return replace(answer, post=post, hears=self._membership.epochs.linked_nodes())

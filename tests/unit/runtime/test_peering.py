@@ -13,7 +13,7 @@ from tests.support.storage_samples import run_of
 from tests.unit.transport.test_peer_link_addresses import hello
 from tests.verification.mutation.lone import Lone
 
-from sparktxlog.codec.wire import Envelope, encode_pushes
+from sparktxlog.codec.wire import Envelope, PostAnswer, encode_pushes
 from sparktxlog.errors import (
     BusyError,
     ForbiddenPeerError,
@@ -23,6 +23,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.words.messages import Post
 from sparktxlog.runtime.peering import Peering
 
 NO_NUMBER = 1 << 63
@@ -42,7 +43,7 @@ def peering(told: list[Event]) -> Peering:
     membership: Any = SimpleNamespace(
         verifier=None,
         greeter=SimpleNamespace(is_joiner=lambda node: False),
-        epochs=SimpleNamespace(on_hears=nothing, on_post=nothing),
+        epochs=SimpleNamespace(on_hears=nothing, on_post=nothing, linked_nodes=lambda: ("b",)),
         positions={},
     )
     core: Any = SimpleNamespace(
@@ -56,6 +57,7 @@ def peering(told: list[Event]) -> Peering:
         journal=None,
         published=None,
         run_blocking=None,
+        links={},
     )
     return Peering(base, core, membership, unused)
 
@@ -96,6 +98,34 @@ def test_what_travels_with_a_post_is_taken_as_if_it_was_pushed(
     with pytest.raises(RemoteProtocolError, match="torn"):
         asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes[:-1])))
     assert isinstance(told[2], PostReceived), "the post counts, whatever is with it"
+
+
+def test_who_sends_a_run_gets_the_post_that_says_it_is_here(peering: Peering) -> None:
+    node, run = Lone(Master), run_of(seq=1, origin="b")
+    pushes = encode_pushes([(run.header, run.payload)])
+    own = node.post_of("b", node.now)
+
+    async def next_post() -> Post:
+        return own
+
+    peering._base.links["b"] = cast(Any, SimpleNamespace(next_post=next_post))
+    answer = asyncio.run(peering.on_envelope("b", Envelope(pushes=pushes)))
+    assert (answer.post, answer.hears) == (own, ("b",))
+    assert asyncio.run(peering.on_envelope("b", Envelope())) == PostAnswer(), "nothing to say"
+
+
+def test_a_post_in_an_answer_is_one_of_the_peer(peering: Peering, told: list[Event]) -> None:
+    node = Lone(Master)
+    post = node.post_of("b", node.now)
+    peering.on_answer("b", PostAnswer(post=post))
+    assert told == [PostReceived(post=post)]
+    with pytest.raises(RemoteProtocolError, match="posts for 'b'"):
+        peering.on_answer("c", PostAnswer(post=post))
+    with pytest.raises(RemoteProtocolError, match="impossible"):
+        peering.on_answer("b", PostAnswer(post=replace(post, counter=NO_NUMBER)))
+    peering._greeter = cast(Any, SimpleNamespace(is_joiner=lambda node: True))
+    peering.on_answer("b", PostAnswer(post=post))
+    assert len(told) == 1, "that of a joiner does not count yet"
 
 
 def greet(answers: str | TransportError, *, known: bool = False) -> None:
