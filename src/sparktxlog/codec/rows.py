@@ -321,7 +321,7 @@ def parse_timestamp(value: str, *, zone: bool) -> str:
 
     A date is its midnight, as in Spark's literals.
     """
-    found, moment = _moment(f"{value}T00:00" if _DATE.fullmatch(value) else value)
+    found, moment = _moment(f"{value} 00:00" if _DATE.fullmatch(value) else value)
     if zone:
         moment = moment.astimezone(UTC) if found else moment.replace(tzinfo=UTC)
     elif found:
