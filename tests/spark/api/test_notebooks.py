@@ -114,6 +114,13 @@ def test_the_benchmarks_are_drawn(
     assert _plots("performance.ipynb") == 2
 
 
+def test_estimates_turn_from_replay_to_copy(run: Callable[[str], str]) -> None:
+    text = run("replay_or_copy.ipynb")
+    assert text == _text(_stored("replay_or_copy.ipynb")), "it is kept with older outputs"
+    assert " 40 GB: a copy is chosen after 5.50 h" in text
+    assert _plots("replay_or_copy.ipynb") == 2
+
+
 def _plots(name: str) -> int:
     """Return how many plots a notebook is kept with."""
     outputs = [output for cell in _stored(name).cells for output in cell.get("outputs", [])]
