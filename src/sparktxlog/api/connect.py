@@ -22,6 +22,7 @@ from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.grouped import GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline_worker import InlineWorker
+from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, check_version
 from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.probe import Staging, staging_place
@@ -726,14 +727,15 @@ class TxLog(Commits[Rows, Columns], StateFrames):
 
     def _snapshot(self, position: int | None, wanted: LeastPosition, timeout_s: float) -> Snapshot:
         def ask(wait_s: float) -> Snapshot:
-            answer = self.home.get(
-                "/v1/snapshot",
-                position=position,
-                at_least=wanted.position,
-                lineage=wanted.lineage,
-                timeout_s=wait_s,
-                waits=wanted.position > 0,
-            )
+            with long_step("waiting for this site's worker"):
+                answer = self.home.get(
+                    "/v1/snapshot",
+                    position=position,
+                    at_least=wanted.position,
+                    lineage=wanted.lineage,
+                    timeout_s=wait_s,
+                    waits=wanted.position > 0,
+                )
             found = Snapshot.of(self.spark, self, answer)
             # What the session does next comes after what it saw, also at another node.
             self._link.after(found.position)

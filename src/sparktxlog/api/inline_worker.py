@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from sparktxlog.api.long_steps import long_step
 from sparktxlog.errors import ApplyError, NotAppliedError
 from sparktxlog.http.link import Http
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
@@ -50,7 +51,9 @@ class InlineWorker:
             NotAppliedError: Not reached in time; the commit stays valid (definite).
             ApplyError: A batch cannot be applied; its tables keep their last complete state.
         """
-        outcome = self._applier.run_once(at_least=at_least, timeout_s=timeout_s)
+        applier = self._applier
+        with long_step("applying the log to this site's tables", lambda: _reached(applier)):
+            outcome = applier.run_once(at_least=at_least, timeout_s=timeout_s)
         still = {
             name: why for name, why in outcome.diverged.items() if tables is None or name in tables
         }
@@ -71,3 +74,7 @@ class InlineWorker:
         """Release the replica."""
         self._directory.close()
         self._source.close()
+
+
+def _reached(applier: Applier) -> str:
+    return f"position {applier.state.position:,} of {applier.published:,}"

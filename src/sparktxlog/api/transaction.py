@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.frame_staging import FrameStager, frame_of, keys_of
 from sparktxlog.api.given_data import Columns, Rows, columns_given
+from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.merge import Merge
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
@@ -520,7 +521,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         place, created = len(self._operations), self._creates(table)
 
         def staged(definition: TableDefinition) -> PreparedOperation:
-            return self._staging.stage(rows, definition, kind, place)
+            with long_step(f"staging rows for {table}"):
+                return self._staging.stage(rows, definition, kind, place)
 
         try:
             prepared = staged(created) if created else self._log.fitting(table, staged)
@@ -663,11 +665,12 @@ def submit_prepared(
     staged = any(operation.files for operation in transaction.operations)
     staged = staged or bool(transaction.staged_commits)
     condition = transaction.condition
-    return link.commit(
-        request_of(transaction),
-        transaction.transaction_id,
-        level=level,
-        timeout_s=timeout_s,
-        only=home if staged else None,
-        after=None if condition is None else condition.read_position,
-    )
+    with long_step(f"waiting until the commit is {level}"):
+        return link.commit(
+            request_of(transaction),
+            transaction.transaction_id,
+            level=level,
+            timeout_s=timeout_s,
+            only=home if staged else None,
+            after=None if condition is None else condition.read_position,
+        )
