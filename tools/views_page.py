@@ -35,6 +35,8 @@ views below.
 - {kept} are Delta tables of the node. `log.NAME()`, `.load("NAME")` and SQL read all of them.
   `/v1/views/NAME`, `client.view` and the command read the last 1,000 rows, or `limit`; with
   `after` the first rows after a position or a time.
+- `queue`, `rounds` and `lag` are [streams](streams.md#read-a-stream), too:
+  `spark.readStream.format("txlog").load("rounds")`.
 - In SQL `epochs` and `transfers` have the whole history.
 
 """
@@ -46,7 +48,8 @@ def views_page(note: str) -> str:
     schemas = {name: LOG_TABLES[kept.directory] for name, kept in KEPT.items()}
     constants = {name: kept.directory.upper() for name, kept in KEPT.items()}
     schemas |= {name: view.schema for name, view in VIEWS.items()}
-    kept = " and ".join(f"`{name}`" for name in KEPT)
+    *first, last = (f"`{name}`" for name in KEPT)
+    kept = f"{', '.join(first)} and {last}"
     parts = [_TOP.format(note=note, kept=kept)]
     for name, schema in schemas.items():
         text = said[constants.get(name, name.upper())]

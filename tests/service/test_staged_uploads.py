@@ -106,7 +106,7 @@ def test_an_upload_outlives_broken_connections_and_lost_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first answers are lost after the node took the part, or before, or half a part."""
-    monkeypatch.setattr(upload_link, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(upload_link, "_PAUSES_S", (0.001, 2.0))
     breaks = iter(["after", "before", "half", "full"])
     seen: list[str] = []
 

@@ -43,7 +43,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnreachableError,
 )
-from sparktxlog.http.link import LEAST_S, Http, node_patience
+from sparktxlog.http.link import LEAST_S, GrowingPause, Http, node_patience
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import VersionedTable
@@ -264,7 +264,9 @@ class Nodes:
         path = f"/v1/views/{quote(name, safe='')}"
         found = self.get(path, raw=True, format="arrow", after=after, limit=limit)
         with pa.ipc.open_stream(found) as reader:
-            return reader.read_all()
+            table = reader.read_all()
+        # Spark makes no DataFrame of columns without a chunk.
+        return table if table.num_rows else table.schema.empty_table()
 
     def tables(self) -> list[VersionedTable]:
         """Return all tables at a node that has reached `position`; errors as `table`."""
@@ -416,7 +418,7 @@ class Nodes:
             deadline=now + wanted,
             end=now + max(LEAST_S, wanted),
         )
-        pause, pause_s = threading.Event(), _FIRST_PAUSE_S
+        pause = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             for link in self._in_turn():
                 receipt = self._visit(link, errand)
@@ -437,11 +439,10 @@ class Nodes:
             _log.debug(
                 "transaction %s is submitted again in %.2f s: %s",
                 errand.id_text,
-                pause_s,
+                pause.next_s,
                 errand.reasons(),
             )
-            pause.wait(min(pause_s, errand.left()))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause.wait(errand.left())
 
     def commit(
         self,
@@ -492,7 +493,7 @@ class Nodes:
                 f"level {level!r} can only be requested at submit", hint="Wait for applied."
             )
         deadline = time.monotonic() + timeout_s
-        pause, pause_s = threading.Event(), _FIRST_WAIT_S
+        pause = GrowingPause(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         while True:
             found: Receipt | None = None
             try:
@@ -513,8 +514,7 @@ class Nodes:
                     transaction_id=transaction_id,
                     reached=None if reached is None else reached.value,
                 )
-            pause.wait(min(pause_s, left))
-            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+            pause.wait(left)
 
     def _visit(self, link: Http, errand: _Errand) -> Receipt | None:
         """Ask a node for an earlier submit at another node, then submit; None = go on."""

@@ -378,6 +378,10 @@ KEPT = {
 }
 
 
+#: Histories that are read as streams, by name of the view; a round when it has ended.
+STREAMED = {"lag": KEPT["lag"], "rounds": KeptTable("rounds", "ended_at")}
+
+
 def check_view(name: str, known: Iterable[str] = (*KEPT, *VIEWS)) -> None:
     """Refuse what is no view.
 

@@ -44,6 +44,29 @@ _MAX_ANSWER_BYTES = 256 << 20
 _RUN_TYPE = "application/vnd.sparktxlog.run"
 
 
+class GrowingPause:
+    """Pauses between attempts at a node: each is twice as long as the one before, up to a bound.
+
+    Not for attempts that others won: `api.retry` says why.
+
+    Args:
+        first_s, longest_s: Seconds.
+    """
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s = first_s, longest_s
+        self.next_s = first_s
+
+    def wait(self, most_s: float | None = None) -> None:
+        """Wait for the next pause, at most so many seconds."""
+        threading.Event().wait(self.next_s if most_s is None else min(self.next_s, most_s))
+        self.next_s = min(2 * self.next_s, self._longest_s)
+
+    def begin_again(self) -> None:
+        """Begin with the first pause: an attempt got on."""
+        self.next_s = self._first_s
+
+
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(Any if kind is object else kind)

@@ -7,7 +7,6 @@ link, or of the node, the upload goes on there.
 from __future__ import annotations
 
 import mmap
-import threading
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from sparktxlog.errors import TxLogError
-from sparktxlog.http.link import Http
+from sparktxlog.http.link import GrowingPause, Http
 from sparktxlog.model.operation import StagedFile
 
 #: Bytes of a part: the most that a node takes.
@@ -24,7 +23,8 @@ _PART_BYTES = 4 << 20
 _PART_S = 60.0
 #: Seconds without progress after which an upload is given up: a node that restarts is waited for.
 _PATIENCE_S = 60.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+#: Shortest and longest pause after a failure, seconds.
+_PAUSES_S = 0.05, 2.0
 
 
 class _Received(msgspec.Struct):
@@ -56,10 +56,9 @@ class UploadLink(Http):
             "rows": file.rows,
             "digest": file.digest,
         }
-        target, pause = f"/v1/staged/{quote(file.path)}", threading.Event()
-        held = 0
+        target, pause = f"/v1/staged/{quote(file.path)}", GrowingPause(*_PAUSES_S)
         # True: what the node has is not known, so an empty part asks.
-        is_asking, pause_s = False, _FIRST_PAUSE_S
+        held, is_asking = 0, False
         until = time.monotonic() + patience_s
         with path.open("rb") as source, mmap.mmap(source.fileno(), 0, prot=mmap.PROT_READ) as data:
             while held < file.size_bytes:
@@ -79,9 +78,9 @@ class UploadLink(Http):
                     if not error.retryable or time.monotonic() > until:
                         raise
                     is_asking = True
-                    pause.wait(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    pause.wait()
                     continue
                 if found.received > held:
-                    until, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
+                    until = time.monotonic() + patience_s
+                    pause.begin_again()
                 held, is_asking = found.received, False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.api.nodes import RunningNode
+from tests.spark.api.nodes import RunningNode, start_node
 from tests.support.node_processes import wait_until
 
 from sparktxlog import Client
@@ -31,6 +32,14 @@ from sparktxlog.worker.apply.tables import live_files
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """Return a node that measures soon how far its replica is behind."""
+    running = start_node(tmp_path_factory.mktemp("node"), "lag-interval = 1")
+    yield running
+    running.stop()
+
+
 def _rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, frame.collect()), key=repr)
 
@@ -43,7 +52,6 @@ def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> No
     states = {f"txlog.{name}" for name in VIEWS}
     kept = {f"txlog.{name}" for name in KEPT}
     assert set(register(spark, log)) - kept == states  # nothing was applied yet
-    assert _loaded(spark, "lag").count() == 0
     assert spark.table("txlog.lag").columns == log.lag().columns
     for name, known in VIEWS.items():
         columns = set(spark.table(f"txlog.{name}").columns)
@@ -208,3 +216,34 @@ def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
         with pytest.raises(NotFoundError):
             delete_point(client, "before")
     assert log.restore_points().count() == 0
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="read of the log with Spark 4.2")
+def test_histories_are_streams(spark: SparkSession, log: TxLog, tmp_path: Path) -> None:
+    log.create_table("streamed", "id bigint")
+    log.append("streamed", spark.range(3))
+    log.apply()
+    # The first look at a replica leaves a row; one that is behind another one.
+    wait_until(lambda: log.lag().count())
+
+    def stream(name: str) -> int:
+        """Write what there is of a history since the last call; return the rows of all calls."""
+        source = spark.readStream.format("txlog").load(name)
+        assert source.columns == _loaded(spark, name).columns
+        query = source.writeStream.format("parquet").option("path", str(tmp_path / name))
+        query.option("checkpointLocation", str(tmp_path / f"{name}-at")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        return spark.read.schema(source.schema).parquet(str(tmp_path / name)).count()
+
+    assert stream("lag") == log.lag().count() > 0
+    before = log.lag().count()
+    with Client(log.url) as client:  # it is not applied at once
+        client.append("streamed", [{"id": 7}])
+    wait_until(lambda: log.lag().count() > before)
+    log.apply()
+    assert stream("lag") == log.lag().count()
+    assert stream("rounds") == 0 and log.rounds().count() == 0
+    with pytest.raises(PySparkException) as caught:
+        stream("masters")
+    assert ".load('rounds')" in str(errors_from_spark(caught.value))

@@ -219,3 +219,27 @@ def test_a_copy_that_a_third_site_agreed_with_is_a_voice_of_its_own() -> None:
         opinion("C", 20, t="3"),
     )
     assert echoes.conviction("C", "1", 20) is None
+
+
+def test_a_difference_is_shown_as_it_began() -> None:
+    told = [
+        *(opinion(site, 10, t="1", u="1") for site in "ABC"),
+        *(opinion(site, 20, t="2", u="2") for site in "AB"),
+        opinion("C", 20, t="9", u="2"),
+        opinion("B", 25, t="2", u="2"),  # C did not report there
+        *(opinion(site, 30, t="3", u="3") for site in "AB"),
+        opinion("C", 30, t="8", u="7"),
+    ]
+    found = held(*told)
+    dissent = found.conviction("C", "1", 30)
+    assert dissent is not None and (dissent.position, dissent.tables) == (30, ("t", "u"))
+    began = found.began("C", "1", "t", dissent)
+    assert (began.equal_to, began.position, began.tables) == (10, 20, ("t",))
+    assert (began.signature, began.others) == ("9", {"A": "2", "B": "2"})
+    began = found.began("C", "1", "u", dissent)
+    assert (began.equal_to, began.position, began.signature) == (20, 30, "7")
+    # What came before the first report in common was never compared.
+    found = held(*(one for one in told if one.position > 10))
+    dissent = found.conviction("C", "1", 30)
+    assert dissent is not None
+    assert found.began("C", "1", "t", dissent).equal_to == 0

@@ -10,8 +10,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from sparktxlog.api.connect import TxLog
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.codec.state_views import VIEWS, check_view
+from sparktxlog.codec.state_views import KEPT, STREAMED, VIEWS, check_view
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -242,8 +243,19 @@ def test_empty_views_keep_their_schema() -> None:
         assert found.num_rows == (1 if name in ("masters", "synchronous") else 0)
 
 
+def test_what_people_are_promised_is_there() -> None:
+    """Each view is a method of a log; the other ways read `KEPT` and `VIEWS` themselves."""
+    promised = (
+        "queue incoming rounds masters links workers signatures transfers plans epochs lag settings"
+    )
+    assert set(promised.split()) <= {*KEPT, *VIEWS}
+    for name in (*KEPT, *VIEWS):
+        assert callable(getattr(TxLog, name)), name
+    assert {"queue", *STREAMED} == {"queue", "rounds", "lag"}
+
+
 def test_an_unknown_view_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, lag, drills, masters"):
+    with pytest.raises(InvalidRequestError, match=r"'nothing'.*queue, lag, .*masters"):
         check_view("nothing")
 
 

@@ -31,6 +31,14 @@ except ModuleNotFoundError:  # Spark 4.1: plain reads only, see `check_streams`
     ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
+__all__ = [
+    "ChangesReader",
+    "ReadLimit",
+    "SupportsTriggerAvailableNow",
+    "TxLogStreamReader",
+    "check_streams",
+]
+
 #: Longest wait for something new, seconds: a query that is stopped waits for it.
 _POLL_S = 0.5
 _NO_LIMIT = 1 << 62

@@ -20,8 +20,8 @@ from sparktxlog.runtime.foundation import Foundation
 
 _log = structlog.get_logger("sparktxlog.lag")
 
-#: Segments that are looked through for the tables of a replica that is behind.
-_SEGMENTS = 500
+#: A replica that is further behind is not looked at table by table: positions, and segments.
+_NEAR, _SEGMENTS = 50_000, 500
 
 Row = dict[str, Any]
 
@@ -94,6 +94,8 @@ class LagHistory:
         return rows
 
     def _of_tables(self, site: str, worker: str, position: int, published: int) -> list[Row]:
+        if published - position > _NEAR:
+            return []
         segments = self._base.journal.read_segments(position, _SEGMENTS)
         if not segments or segments[-1].last < published:
             return []
