@@ -191,8 +191,12 @@ def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
     assert at_a == at_b and at_a.startswith("102:")
     with pytest.raises(InvalidRequestError, match=r"delta.appendOnly.*upserts and deletes"):
         sites.a.alter_table("told", properties={"delta.appendOnly": "true"})
+    arrange_otherwise(spark, sites, lake)
+    check_copy_and_image(spark, lake, tmp_path)
 
-    # By other columns, by none, and by a column again: what is there is arranged by OPTIMIZE.
+
+def arrange_otherwise(spark: SparkSession, sites: TwoSites, lake: Path) -> None:
+    """Cluster tables by other columns: what is there is arranged by OPTIMIZE."""
     for number, columns in enumerate((["id"], [], ["number", "id"])):
         sites.a.after(sites.b.alter_table("told", cluster_by=columns).position)
         sites.a.forget_definitions(["told"])
@@ -213,10 +217,12 @@ def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
     at_a, at_b = sites.signatures("plain")
     assert at_a == at_b and at_a.startswith("2:")
 
-    # Copies and images keep all that.
+
+def check_copy_and_image(spark: SparkSession, lake: Path, root: Path) -> None:
+    """Copies and images keep comments, properties and clustering columns."""
     state = read_state(lake)
     assert state is not None
-    source = CopyLog(LogBuilder(tmp_path, lineage=state.lineage), tmp_path / "copied", lake)
+    source = CopyLog(LogBuilder(root, lineage=state.lineage), root / "copied", lake)
     with closing(ReplicaDirectory(source.lake)) as directory:
         Applier(
             spark,
@@ -225,12 +231,12 @@ def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
             copies=CopyOptions(forced=True),
             open_fetcher=lambda lake, copy_id: FolderFetcher(source.donor, lake, copy_id),
         ).catch_up()
-    store = ImageStore(tmp_path / "images")
-    restore_replica(store, back_up_replica(lake, store, name="told").image, tmp_path / "restored")
+    store = ImageStore(root / "images")
+    restore_replica(store, back_up_replica(lake, store, name="told").image, root / "restored")
     for other in ("copied", "restored"):
-        assert recount_tables(spark, tmp_path / other) == {}
+        assert recount_tables(spark, root / other) == {}
         for name in ("told", "plain"):
-            assert of_lake(spark, tmp_path / other, name) == of_lake(spark, lake, name)
+            assert of_lake(spark, root / other, name) == of_lake(spark, lake, name)
 
 
 def test_what_is_in_the_way_is_named_at_once(
