@@ -2,8 +2,8 @@
 
 The application, the access checks, `/openapi.json`, `/docs` and docs/routes.md are made from
 `ROUTES`; a test compares it with the paths that clients use.  To add a route, add a row here and a
-handler of the same name in `submit_routes`, `questions`, `members`, `catalog_api`, `dashboard`,
-`peer` or `replica`.
+handler of the same name in `submit_routes`, `questions`, `members`, `administration`,
+`catalog_api`, `dashboard`, `peer` or `replica`.
 """
 
 from __future__ import annotations
