@@ -71,7 +71,8 @@ What a column of a row table may be, and what becomes of other types of Spark. A
 A type that is *kept* passes every way unchanged: `create_table` from Spark, Python or HTTP, rows
 as JSON, as Arrow, small DataFrames and staged ones, the signature and MERGE.
 `tests/spark/api/test_types.py` sends the extreme values of each type, and NULL at every level of
-the nested ones, that way. Copies between sites move files as they are, and compare signatures.
+the nested ones, that way; `tests/spark/copying/test_jobs.py` copies them to another site, and
+compares both.
 
 ## Kept
 

@@ -37,7 +37,7 @@ COLUMNS = {
 LONG = 16 << 20
 
 
-def _rows(way: str, shift: int = 0) -> list[dict[str, Any]]:
+def rows_of_types(way: str, shift: int = 0) -> list[dict[str, Any]]:
     """Return rows as JSON: extreme values, NULL at every level, empty lists and maps."""
     rows = []
     for number in range(max(map(len, SIMPLE.values())) + 1):
@@ -88,7 +88,7 @@ def test_every_kept_type_passes_every_way(
     long = {**dict.fromkeys(COLUMNS), "way": "staged", "id": 2000, "c10": "x" * LONG}
     other = _arrow(definition, [long | {"way": "json", "c10": "é" * 100_000}])
     ways = ("json", "arrow", "spark", "staged", "uploaded")
-    source = {way: _arrow(definition, _rows(way)) for way in ways}
+    source = {way: _arrow(definition, rows_of_types(way)) for way in ways}
     for way in ("staged", "uploaded"):
         source[way] = pa.concat_tables([source[way], _arrow(definition, [long | {"way": way}])])
 
@@ -102,7 +102,7 @@ def test_every_kept_type_passes_every_way(
         return spark.createDataFrame(rows, struct_of(definition, OperationKind.APPEND))
 
     with sparktxlog.Client(node.url) as client:
-        client.append("types", _rows("json"))
+        client.append("types", rows_of_types("json"))
         client.append("types", source["arrow"])
     log.append("types", small(source["spark"]))
     log.append("types", staged(source["staged"], "first.parquet"))
@@ -121,7 +121,7 @@ def test_every_kept_type_passes_every_way(
 
     check()
     # A MERGE writes the rows anew, next to other values.
-    changed = {way: _arrow(definition, _rows(way, shift=1)[:5]) for way in source}
+    changed = {way: _arrow(definition, rows_of_types(way, shift=1)[:5]) for way in source}
     log.upsert("types", small(changed["spark"]))
     both = pa.concat_tables([changed["json"], changed["staged"], other])
     log.upsert("types", staged(both, "second.parquet"))

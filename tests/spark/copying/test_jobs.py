@@ -20,10 +20,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from tests.spark.api.test_types import COLUMNS, rows_of_types
 from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.support.steady_load import SteadyLoad
 
+from sparktxlog import Client
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
 from sparktxlog.worker.backup.image_store import ImageStore
@@ -306,6 +308,28 @@ def test_a_table_that_somebody_wrote_to_is_repaired_by_command(
     assert sites.rows("B") == sites.rows("A")
     code, found = run_command(*arguments)
     assert (code, found["repair"]["found"]["way"]) == (0, "nothing")
+
+
+@pytest.mark.thorough
+def test_every_kept_type_is_copied_and_compared(sites: Sites, run_command: RunCommand) -> None:
+    """Extreme values, and NULL at every level: after inserts and a MERGE, at both sites."""
+    with Client(sites.url("A")) as client:
+        client.create_table("types", COLUMNS, ["way", "id"])
+        client.append("types", rows_of_types("json"))
+        client.upsert("types", rows_of_types("json", shift=1)[:5])
+    sites.apply_at_a()
+    shutil.rmtree(sites.lake("B"), ignore_errors=True)
+    assert run_command("catch-up", "--url", sites.url("B"), "--force", "copy")[0] == 0
+    for name in "AB":
+        url = ("--url", sites.url(name))
+        code, found = run_command("verify", "--table", "types", "--compare", "--recount", *url)
+        assert (code, found["equal"]) == (0, True)
+    tables = [
+        sites.spark.read.format("delta").load(str(sites.lake(name) / "types")).toArrow()
+        for name in "AB"
+    ]
+    one, two = (sorted(map(repr, table.to_pylist())) for table in tables)
+    assert one == two and len(one) == len(rows_of_types("json"))
 
 
 PAGE = (ROOT / "docs" / "backup.md").read_text()
