@@ -52,7 +52,7 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
 @pytest.mark.parametrize(
     ("mutant", "first", "story"),
     [
-        ("hasty", 0, "I7"),
+        ("hasty", 1, "I7"),
         ("careless", 4, "its disk held"),
         ("obliging", 1, "no epoch has"),
         ("forgetful", 0, "P27"),
