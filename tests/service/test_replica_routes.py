@@ -316,6 +316,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
         async with cluster(tmp_path, "AB", id_window=1_000, **SETTINGS) as nodes:
             a, b = nodes["A"], nodes["B"]
             await create(a)
+            await until(lambda: b.base.published.value == 1)  # a segment of its own
             await give_replica(a, 10)
             rows = pa.table({"id": range(3_000), "v": ["x"] * 3_000})
             client = Client(a.config.master_url)

@@ -152,8 +152,8 @@ def test_refusals_keep_their_codes_and_leave_no_files(
         good.write.format("txlog").option("table", "strict").mode("overwrite").save()
     assert isinstance(errors_from_spark(caught.value), InvalidRequestError)
     with pytest.raises(PySparkException) as caught:
-        spark.read.format("txlog").load("rounds")
-    assert "rounds" in str(errors_from_spark(caught.value))
+        spark.read.format("txlog").load("square")
+    assert "square" in str(errors_from_spark(caught.value))
     assert _files(node) == files
     _save(good, "strict", level="applied", timeout="0.3")  # ordered, and late
     log.apply()
