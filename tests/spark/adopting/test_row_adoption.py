@@ -141,6 +141,7 @@ def of_lake(spark: SparkSession, lake: Path, table: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
     assert log.restore_points().count() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(pyspark.__version__ < "4.2", reason="read of the log with Spark 4.2")
 def test_histories_are_streams(spark: SparkSession, log: TxLog, tmp_path: Path) -> None:
     log.create_table("streamed", "id bigint")

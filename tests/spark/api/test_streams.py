@@ -203,6 +203,7 @@ def test_what_a_sink_cannot_do_says_the_way_out(
     refused(InvalidRequestError, lambda: transaction_id_of_batch(session.range(1), 0))
 
 
+@pytest.mark.thorough
 def test_changes_of_a_table_are_read_in_batches_and_at_the_other_site(
     log: TxLog, cluster: Cluster, session: SparkSession, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_several_statements_for_a_table_are_one_version_of_it(tx: SparkSession, 
     assert rows(tx, "shop.stock") == after[:3]
 
 
+@pytest.mark.thorough
 def test_a_lost_race_takes_nothing_and_is_repeated(tx: SparkSession, log: TxLog) -> None:
     tx.sql("CREATE OR REPLACE TABLE tx.shop.stock (id BIGINT, n BIGINT) USING delta")
     tx.sql("INSERT INTO tx.shop.stock VALUES (1, 10)")

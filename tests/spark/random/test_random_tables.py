@@ -155,6 +155,7 @@ def sites(spark: SparkSession, nodes: dict[str, NodeProcess]) -> Iterator[Sites]
         yield Sites(spark, nodes, stack)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(43_200)
 @pytest.mark.long
 def test_random_tables_are_what_plain_spark_makes(sites: Sites, long_form: bool) -> None:

@@ -27,6 +27,7 @@ from sparktxlog.worker.verify.verify import recount_tables
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+@pytest.mark.thorough
 def test_a_table_is_dropped_and_created_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
