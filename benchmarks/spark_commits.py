@@ -65,7 +65,7 @@ def run(short: bool) -> list[Figure]:
             peer,
             1.1,
         ),
-        informing("the same: what the log adds", 1e3 * (ours - peer), "ms"),
+        informing("append by Spark: what the log adds", 1e3 * (ours - peer), "ms"),
         beside(
             f"append of {ROWS} rows by Spark at A to a new query at B, p50",
             seen,
