@@ -15,7 +15,7 @@ _MARKS = re.compile(r"(<!-- demo output: begin -->\n).*?(<!-- demo output: end -
 
 
 #: Details that the short form in the README leaves out, and those that it keeps.
-_LEFT_OUT = ("MB received", "seconds to", "│   while")
+_LEFT_OUT = ("MB received", "seconds to", "│   while", "last position", "rows committed")
 _KEPT = ("waiting to be ordered", "queues end", "IN_SYNC")
 
 

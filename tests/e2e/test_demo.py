@@ -33,7 +33,16 @@ def run_demo(directory: Path, *arguments: str, **environment: str) -> dict[str, 
     alive = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert [line for line in alive if str(directory) in " ".join(line)] == []
     found: dict[str, Any] = json.loads(answer.stdout)
+    check_drill(found["drill"])
     return found
+
+
+def check_drill(drilled: dict[str, Any]) -> None:
+    """At the end the running nodes were asked what the loss of a site would mean."""
+    assert drilled["passed"], drilled["verdict"]
+    text = Path(drilled["report"]).read_text()
+    assert drilled["verdict"] in text
+    assert text.count("| loss of ") == text.count("| none |") >= 2
 
 
 @pytest.mark.timeout(800)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.architecture.source_tree import ROOT
+from tests.e2e.test_demo import check_drill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
@@ -41,6 +42,7 @@ def test_with_a_witness_either_site_may_be_lost(tmp_path: Path, victim: str) -> 
     )
     assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
     found = json.loads(answer.stdout)
+    check_drill(found["drill"])
     assert found["equal"] is True
     assert found["source_differences"] == 0
     assert found["witness"] == "W"

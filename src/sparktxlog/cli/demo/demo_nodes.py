@@ -59,7 +59,8 @@ class Cluster:
         #: Node → port of its relay.
         self._doors: dict[str, int] = {}
         self._secret = secrets.token_hex(24)
-        self._suspect_timeout_s = suspect_timeout_s
+        #: None: the others wait for a silent node.
+        self.suspect_timeout_s = suspect_timeout_s
 
     @property
     def _relays(self) -> Child:
@@ -92,7 +93,7 @@ class Cluster:
         """Restart all nodes; from now on they go on without one that is silent for a while."""
         for name in self.ports:
             self._children.pop(name).stop()
-        self._suspect_timeout_s = SUSPECT_TIMEOUT_S
+        self.suspect_timeout_s = SUSPECT_TIMEOUT_S
         self._start_nodes()
         self.wait_until(self.is_whole, "all nodes to be linked again")
 
@@ -118,7 +119,7 @@ class Cluster:
     def _write_config(self, site: str) -> Path:
         root = self.site_directory(site)
         urls = {name: f"http://127.0.0.1:{port}" for name, port in self._doors.items()}
-        patience = self._suspect_timeout_s
+        patience = self.suspect_timeout_s
         lines = [
             f'node-id = "{site}"',
             f'master-url = "{urls[site]}"',

@@ -15,9 +15,13 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sparktxlog.cli.demo.children import DemoError
-from sparktxlog.cli.demo.demo_nodes import Cluster
+from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
 from sparktxlog.cli.demo.sites import Sites
+from sparktxlog.cli.drill.live_drill import run_live
 from sparktxlog.cli.printing import print_json
+
+#: Below the demo's directory; stays when the sites' directories go.
+_REPORTS = "reports"
 
 
 class DemoOutcome(Protocol):
@@ -60,6 +64,31 @@ class Narration(ABC):
         """Print a detail."""
         self.console.print(f"  {text}")
 
+    def drill(self) -> dict[str, Any]:
+        """Rehearse the loss of each site by questions; return what is told of it as JSON."""
+        self.heading("A drill asks the running nodes: would the loss of a site be survived now?")
+        with self.console.status("asking"):
+            patience = self.cluster.suspect_timeout_s
+            report = run_live(
+                self.cluster.url(self.cluster.sites[0]),
+                suspect_timeout_s=patience or SUSPECT_TIMEOUT_S,
+                evicts=patience is not None,
+            )
+        for name, lost, _, _, problems in report.rows():
+            self.line(f"{name}: {lost} transactions would be lost; problems: {problems}")
+        page = report.write(self.directory / _REPORTS)
+        api = self.cluster.api(self.cluster.sites[0])
+        report.record(Path(api.get("/v1/info")["log_root"]))
+        colour = "green" if report.passed else "red"
+        self.console.print(f"[{colour}]{report.verdict()}[/{colour}]")
+        self.line(f"report: {page}")
+        return {
+            "passed": report.passed,
+            "verdict": report.verdict(),
+            "report": str(page),
+            "seconds": round(report.seconds, 2),
+        }
+
     def keep(self) -> None:
         """Leave the nodes running, and say how to look at them and to stop them."""
         self.sites.stop()
@@ -79,7 +108,7 @@ def run_story(
     directory: Path | None,
     as_json: bool,
 ) -> bool:
-    """Run a demo from beginning to end; return whether it passed.
+    """Run a demo from beginning to end, and a drill after it; return whether both passed.
 
     Args:
         make: Makes the story, of its directory and what it prints on.
@@ -108,11 +137,22 @@ def run_story(
         story.run()
         story.outcome.seconds = monotonic() - started
         story.outcome.show(console)
+        drilled = story.drill()
         if keep:
             story.keep()
             stack.pop_all()
-    if not keep and is_new and story.outcome.passed:
-        shutil.rmtree(directory)
+    passed = story.outcome.passed and bool(drilled["passed"])
+    if not keep and is_new and passed:
+        _leave_the_report(directory)
     if as_json:
-        print_json(story.outcome.to_json())
-    return story.outcome.passed
+        print_json(story.outcome.to_json() | {"drill": drilled, "passed": passed})
+    return passed
+
+
+def _leave_the_report(directory: Path) -> None:
+    """Remove all of a demo but the report of its drill."""
+    for path in directory.iterdir():
+        if path.is_dir() and path.name != _REPORTS:
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()

@@ -7,12 +7,11 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparktxlog.cli.all_nodes import ask_all
 from sparktxlog.cli.printing import print_json
 from sparktxlog.cli.root import (
     DEFAULT_URL,
@@ -137,18 +136,15 @@ def _run_live(
     checked: NodeConfig | None, url: str, images: Path | None, with_spark: bool
 ) -> tuple[DrillReport, Path | None]:
     """Ask a running cluster; return the report, and the log directory to record it in."""
-    from sparktxlog.cli.drill.live_drill import LiveDrillReport, ask_node, examine, rehearse_restore
+    from sparktxlog.cli.drill.live_drill import rehearse_restore, run_live
 
-    begun, api = monotonic(), NodeApi(url)
-    answers = ask_all(url, ask_node, NodeApi)
-    witnesses = {seat["id"] for seat in api.get("/v1/epochs")["roster"] if seat["witness"]}
-    done = LiveDrillReport(
-        began_at=time_ns() // 1000,
-        sites=[one.node for one in answers if one.node not in witnesses],
+    begun = monotonic()
+    done = run_live(
+        url,
         suspect_timeout_s=_default_patience() if checked is None else checked.suspect_timeout,
+        evicts=checked is None or checked.eviction == "auto",
     )
-    examine(answers, done)
-    info = api.get("/v1/info")
+    info = NodeApi(url).get("/v1/info")
     if images is not None:
         from sparktxlog.cli.backup_commands import rehearse_image
 

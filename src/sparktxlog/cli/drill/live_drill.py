@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic, time_ns
 from typing import Any
 
-from sparktxlog.cli.all_nodes import NodeAnswer
+from sparktxlog.cli.all_nodes import NodeAnswer, ask_all
 from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
 from sparktxlog.cli.root import NodeApi
-
-
-def ask_node(api: NodeApi) -> dict[str, Any]:
-    """Return what one node knows that a drill needs."""
-    return {"status": api.get("/v1/status"), "epochs": api.get("/v1/epochs")}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +22,8 @@ class LiveDrillReport(DrillReport):
 
     #: End of the queue, as the asked nodes know it.
     position: int = 0
+    #: Whether the others go on by themselves (`eviction = auto`), or wait for an operator.
+    evicts: bool = True
 
     def verdict(self) -> str:
         """Return the result in one sentence."""
@@ -41,11 +39,40 @@ class LiveDrillReport(DrillReport):
         return f"The running cluster {sites} at position {self.position:,}; {self.seconds:.0f} s"
 
 
+def run_live(url: str, *, suspect_timeout_s: float, evicts: bool = True) -> LiveDrillReport:
+    """Ask all nodes of a running cluster; return what the loss of each site would mean.
+
+    Args:
+        url: A node that knows the others.
+        suspect_timeout_s, evicts: Settings of the nodes, which no answer of theirs has.
+
+    Raises:
+        TransportError: The node at `url` does not answer.
+    """
+    begun = monotonic()
+    answers = ask_all(url, _ask_node, NodeApi)
+    witnesses = {seat["id"] for seat in NodeApi(url).get("/v1/epochs")["roster"] if seat["witness"]}
+    report = LiveDrillReport(
+        began_at=time_ns() // 1000,
+        sites=[one.node for one in answers if one.node not in witnesses],
+        suspect_timeout_s=suspect_timeout_s,
+        evicts=evicts,
+    )
+    examine(answers, report)
+    report.seconds = monotonic() - begun
+    return report
+
+
+def _ask_node(api: NodeApi) -> dict[str, Any]:
+    """Return what one node knows that a drill needs."""
+    return {"status": api.get("/v1/status"), "epochs": api.get("/v1/epochs")}
+
+
 def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
     """Add a rehearsal of each site's loss to a report.
 
     Args:
-        answers: Of `ask_node` by all nodes with a place.
+        answers: Of `_ask_node` by all nodes with a place.
     """
     there = {one.node: one.answer for one in answers if one.error is None}
     statuses = {name: found["status"] for name, found in there.items()}
@@ -59,7 +86,7 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
         report.rehearsals.append(
             Rehearsal(
                 name=f"loss of {site}",
-                what=f"If site {site} were lost now: {_went_on(site, report.suspect_timeout_s)}",
+                what=f"If site {site} were lost now: {_went_on(site, report)}",
                 pause_s={},
                 lost=lost,
                 told=shown,
@@ -68,11 +95,16 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
         )
 
 
-def _went_on(site: str, patience_s: float) -> str:
+def _went_on(site: str, report: LiveDrillReport) -> str:
+    goes_on = (
+        f"the others go on after about suspect-timeout ({report.suspect_timeout_s:g} s)."
+        if report.evicts
+        else f"the others wait until somebody runs `sparktxlog peer remove {site}` (eviction = "
+        "manual)."
+    )
     return (
-        f"the others go on after about suspect-timeout ({patience_s:g} s).  What {site} accepted "
-        "and showed to nobody would be lost too; clients that wait for `acquired` or more have not "
-        "been told of it."
+        f"{goes_on}  What {site} accepted and showed to nobody would be lost too; clients that "
+        "wait for `acquired` or more have not been told of it."
     )
 
 

@@ -31,8 +31,8 @@ def answer(name: str, *, held: int = 5, **changes: Any) -> NodeAnswer:
     return NodeAnswer(node=name, url="", answer={"status": status | changes, "epochs": epochs})
 
 
-def drilled(*answers: NodeAnswer) -> LiveDrillReport:
-    report = LiveDrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0)
+def drilled(*answers: NodeAnswer, evicts: bool = True) -> LiveDrillReport:
+    report = LiveDrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0, evicts=evicts)
     examine(answers, report)
     return report
 
@@ -44,6 +44,13 @@ def test_a_whole_cluster_passes() -> None:
         (f"loss of {site}", 0, 5) for site in SITES
     ]
     assert "position 15" in report.markdown()
+    assert "go on after about suspect-timeout (4 s)" in report.markdown()
+
+
+def test_with_manual_eviction_somebody_must_remove_the_lost_site() -> None:
+    text = drilled(*map(answer, SITES), evicts=False).markdown()
+    assert "wait until somebody runs `sparktxlog peer remove B`" in text
+    assert "suspect-timeout" not in text
 
 
 def test_what_only_one_site_has_would_be_lost() -> None:
