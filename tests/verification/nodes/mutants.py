@@ -23,7 +23,7 @@ class HastyExecutor(Executor):
     """Tells before it writes: what it told a kill can make it forget."""
 
     async def _work_batch(self, delivery: TakesActions) -> None:
-        for item in self._stream:
+        for item in tuple(self._stream):  # a delivery may add to it
             if not isinstance(item, AsideWrite) and not self._stream.must_be_durable(item):
                 delivery.deliver(item, 0)
         await super()._work_batch(delivery)
