@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -48,7 +50,8 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
 
     # A worker at work: nothing is committed beside it.
     with closing(ReplicaDirectory(source.lake)):
-        (busy,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"], wait_s=0))
+        wanted = Upkeep(tables=["plain"], wait_s=0, keep_hours=24 * 9)
+        (busy,) = maintain_replica(spark, source.lake, wanted)
     assert (busy.vacuumed, busy.failed) == ("lite", "")
     assert "owned by another worker" in busy.skipped and not busy.optimized
     assert "skipped: OPTIMIZE" in describe(busy)
@@ -66,6 +69,15 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     assert len(list(directory.glob("*.parquet"))) == 31
     (again,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))
     assert (again.optimized, again.vacuumed) == (False, "full")
+    # A restore point of nine days ago keeps files beyond that.
+    old, then = directory / "old.parquet", time.time() - 8 * 86_400
+    old.touch()
+    os.utime(old, (then, then))
+    wanted = Upkeep(tables=["plain"], keep_hours=24 * 9)
+    (for_point,) = maintain_replica(spark, source.lake, wanted)
+    assert (for_point.vacuumed, for_point.failed, old.exists()) == ("full", "", True)
+    maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))
+    assert not old.exists()
 
     # The worker accepts it and goes on.
     log.transaction().inline("upsert", "plain", [(3, "changed"), (100, "new")])

@@ -118,6 +118,8 @@ def maintain_replica(
     session = applier_session(spark)
     # A log entry of VACUUM would be a commit that is not the worker's.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    # Delta would ignore RETAIN, and restore points would lose their files.
+    session.conf.set("spark.databricks.delta.vacuum.retentionWindowIgnore.enabled", "false")
     # VACUUM lists files in this many tasks; Spark's default of 10,000 takes minutes (measured).
     tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(tasks))
