@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +128,47 @@ def test_options_that_exclude_each_other_are_refused_alike(
     answer = CliRunner().invoke(app, ["apply", *arguments])
     assert answer.exit_code == job.USAGE
     assert said in answer.output
+
+
+class NodeWithoutWindow:
+    """Stands in for HttpLogSource: a node whose maintenance window is closed, or open."""
+
+    open = False
+
+    def __init__(self, url: str, token: str | None, **_: Any) -> None:
+        self.closed = False
+
+    def info(self) -> SimpleNamespace:
+        return SimpleNamespace(maintenance_open=self.open)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("name", ["maintain", "verify", "replicate"])
+def test_upkeep_outside_a_window_ends_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def work(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+        ran.append(name)
+        return job.OK, {}
+
+    monkeypatch.setattr(job, "HttpLogSource", NodeWithoutWindow)
+    monkeypatch.setattr(job, "work_of", lambda found: work)
+    assert load(name).main(["--in-window", "--json"]) == job.LAGGING == 3
+    out, err = capfd.readouterr()
+    (line,) = out.splitlines()
+    found = json.loads(line)
+    assert (found["exit_code"], found["error"]["title"], ran) == (3, "outside-window", [])
+    assert "no maintenance window of the node is open" in err
+    assert "Without --in-window the job runs at any time" in err
+    # Without the option, or while a window is open, it runs.
+    assert load(name).main(["--json"]) == job.OK
+    monkeypatch.setattr(NodeWithoutWindow, "open", True)
+    assert load(name).main(["--in-window", "--json"]) == job.OK
+    assert ran == [name, name]
 
 
 def test_a_command_ends_as_its_job_does(capfd: pytest.CaptureFixture[str]) -> None:

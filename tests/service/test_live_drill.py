@@ -1,13 +1,14 @@
-"""`sparktxlog drill --live` against three real nodes: report, row of the drill, restored image."""
+"""Commands that ask all nodes, against real ones: `drill --live`, and `--all` when one is gone."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
 import pytest
-from tests.service.local_nodes import cluster, until
+from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_replica_routes import create, give_replica
 from tests.support.command_line import invoke
 from tests.support.image_lake import Lake
@@ -43,5 +44,43 @@ def test_a_running_cluster_is_asked_and_nothing_is_harmed(
         with Client(url) as client:
             (row,) = client.view("drills").to_pylist()
         assert row["passed"] and row["rehearsals"] == names and row["sites"] == ["A", "B", "C"]
+
+    asyncio.run(main())
+
+
+def test_all_are_asked_and_the_one_that_is_gone_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        doors = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+        ports = {name: door.getsockname()[1] for name, door in doors.items()}
+        at_a, at_b = (config_of(tmp_path, name, ports) for name in "AB")
+        async with serving(at_a, doors["A"]) as a:
+            async with serving(at_b, doors["B"]) as b:
+                await until(lambda: a.base.links["B"].up and b.base.links["A"].up)
+                await asyncio.to_thread(set_at_both, at_a.master_url)
+                for node in (a, b):
+                    assert node.settings()["FullReplicationTimeFactor"]["value"] == 3
+            await asyncio.to_thread(without_b, at_a.master_url)
+
+    def told(*arguments: str, code: int) -> str:
+        capsys.readouterr()
+        assert invoke(monkeypatch, *arguments) == code
+        return capsys.readouterr().out
+
+    def set_at_both(url: str) -> None:
+        change = ("settings", "set", "FullReplicationTimeFactor", "3", "--all", "--url", url)
+        rows = [line.split("\t") for line in told(*change, code=0).splitlines()]
+        assert [row[0] for row in rows[-2:]] == ["A", "B"]
+
+    def without_b(url: str) -> None:
+        a, b = json.loads(told("status", "--all", "--json", "--url", url, code=5))
+        assert (a["node"], a["ok"], a["answer"]["node_id"]) == ("A", True, "A")
+        assert (b["node"], b["ok"], b["error"]["title"]) == ("B", False, "transport")
+        row = told("status", "--all", "--url", url, code=5).splitlines()[-1].split("\t")
+        assert row[0] == "B" and "[transport]" in row[-1] and b["url"] in row[-1]
+        # A drill fails, and says why.
+        text = told("drill", "--live", "--no-spark", "--url", url, code=1)
+        assert "FAILED: loss of A: node B does not answer" in text
 
     asyncio.run(main())

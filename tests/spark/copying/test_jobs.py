@@ -28,6 +28,8 @@ from tests.support.steady_load import SteadyLoad
 from sparktxlog import Client
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
+from sparktxlog.api.restore_points import create_point
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
@@ -419,9 +421,11 @@ def test_image_and_log_bring_a_site_to_one_position(
     at_b, lake, store = ("--url", sites.url("B")), sites.lake("B"), tmp_path / "images"
     assert run_command("apply", *at_b)[0] == 0
     back_up_replica(lake, ImageStore(store), name="before", site="B")
-    for number in (300, 301):
-        sites.cluster.nodes["A"].commit(append(number))
-    wanted, end = sites.cluster.settle() - 1, sites.cluster.settle()
+    sites.cluster.nodes["A"].commit(append(300))
+    with Client(sites.url("A")) as client:
+        wanted = create_point(client, "night").position
+    sites.cluster.nodes["A"].commit(append(301))
+    end = sites.cluster.settle()
     assert run_command("apply", *at_b, "--at-least", str(end))[0] == 0
     code, found = run_command("apply", *at_b, "--at-most", str(wanted))
     assert code == job.ERROR and f"has already applied position {end}" in str(found["error"])
@@ -439,13 +443,17 @@ def test_image_and_log_bring_a_site_to_one_position(
     )
     code, found = run_command(*restore)
     assert (code, found["image"], found["signatures"]) == (0, "before", "equal")
-    code, found = run_command(*apply)
-    assert (code, found["position"], found["verdict"]) == (0, wanted, "IN_SYNC")
+    # By the name of the restore point, or by its position: where it stands then.
+    for command in (("apply", *at_b, "--at", "night"), apply):
+        code, found = run_command(*command)
+        assert (code, found["position"], found["verdict"]) == (0, wanted, "IN_SYNC")
     assert (300, "x") in sites.rows("B") and (301, "x") not in sites.rows("B")
     # The node compared the hash there, and the worker goes on when it may.
     code, found = run_command("apply", *at_b)
     assert (code, found["position"], found["verdict"]) == (0, end, "IN_SYNC")
     assert (301, "x") in sites.rows("B")
+    with Client(sites.url("A")) as client:
+        client.drop_table(RESTORE_POINTS)
 
 
 def test_maintain_tells_of_the_log_and_of_each_table(
