@@ -12,6 +12,7 @@ from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     backup_commands,
     checkpoint_commands,
+    definition_commands,
     job_commands,
     peer_commands,
     restore_point_commands,

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from sparktxlog.api.adopting.row_adoption import RowAdoption
     from sparktxlog.worker.commit_tables.table_adoption import Adoption, FileWay
 
-table_app = typer.Typer(help="Describe a table, bring a Delta table into the log, give one back.")
+table_app = typer.Typer(
+    help="Create, change, describe tables; bring a Delta table into the log, give one back."
+)
 app.add_typer(table_app, name="table", no_args_is_help=True)
 TableName = Annotated[
     str, typer.Argument(metavar="NAME", help="Table of the log; schema.table of a commit table.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -230,10 +231,19 @@ def test_the_command_and_the_running_follower(
 ) -> None:
     table, path, url = made(spark, tmp_path / "t"), str(tmp_path / "t"), sites.nodes["A"].url
     command = ["table", "follow", "running", path, "--keys", "id", "--once", "--url", url]
+
+    def planned(*more: str) -> list[str]:
+        assert invoke(monkeypatch, *command, "--dry-run", "--json", *more) == 0
+        return list(json.loads(capsys.readouterr().out.splitlines()[-1])["planned"])
+
+    assert planned() == ["version 1 would be adopted: 8 rows"]
+    assert sites.a.existing("running") is None
     assert invoke(monkeypatch, *command, "--json") == 0
     assert '"version": 1, "brought": [{"version": 1, "operation": "adopted"' in (
         capsys.readouterr().out
     )
+    assert planned() == []
+    assert planned("--overwrite") == ["the rows of table 'running' would be replaced by version 1"]
     told: list[str] = []
     seen, stop = threading.Event(), threading.Event()
 
@@ -244,8 +254,12 @@ def test_the_command_and_the_running_follower(
 
     follower = TableFollower(sites.a, "running", path, tell=tell)
     running = threading.Thread(target=follower.follow, args=(stop,), daemon=True)
-    running.start()
+    position = sites.a.position()
     spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    (one,) = planned()
+    assert one.startswith("version 2 (WRITE) would be brought: ") and one.endswith(", 0 removed")
+    assert sites.a.position() == position
+    running.start()
     assert seen.wait(60), told
     stop.set()
     running.join(60)

@@ -140,6 +140,36 @@ class TableFollower:
             brought.append(found)
         return brought
 
+    def planned(self) -> list[str]:
+        """Say what the first `step` would do, a sentence for each version; nothing is done.
+
+        What stops it before it brings a version is raised as by `step`; rows are looked at only if
+        the table would be adopted.
+        """
+        found = self._log.existing(self._name)
+        newest = newest_version(self._source.path, self._source.version)
+        if found is None:
+            would = self._adopted(dry_run=True)
+            return [f"version {would.version} would be adopted: {would.became}"]
+        table = self._table()
+        self._check_keys(table)
+        if self._overwrites:
+            return [f"the rows of table {self._name!r} would be replaced by version {newest}"]
+        reached = (self._remembered(table) or self._recognised(table)).version
+        self._check_not_gone(reached + 1)
+        lines = []
+        for version in range(reached + 1, newest + 1):
+            actions = read_actions(commit_path(self._source.path, version))
+            if actions is None:
+                break  # it is being written
+            one = VersionActions.of(version, actions)
+            if one.is_new_definition:
+                added_columns(self._source_at(version), table)
+            files = f"{len(one.adds):,} files added, {len(one.removes):,} removed"
+            changes = files if one.adds or one.removes else "no row changes"
+            lines.append(f"version {version} ({one.operation}) would be brought: {changes}")
+        return lines
+
     def follow(self, stop: threading.Event) -> None:
         """Bring versions as they come until `stop` is set; errors that may pass are told."""
         while not stop.is_set():
@@ -160,18 +190,21 @@ class TableFollower:
         if self._log.existing(self._name) is None:
             return [self._adopted()]
         table = self._table()
+        self._check_keys(table)
+        if self._overwrites:
+            return self._replaced(table)
+        self._state = self._remembered(table) or self._recognised(table)
+        return []
+
+    def _check_keys(self, table: VersionedTable) -> None:
         if self._keys and self._keys != table.keys:
             raise InvalidRequestError(
                 f"table {self._name!r} has the keys {list(table.keys)}, not {list(self._keys)}",
                 hint="Leave the keys out: it is there already.",
                 field="keys",
             )
-        if self._overwrites:
-            return self._replaced(table)
-        self._state = self._remembered(table) or self._recognised(table)
-        return []
 
-    def _adopted(self) -> FollowedVersion:
+    def _adopted(self, *, dry_run: bool = False) -> FollowedVersion:
         source = self._source = SourceTable.read(self._log.spark, str(self._source.path))
         began = commit_path(source.path, source.version)
         done = adopt_rows(
@@ -179,11 +212,13 @@ class TableFollower:
             self._name,
             source,
             keys=self._keys,
+            dry_run=dry_run,
             may_move=True,
             timeout_s=_WAIT_S,
             tell=self._tell,
         )
-        self._reach(source.version, done.position)
+        if not dry_run:
+            self._reach(source.version, done.position)
         return FollowedVersion(
             version=source.version,
             operation="adopted",
@@ -292,10 +327,7 @@ class TableFollower:
             return None  # it is being written
         found = VersionActions.of(version, actions)
         if found.is_new_definition:
-            self._source = SourceTable.read(
-                self._log.spark, str(self._source.path), version, files=False
-            )
-            self._source.check_possible()
+            self._source = self._source_at(version)
             self._followed_columns(self._state.log_version)
         else:
             self._source = replace(self._source, log=replace(self._source.log, version=version))
@@ -308,6 +340,16 @@ class TableFollower:
             receipt = self._commit(t)
         self._reach(version, receipt.position)
         return _brought(version, found.operation, became, receipt, path)
+
+    def _source_at(self, version: int) -> SourceTable:
+        """Return the Delta table as of a version, without its files.
+
+        Raises:
+            InvalidRequestError: A row table could not be like it (definite).
+        """
+        source = SourceTable.read(self._log.spark, str(self._source.path), version, files=False)
+        source.check_possible()
+        return source
 
     def _check_not_gone(self, version: int) -> None:
         """Refuse to wait for a version that Delta has cleaned up, or that went back."""

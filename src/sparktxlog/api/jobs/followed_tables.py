@@ -25,6 +25,12 @@ def follow(context: JobContext) -> tuple[int, dict[str, Any]]:
             overwrite=a.overwrite,
             tell=say,
         )
+        if a.dry_run:
+            planned = follower.planned()
+            for line in planned or [f"table {a.name} has the newest version of {a.path}"]:
+                say(line)
+            say("Nothing was changed.")
+            return OK, {"table": a.name, "dry_run": True, "planned": planned}
         brought = []
         if a.once:
             brought = follower.step()

@@ -286,6 +286,7 @@ _FOLLOW = (
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
               help="Key columns of a table that is adopted, comma separated."),
     JobOption(flag="--once", help="Bring the versions that there are, then end."),
+    JobOption(flag="--dry-run", help="Say which versions would be brought; change nothing."),
     JobOption(flag="--overwrite",
               help="Begin by replacing the rows of the log's table by the newest version."),
     JobOption(flag="--state", kind=Path, metavar="FILE",
