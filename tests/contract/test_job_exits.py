@@ -44,12 +44,18 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["apply", "catch_up", "maintain", "repair", "replicate", "verify"])
+ARGUMENTS = {
+    "adopt": ["orders", "/data/orders", "--as", "row-table"],
+    "follow": ["orders", "/data/orders"],
+    "repair": ["orders"],
+} | {name: [] for name in ("apply", "catch_up", "maintain", "replicate", "verify")}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_absent_node_is_told_before_spark_starts(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    table = ["orders"] if name == "repair" else []
-    argv = [*table, "--url", "http://127.0.0.1:9", "--json"]
+    argv = [*ARGUMENTS[name], "--url", "http://127.0.0.1:9", "--json"]
     assert load(name).main(argv) == job.UNREACHABLE == 5
     out, err = capfd.readouterr()
     assert "[transport]" in err
@@ -65,6 +71,10 @@ def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load("verify").main(["--since", "7"])
     assert caught.value.code == job.USAGE
+    with pytest.raises(SystemExit) as caught:
+        load("adopt").main([*ARGUMENTS["adopt"], "--files", "move"])
+    assert caught.value.code == job.USAGE
+    assert "--files is of commit tables" in capfd.readouterr().err
     assert load("apply").main(["--url", "nowhere"]) == job.BAD_CONFIG == 6
     assert "[config]" in capfd.readouterr().err
 

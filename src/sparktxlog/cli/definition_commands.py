@@ -8,7 +8,7 @@ import typer
 
 from sparktxlog.cli.printing import print_json
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url
-from sparktxlog.cli.table_commands import TableName, column_names, table_app
+from sparktxlog.cli.table_commands import TableName, table_app
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.tokens import client_token
 
@@ -66,9 +66,9 @@ def table_create(
         receipt = client.create_table(
             name,
             columns,
-            keys=column_names(keys),
-            partition_by=column_names(partition_by),
-            cluster_by=column_names(cluster_by),
+            keys=_names(keys),
+            partition_by=_names(partition_by),
+            cluster_by=_names(cluster_by),
             deletion_vectors=deletion_vectors,
             is_sync=is_sync,
             comment=comment,
@@ -132,10 +132,10 @@ def table_alter(
     changes: dict[str, Any] = {
         "add": _added(add),
         "rename": _pairs("--rename", rename),
-        "drop": column_names(drop),
+        "drop": _names(drop),
         "widen": {column: kind for column, (kind, _) in _added(widen).items()},
-        "keys": None if keys is None else column_names(keys),
-        "cluster_by": None if cluster_by is None else column_names(cluster_by),
+        "keys": None if keys is None else _names(keys),
+        "cluster_by": None if cluster_by is None else _names(cluster_by),
         "comment": comment,
         "comments": _pairs("--column-comment", column_comment),
         "properties": {**_pairs("--property", properties), **dict.fromkeys(unset or [])},
@@ -151,6 +151,10 @@ def _print_done(receipt: Receipt, said: str, as_json: bool) -> None:
         print_json({"transaction_id": receipt.transaction_id, "position": receipt.position})
     else:
         typer.echo(f"Transaction {receipt.transaction_id}, position {receipt.position}: {said}.")
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def _added(text: str) -> dict[str, tuple[str, str]]:

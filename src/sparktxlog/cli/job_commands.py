@@ -1,4 +1,4 @@
-"""Commands that are also jobs: `commit`, `apply`, `catch-up`, `repair`, `maintain`, `verify`, …
+"""Commands that are also jobs: `commit`, `apply`, `table adopt`, `repair`, `maintain`, `verify`, …
 
 They are built from the declarations in `api.jobs.job_options`.
 """
@@ -113,6 +113,17 @@ def _maintain(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     end(ExitCode(code))
 
 
+def _adopt(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
+    require_spark()
+    from sparktxlog.api.jobs.job import job_context, work_of
+    from sparktxlog.api.jobs.progress_lines import say
+
+    with job_context(arguments, say if as_json else typer.echo) as context:
+        _, result = work_of(found)(context)
+    if as_json:
+        print_json(result)
+
+
 def _verify(_: JobCommand, arguments: Namespace, as_json: bool) -> None:
     from sparktxlog.api.jobs.job import job_context
 
@@ -195,6 +206,7 @@ def _print_counts(title: str, report: Mapping[str, Any]) -> None:
 
 #: Commands whose output differs from that of their job.
 _RUNS: dict[str, Callable[[JobCommand, Namespace, bool], None]] = {
+    "adoption_job:adopt": _adopt,
     "upkeep:maintain": _maintain,
     "upkeep:verify": _verify,
 }

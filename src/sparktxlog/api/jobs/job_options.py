@@ -55,11 +55,13 @@ class JobOption:
     required: bool = False
     #: Least allowed value.
     least: int | None = None
+    #: Of its value in the arguments, if the flag's is a word of Python.
+    name: str = ""
 
     @property
     def attribute(self) -> str:
         """Name of the option's value in the arguments."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        return self.name or self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a job's parser, or to a group of it."""
@@ -71,6 +73,7 @@ class JobOption:
             return
         parser.add_argument(
             self.flag,
+            dest=self.attribute,
             type=self.kind,
             default=[] if self.repeated else self.default,
             action="extend" if self.repeated else "store",
@@ -136,6 +139,13 @@ def _apply_conflict(arguments: argparse.Namespace) -> str:
     if arguments.at_most < max(1, arguments.at_least):
         return "--at-most must be 1 or more, and not less than --at-least"
     return ""
+
+
+def _adopt_conflict(arguments: argparse.Namespace) -> str:
+    if arguments.kind == "row-table":
+        said = "--files is of commit tables: a row table's are linked"
+        return said if arguments.files != "link" else ""
+    return "--keys is of row tables: commit tables have none" if arguments.keys else ""
 
 
 LAKE = JobOption(
@@ -277,6 +287,23 @@ _VERIFY = (
               help="With --compare: URL of a site's node."),
 )  # fmt: skip
 
+_ADOPT = (
+    JobOption(flag="name", kind=str, required=True,
+              help="Table of the log; schema.table of a commit table."),
+    JobOption(flag="path", kind=str, required=True, metavar="PATH",
+              help="Directory of the Delta table."),
+    JobOption(flag="--as", name="kind", kind=str, choices=("row-table", "commit-table"),
+              required=True, help="What it becomes."),
+    MASTER,
+    JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
+              help="Key columns of a row table, comma separated."),
+    JobOption(flag="--files", kind=str, choices=("link", "copy", "move"), default="link",
+              help="Of a commit table. link: a second name on the same file system; move: the old "
+              "table goes."),
+    JobOption(flag="--dry-run", help="Only check, and say what would be done."),
+    JobOption(flag="--timeout", kind=float, default=3600.0, least=1, metavar="SECONDS",
+              help="Seconds until the sites have the files."),
+)  # fmt: skip
 _FOLLOW = (
     JobOption(flag="name", kind=str, required=True,
               help="Table of the log; if it is missing, the Delta table is adopted first."),
@@ -299,6 +326,17 @@ JOBS: dict[str, JobCommand] = {
         example="--table orders --input orders.csv --format csv --op upsert",
         work="ingest:commit",
         options=_COMMIT,
+    ),
+    "adopt": JobCommand(
+        does="Put an existing Delta table under the log, as a new table; the old one stays as it "
+        "is.\n\n"
+        "A row table begins with the rows of its newest version.  Of a commit table, that version "
+        "becomes version 0.  Run it at the site, where the table and the node's directories are.",
+        example="orders /data/orders --as row-table --keys id",
+        work="adoption_job:adopt",
+        options=_ADOPT,
+        group="table",
+        conflict=_adopt_conflict,
     ),
     "follow": JobCommand(
         does="Bring each new version of a Delta table that this site's jobs write into the log.\n\n"
