@@ -37,7 +37,7 @@ _SPARK_REFUSES = (
         _BY_LOG,
     ),
     (
-        r"DELTA_UNSUPPORTED_SOURCE.*View \(|EXPECT_TABLE_NOT_VIEW|VIEW_WRITE_NOT|data into a view",
+        r"DELTA_UNSUPPORTED_SOURCE.*View \(|EXPECT_TABLE_NOT_VIEW|VIEW_WRITE_NOT|into a view",
         "a view of a table of the log is only read",
         _BY_LOG,
     ),

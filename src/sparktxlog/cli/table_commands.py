@@ -18,7 +18,7 @@ table_app = typer.Typer(
 )
 app.add_typer(table_app, name="table", no_args_is_help=True)
 TableName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Table of the log; schema.table of a commit table.")
+    str, typer.Argument(metavar="NAME", help="Table of the log: orders, or bronze.orders.")
 ]
 
 

@@ -289,7 +289,7 @@ _VERIFY = (
 
 _ADOPT = (
     JobOption(flag="name", kind=str, required=True,
-              help="Table of the log; schema.table of a commit table."),
+              help="Table of the log: orders, or bronze.orders."),
     JobOption(flag="path", kind=str, required=True, metavar="PATH",
               help="Directory of the Delta table."),
     JobOption(flag="--as", name="kind", kind=str, choices=("row-table", "commit-table"),

@@ -113,6 +113,7 @@ def test_options_are_checked_before_a_node_is_asked() -> None:
     [
         ("requirement failed: txlog does not support Update mode. SQLSTATE", "foreachBatch"),
         ("Data source txlog does not support continuous processing.", "processingTime"),
+        ("Writing into a view is not allowed. View: `txlog`.`t`.", "log.append"),  # Spark 4.1
     ],
 )
 def test_what_spark_refuses_gets_a_way_out(words: str, hint: str) -> None:
