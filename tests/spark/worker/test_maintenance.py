@@ -69,15 +69,7 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     assert len(list(directory.glob("*.parquet"))) == 31
     (again,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))
     assert (again.optimized, again.vacuumed) == (False, "full")
-    # A restore point of nine days ago keeps files beyond that.
-    old, then = directory / "old.parquet", time.time() - 8 * 86_400
-    old.touch()
-    os.utime(old, (then, then))
-    wanted = Upkeep(tables=["plain"], keep_hours=24 * 9)
-    (for_point,) = maintain_replica(spark, source.lake, wanted)
-    assert (for_point.vacuumed, for_point.failed, old.exists()) == ("full", "", True)
-    maintain_replica(spark, source.lake, Upkeep(tables=["plain"]))
-    assert not old.exists()
+    _points_keep_files(spark, source.lake, directory)
 
     # The worker accepts it and goes on.
     log.transaction().inline("upsert", "plain", [(3, "changed"), (100, "new")])
@@ -97,3 +89,15 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     assert {p: b for p, b in kept.items() if p.endswith(".parquet")} == {
         p: b for p, b in before.items() if p.endswith(".parquet")
     }
+
+
+def _points_keep_files(spark: SparkSession, lake: Path, directory: Path) -> None:
+    """A restore point of nine days ago keeps files beyond the table's own retention."""
+    old, then = directory / "old.parquet", time.time() - 8 * 86_400
+    old.touch()
+    os.utime(old, (then, then))
+    wanted = Upkeep(tables=["plain"], keep_hours=24 * 9)
+    (for_point,) = maintain_replica(spark, lake, wanted)
+    assert (for_point.vacuumed, for_point.failed, old.exists()) == ("full", "", True)
+    maintain_replica(spark, lake, Upkeep(tables=["plain"]))
+    assert not old.exists()
