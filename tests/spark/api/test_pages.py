@@ -39,6 +39,7 @@ def own_schema(spark: SparkSession) -> Iterator[None]:
     spark.sql("DROP SCHEMA IF EXISTS txlog CASCADE")
 
 
+@pytest.mark.thorough
 def test_the_page_of_spark_runs(
     spark: SparkSession, node: RunningNode, tmp_path: Path, own_schema: None
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_language_with_other_digits_is_refused(spark: SparkSession, node: Runn
             sparktxlog.connect(spark, node.url)
 
 
+@pytest.mark.thorough
 def test_settings_of_sessions_change_no_signature(
     spark: SparkSession, log: TxLog, node: RunningNode, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def operations(session: SparkSession, table: str) -> list[str]:
     return [row.operation for row in session.sql(f"DESCRIBE HISTORY {table}").collect()]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_share_spark")
 def test_a_table_comes_and_goes(
     tx: SparkSession,

@@ -121,6 +121,7 @@ def _matrix(columns: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.thorough
 def test_the_page_says_what_each_reader_reads(
     tx: SparkSession, log: TxLog, node: RunningNode
 ) -> None:

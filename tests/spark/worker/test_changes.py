@@ -68,6 +68,7 @@ def check(spark: SparkSession, nodes: list[NodeProcess]) -> None:
         assert all(table.sound for table in found.tables.values()), found
 
 
+@pytest.mark.thorough
 def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
     with running(Cluster(tmp_path, "AB")) as cluster, ExitStack() as stack:
