@@ -124,10 +124,10 @@ def _only_there(site: str, others: Mapping[str, Any]) -> tuple[int, int]:
 def _votes(site: str, others: Mapping[str, Any]) -> list[str]:
     if not others:
         return ["no other node answers"]
-    epochs = next(iter(others.values()))["epochs"]
-    members = [seat for seat in epochs["roster"] if seat["member"]]
-    votes = sum(seat["weight"] for seat in members)
-    left = sum(seat["weight"] for seat in members if seat["id"] != site and seat["id"] in others)
+    # Every node with a place has its votes, an evicted one too (P12).
+    seats = next(iter(others.values()))["epochs"]["roster"]
+    votes = sum(seat["weight"] for seat in seats)
+    left = sum(seat["weight"] for seat in seats if seat["id"] in others)
     if 2 * left > votes:
         return []
     text = f"the others would have {left} of {votes} votes and stop until `sparktxlog peer force`"

@@ -70,6 +70,14 @@ def test_a_node_that_is_away_leaves_no_majority_and_paused_ones_no_writers() -> 
     assert "votes" not in of_c and not report.passed
 
 
+def test_an_evicted_node_that_is_away_keeps_its_votes() -> None:
+    answers = [answer("A"), answer("B"), answer("C")]
+    for one in answers:
+        one.answer["epochs"]["roster"].append({"id": "D", "weight": 1, "member": False})
+    report = drilled(*answers)
+    assert all("2 of 4 votes" in "; ".join(one.problems) for one in report.rehearsals)
+
+
 def test_tables_that_no_other_site_has_in_sync_cannot_be_copied() -> None:
     lines = [{"node_id": "A", "verdict": "IN_SYNC"}, {"node_id": "B", "verdict": "DIVERGED"}]
     report = drilled(answer("A", replicas=lines), answer("B", replicas=lines))
