@@ -27,7 +27,7 @@ def pins(name: str) -> dict[str, tuple[str, list[str]]]:
 
 def test_every_pin_has_hashes() -> None:
     files = sorted(path.name for path in ROOT.glob("constraints*.txt"))
-    assert len(files) == 8
+    assert len(files) == 9
     for file in files:
         found = pins(file)
         assert found
@@ -45,6 +45,9 @@ def test_all_that_the_package_needs_is_pinned_as_it_is_installed() -> None:
     for name in ("airflow", "dagster", "openlineage"):
         (plug,) = (Requirement(text) for text in extras_of_project.pop(name))
         assert plug.specifier.contains(apart[canonicalize_name(plug.name)][0]), plug
+    traced = pins("constraints-tracing.txt")
+    for part in (Requirement(text) for text in extras_of_project.pop("otel")):
+        assert part.specifier.contains(traced[canonicalize_name(part.name)][0]), part
     wanted += [Requirement(t) for part in extras_of_project.values() for t in part]
     found, seen = pins("constraints.txt"), set()
     while wanted:

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": set(),
     "supervision": set(),
+    "tracing": set(),
     "config": set(),
     "protocol": set(),
     "catchup": set(),
@@ -39,21 +40,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"codec", "protocol.words.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
-        "config", "protocol", "catchup", "codec", "storage", "supervision", "transport",
+        "config", "protocol", "catchup", "codec", "storage", "supervision", "tracing",
+        "transport",
     },
     "service": {
         "config", "codec", "runtime", "storage.interfaces", "storage.payloads.payload_store",
     } | _EPOCHS,
-    "http": {"codec"},
+    "http": {"codec", "tracing"},
     "worker": {
         "catchup", "codec", "http", "storage.commit_tables", "storage.dropped_tables",
         "storage.durability",
-        "storage.interfaces", "storage.lock", "supervision",
+        "storage.interfaces", "storage.lock", "supervision", "tracing",
     },
     "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
     "api": {
         "codec", "http", "storage.dropped_tables", "storage.durability", "storage.interfaces",
-        "worker",
+        "tracing", "worker",
     },
     "integrations": {"api", "http.tokens"},
     "cli": {

@@ -34,6 +34,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.authorities import authorities, certificate_error
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.receipt import Receipt
+from sparktxlog.tracing import current_trace
 
 #: Least seconds for a call: a node that does not wait must still have time to answer.
 LEAST_S = 1.0
@@ -203,6 +204,7 @@ class Http:
             headers["content-type"] = content_type
         if shown := token or self.token:
             headers["authorization"] = f"Bearer {shown}"
+        headers |= current_trace()
         timeout = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout
         lost: Exception | None = None

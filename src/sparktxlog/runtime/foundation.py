@@ -30,6 +30,7 @@ from sparktxlog.runtime.membership.standings import (
 )
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.reached_position import ReachedPosition
+from sparktxlog.runtime.run_traces import RunTraces
 from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import Journal
@@ -71,6 +72,8 @@ class Foundation:
     loop: asyncio.AbstractEventLoop
     #: Set to the error after which the node must stop; `StartAgainError` = start anew.
     failed: asyncio.Future[TxLogError]
+    #: Spans of transactions; None = nobody asked for them.
+    traces: RunTraces | None = None
     #: Set when the node begins to stop and takes nothing new.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics = field(default_factory=Metrics)
@@ -117,6 +120,7 @@ def lay_foundation(config: NodeConfig) -> Foundation:
         CorruptLogError: The journal is damaged.
         FrontLostError: The journal is new, but there is the rest of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
+        MissingDependencyError: tracing-endpoint is set without the extra `otel` (definite).
     """
     certificate = NodeCertificate.of(config)
     make_data_dir(config)
@@ -177,6 +181,7 @@ def _recovered(
         kept_after=ReachedPosition(state.kept_after),
         loop=loop,
         failed=loop.create_future(),
+        traces=RunTraces.of(config),
     )
 
 

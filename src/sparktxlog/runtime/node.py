@@ -285,6 +285,8 @@ class Node:
         self.base.readers.close()
         self.base.filers.close()
         self.base.journal.close()
+        if self.base.traces is not None:
+            await asyncio.to_thread(self.base.traces.close)
         _log.info("stopped", node=self.config.node_id)
 
     # -- questions ---------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
         worker_token_file(config.data_dir),
         config.grants,
     )
-    guard = PageGuard(config)
+    guard, traces = PageGuard(config), running.base.traces
     checks = {
         Role.CLIENT: tokens.check_client,
         Role.WORKER: tokens.check_worker,
@@ -188,6 +188,8 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
         set_client(grant)
         asks.set(tokens.name(grant, is_admin=route.role is Role.ADMIN))
         guard.check(request)
+        if traces is not None:
+            traces.note_client(request.headers)
         return {}
 
     def check_lease(request: Request, route: Route) -> dict[str, str]:

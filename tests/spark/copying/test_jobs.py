@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from tests.spark.api.test_types import COLUMNS, rows_of_types
 from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, Cluster, append, call, wait_until
+from tests.support.span_collector import span_collector
 from tests.support.steady_load import SteadyLoad
 
 from sparktxlog import Client
@@ -210,6 +211,21 @@ def test_what_peers_confirmed_is_a_column_of_the_masters(sites: Sites) -> None:
             assert (own["acquired"], other["linked"]) == (None, True)
             # To be ordered a transaction of A must be held by both of two.
             assert other["acquired"]["A"] >= 5
+
+
+def test_a_batch_of_a_worker_is_a_span(
+    sites: Sites, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites.cluster.nodes["A"].commit(append(151))
+    with span_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        code, found = run_job("apply", "--url", sites.url("A"))
+    assert (code, found["batches"]) == (0, 1)
+    (batch,) = collector.named("sparktxlog apply", "A")
+    assert batch.service == "sparktxlog-worker"
+    assert batch.attributes["sparktxlog.tables"] == ["t"]
+    last = batch.attributes["sparktxlog.last_position"]
+    assert batch.attributes["sparktxlog.first_position"] <= last == found["position"]
 
 
 def test_a_lost_lake_is_brought_back_by_catch_up(sites: Sites, run_job: RunJob) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -32,6 +33,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.authorities import CA_HELP, trust
 from sparktxlog.http.tokens import admin_token, client_token
+from sparktxlog.tracing import traced_program
 from sparktxlog.worker.replica.source import HttpLogSource
 
 if TYPE_CHECKING:
@@ -173,7 +175,8 @@ def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, A
     """Do the work; return exit code and result, also for an error."""
     start_logging()
     ended = _watched(work.__name__, arguments)
-    code, result = _performed(arguments, work)
+    with traced_program("sparktxlog-worker", socket.gethostname()):
+        code, result = _performed(arguments, work)
     ended(code, result)
     return code, result
 

@@ -113,6 +113,17 @@ class Submits:
             NoQuorumError: It cannot be ordered, because too few nodes answer (definite).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
+        work = self._submit(tx, level, copies, timeout)
+        if (traces := self._base.traces) is not None:
+            written = [one.table for one in tx.operations] + [
+                one.name or one.uuid for one in tx.commits
+            ]
+            work = traces.commit(tx.transaction_id, written, level, work)
+        return await work
+
+    async def _submit(
+        self, tx: PreparedTransaction, level: Level, copies: int, timeout: float
+    ) -> Receipt:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -165,6 +176,15 @@ class Submits:
         timeout: float,
     ) -> Receipt:
         """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
+        work = self._submit_run(payload, manifest, level, copies, timeout)
+        if (traces := self._base.traces) is not None:
+            written = [block.table for block in manifest.blocks]
+            work = traces.commit(manifest.transaction_id(0), written, level, work)
+        return await work
+
+    async def _submit_run(
+        self, payload: bytes, manifest: RunManifest, level: Level, copies: int, timeout: float
+    ) -> Receipt:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
         first_id, several = manifest.transaction_id(0), manifest if manifest.n > 1 else None

@@ -93,6 +93,7 @@ class Cycle:
         self._holdings = holdings
         self._receipts = receipts
         self._clock = base.clock
+        self._traces = base.traces
         #: Most transactions, and bytes, of a run assembled here.
         self._run_limit = (config.run_limit_transactions, config.run_limit_bytes)
         self._id_window = config.id_window
@@ -273,6 +274,8 @@ class Cycle:
         if self._events:
             events = list(self._events)
             self._events.clear()
+            if self._traces is not None:
+                self._traces.saw(events)
             actions = self._master.handle_all(events, now, self._clock.wall())
             self._sort_arrived(events, actions)
             self._executor.put(actions)
@@ -438,6 +441,8 @@ class CoreLoop:
             base.config.node_id, base.state.values, base.master.view, self.executor.write_then
         )
         self.executor.beside = self.audit.beside
+        if base.traces is not None:
+            self.executor.on_held = base.traces.held
         self.rivals = RivalCommits(base.config.node_id, base.master.commit_tables, base.loop.time)
         self.cycle = Cycle(base, self.executor, self.holdings, self.receipts, self.rivals)
         for run in base.state.core.announcements:

@@ -74,7 +74,9 @@ class Delivery(TakesActions, FollowsCore):
 
     def deliver(self, action: Action, at: int) -> None:
         """Carry out one action; `at` is the wall clock of its batch, microseconds."""
-        receipts = self._core.receipts
+        receipts, traces = self._core.receipts, self._base.traces
+        if traces is not None:
+            traces.follow(action, self._base.links)
         match action:
             case SendPost() | SendPush() | SendAnnouncement() | SendEpochMessage():
                 if link := self._base.links.get(action.peer):

@@ -37,6 +37,7 @@ from sparktxlog.protocol.words.actions import (
     PersistVoid,
     PersistWithdrawal,
 )
+from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.loop_threads import LoopThreads
@@ -110,6 +111,8 @@ class Executor:
         self.disk_full = False
         #: Called with the commit tables that ordered runs changed, once that is durable.
         self.on_commits: Callable[[Sequence[CommitTable]], None] = lambda tables: None
+        #: Called with the header of a peer's run, once that is durable.
+        self.on_held: Callable[[RunHeader], None] = lambda header: None
         #: Returns writes that become durable together with an action.
         self.beside: Callable[[Action], Sequence[Write]] = lambda action: ()
 
@@ -223,6 +226,7 @@ class Executor:
                 self._holdings.own_persisted(item.ticket)
             case PersistForeignRun():
                 self._holdings.foreign_persisted(item.header)
+                self.on_held(item.header)
             case PersistAnnouncement():
                 self._holdings.announced(item.ticket)
             case PersistQueue():

@@ -138,6 +138,8 @@ class PublishedLog(LogOwner):
     def _note_published(self, position: int, seconds: float) -> None:
         self._base.metrics.publish_seconds.observe(seconds)
         self._base.published.advance(position)
+        if self._base.traces is not None:
+            self._base.traces.published(position)
         self._forget_payloads()
         if self._follower is not None:
             self._follower.judge_again()

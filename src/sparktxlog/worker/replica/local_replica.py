@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
@@ -23,6 +23,7 @@ from sparktxlog.errors import ApplyError, DivergedError, ForeignLogError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
 from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.tracing import traced_step
 from sparktxlog.worker.apply.batches import (
     Batch,
     Extent,
@@ -73,6 +74,7 @@ class Replica:
         self.lake = directory.lake
         self.state: ReplicaState = directory.load()
         self._session = session
+        self._node_id = info.node_id
         self._payload_root = Path(info.payload_root)
         self._signature_interval = info.signature_interval
         self._steps: TableSteps | None = None
@@ -154,7 +156,8 @@ class Replica:
             self.directory.save(self.state)
         self._watch.begin(batch)
         try:
-            tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+            with traced_step("sparktxlog apply", _described(batch, self._node_id)):
+                tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
         finally:
             self._watch.end()
         self.directory.record_snapshot(batch.last, tables)
@@ -232,6 +235,18 @@ class Replica:
                 self._session, self.lake, self._payload_root, lineage, self._watch.step
             )
         return self._steps
+
+
+def _described(batch: Batch, node_id: str) -> dict[str, Any]:
+    """Return what the span of a batch says."""
+    return {
+        "node": node_id,
+        "epoch": batch.epoch,
+        "first_position": batch.first,
+        "last_position": batch.last,
+        "transactions": batch.transactions,
+        "tables": tuple(batch.tables),
+    }
 
 
 def cost_of(batch: Batch, seconds: float) -> ReplayCost:

@@ -38,6 +38,7 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
     async def main() -> None:
         ordered = ReachedPosition(6)
         base: Any = SimpleNamespace(
+            traces=None,
             master=SimpleNamespace(locate=lambda wanted: 7 if wanted == ID else None),
             journal=SimpleNamespace(
                 find_transaction=lambda wanted: None,
@@ -68,6 +69,7 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
             return work(*arguments)
 
         base: Any = SimpleNamespace(
+            traces=None,
             master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
             journal=SimpleNamespace(
                 filed_ids=1,
@@ -100,6 +102,7 @@ def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) 
 
         several = RunManifest(n=2, ids=ID + bytes(16), blocks=(), submitted_at=1)
         base: Any = SimpleNamespace(
+            traces=None,
             master=SimpleNamespace(),
             journal=SimpleNamespace(
                 filed_ids=6,

@@ -43,6 +43,7 @@ class WaitingCore:
 
 def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -> Cycle:
     base: Any = SimpleNamespace(
+        traces=None,
         master=core,
         clock=SimpleNamespace(now=lambda: 0, wall=lambda: 0),
         config=SimpleNamespace(run_limit_transactions=most, run_limit_bytes=1_000, id_window=1),
