@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.forked_nodes import ForkedNode, fork_node, node_environment
+
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.model.operation import OperationKind
 
@@ -146,7 +148,7 @@ class NodeProcess:
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / f"{name}.toml"
         self.log = directory / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedNode | None = None
         self.write_config(port, peers)
 
     def write_config(
@@ -176,17 +178,18 @@ class NodeProcess:
 
     def start(self, *settings: str) -> None:
         """Start the process; `wait_ready` waits for it."""
-        serve = (sys.executable, "-m", "sparktxlog.cli", "serve", "--config", str(self.config))
-        arguments = [*self.prefix, *serve]
+        arguments = ["serve", "--config", str(self.config)]
         for setting in settings:
             arguments += ["--set", setting]
-        source = Path(__file__).parents[2] / "src"
+        if not (self.prefix or self.environment):
+            self.process = fork_node(self.log, *arguments)
+            return
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                arguments,
+                [*self.prefix, sys.executable, "-m", "sparktxlog.cli", *arguments],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(source), **self.environment},
+                env={**node_environment(), **self.environment},
             )
 
     def wait_ready(self) -> None:

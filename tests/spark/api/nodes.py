@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.certificates import Authority
+from tests.support.forked_nodes import ForkedNode, fork_node
 from tests.support.node_processes import free_ports
 
 _START_S = 60.0
@@ -25,7 +24,7 @@ class RunningNode:
 
     url: str
     directory: Path
-    process: subprocess.Popen[bytes]
+    process: ForkedNode
 
     def stop(self) -> None:
         """Stop it and wait."""
@@ -55,15 +54,7 @@ def start_node(directory: Path, *settings: str, authority: Authority | None = No
         f'node-id = "A"\nmaster-url = "{url}"\ndata-dir = "{directory / "data"}"\n'
         'log-format = "json"\n' + "".join(f"{line}\n" for line in settings)
     )
-    log = (directory / "node.log").open("wb")
-    source = Path(__file__).resolve().parents[3] / "src"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sparktxlog.cli", "serve", "--config", str(config)],
-        stdout=log,
-        stderr=log,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    log.close()
+    process = fork_node(directory / "node.log", "serve", "--config", str(config))
     node = RunningNode(url=url, directory=directory, process=process)
     deadline = time.monotonic() + _START_S
     while True:

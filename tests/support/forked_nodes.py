@@ -1,0 +1,167 @@
+"""Node processes that begin with everything imported: forks of one that has done nothing else.
+
+To import what a node needs takes a second of a processor, and tests start hundreds of nodes.  All
+else is as if `python -m sparktxlog.cli …` had been started: arguments, environment, log, exit code.
+
+`python -m tests.support.forked_nodes` is the process that they are forks of.  It reads a line of
+JSON for each request and answers with one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tests.architecture.source_tree import ROOT
+
+#: All that a node has imported when it is ready; pyarrow imports pandas, where that is installed.
+_IMPORTED = (
+    "pandas", "sparktxlog.cli.command_line", "sparktxlog.cli.serve", "sparktxlog.runtime.node",
+    "sparktxlog.runtime.process", "sparktxlog.service.application", "sparktxlog.service.listener",
+    "uvicorn.lifespan.off", "uvloop",
+)  # fmt: skip
+_PAUSE_S = 0.02
+
+
+def node_environment() -> dict[str, str]:
+    """Return the environment of a node of this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def fork_node(log: Path, *arguments: str) -> ForkedNode:
+    """Start `sparktxlog` with these arguments; what it says is appended to a file."""
+    request = {
+        "arguments": ["sparktxlog", *arguments],
+        "log": str(log.absolute()),
+        "directory": str(Path.cwd()),
+        "environment": node_environment(),
+    }
+    return ForkedNode(_origin().ask(request))
+
+
+class ForkedNode:
+    """A process that was forked, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        if self.returncode is None:
+            self.returncode = _origin().ask({"ended": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It runs on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if timeout is not None and deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"node with pid {self.pid}", timeout)
+            time.sleep(_PAUSE_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _Origin:
+    """The process that is forked; it ends when this one does."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked_nodes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request, and return the answer."""
+        asking, answering = self._process.stdin, self._process.stdout
+        assert asking is not None and answering is not None
+        with self._one_at_a_time:
+            asking.write(json.dumps(request) + "\n")
+            asking.flush()
+            return json.loads(answering.readline())
+
+
+@cache
+def _origin() -> _Origin:
+    return _Origin()
+
+
+# -- in the process that is forked -----------------------------------------------------------------
+
+
+def _answer_requests() -> dict[str, Any] | None:
+    """Answer requests until there are no more; in a fork return the request for it."""
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        if "ended" in request:
+            pid, status = os.waitpid(request["ended"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif (answer := os.fork()) == 0:
+            return request
+        print(json.dumps(answer), flush=True)
+    return None
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Be what a new process would be."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.argv[:] = request["arguments"]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for number, file in enumerate((nothing, log, log)):
+        os.dup2(file, number)
+    os.close(nothing)
+    os.close(log)
+
+
+def _main() -> None:
+    # Ctrl-C is for the one that asks, and for nodes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in _IMPORTED:
+        import_module(name)
+    # What is there stays: no fork should copy it to look for garbage.
+    gc.collect()
+    gc.freeze()
+    request = _answer_requests()
+    if request is not None:
+        _become(request)
+        import_module("sparktxlog.cli").main()
+
+
+if __name__ == "__main__":
+    _main()
