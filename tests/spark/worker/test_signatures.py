@@ -11,10 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
 from tests.support.worker_log import rows_table, table
 
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply import observing
+from sparktxlog.worker.apply.observing import CountedBeside
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 
 pytestmark = pytest.mark.spark
@@ -147,3 +150,25 @@ def test_an_observation_beside_a_write_signs_in_the_same_pass(
         str(tmp_path / "written")
     )
     assert signature_from(observation.get) == direct
+
+
+@pytest.mark.parametrize(("told", "counted_again"), [(1, False), (2, True), (None, True)])
+def test_some_rows_are_counted_beside_a_job_or_once_more(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    told: int | None,
+    counted_again: bool,
+) -> None:
+    monkeypatch.setattr(observing, "_PATIENCE", "200 ms")
+    definition = table("t", "id bigint, a array<int>")
+    one = signed(spark, definition, [(2, None)], tmp_path)
+    signed(spark, definition, [(1, [1, None]), (2, None)], tmp_path)
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    counting = CountedBeside(frame, definition, F.col("id") == 2)
+    if told is not None:  # else no job ever says what it counted
+        counting.rows.write.parquet(str(tmp_path / "written"))
+    # With 2, as if a stage had run twice.
+    assert counting.found(told or 1) == one
+    assert ("counted again" in caplog.text) is counted_again

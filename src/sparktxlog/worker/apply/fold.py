@@ -22,7 +22,12 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage, Where
-from sparktxlog.worker.apply.signatures import row_hash, signature_columns, signature_from
+from sparktxlog.worker.apply.signatures import (
+    count_columns,
+    row_hash,
+    signature_columns,
+    signature_from,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -265,16 +270,20 @@ def signatures_of(
 
 
 def signatures_by_file(
-    frames: Iterable[tuple[str, DataFrame, TableDefinition]], *, by_file: Container[str] = ()
+    frames: Iterable[tuple[str, DataFrame, TableDefinition | None]],
+    *,
+    by_file: Container[str] = (),
 ) -> dict[tuple[str, str], TableSignature]:
     """Count the signatures of several sets of rows in one Spark job: by tag, and by file or "".
 
     Args:
+        frames: Tag, rows, and their table; None for that = only the rows of signatures count, and
+            columns that nothing else needs are not read.
         by_file: Tags of frames with `FILE_COLUMN` that are counted file by file.
     """
     counted = []
     for tag, frame, definition in frames:
-        signed = signature_columns(definition)
+        signed = count_columns() if definition is None else signature_columns(definition)
         if tag in by_file:
             sums = frame.groupBy(FILE_COLUMN).agg(*signed)
         else:

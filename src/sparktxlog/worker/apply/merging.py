@@ -4,16 +4,16 @@ It removes every row whose key the stage upserts or deletes, and inserts exactly
 each key whose last operation is an upsert, so that duplicates by key never depend on layout.  Of
 the other rows it removes those that a predicate of the stage matches.
 
-One Spark job finds the rows to be removed in the version before, and counts them file by file
-(protocol S2b).  So the new signature is part of the commit, and a second job writes what stays of
-those files, and the new rows.  Only the keys of the batch are sent around.  Delta's own MERGE finds
-the files in the same way, and then sorts all their rows by key; it is used where the table has
-deletion vectors, with which files need not be written again.
+One Spark job finds the files with rows to be removed, by their keys.  A second one writes what
+stays of those files, and the new rows, and counts what does not stay, so that the new signature is
+part of the commit (protocol S2b).  Only the keys of the batch are sent around.  Delta's own MERGE
+finds the files in the same way, and then sorts all their rows by key; it is used where the table
+has deletion vectors, with which files need not be written again; then the first job counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -43,6 +43,7 @@ from sparktxlog.worker.apply.fold import (
     with_gone,
     with_removed,
 )
+from sparktxlog.worker.apply.observing import CountedBeside
 from sparktxlog.worker.apply.worker_session import marked, read_newest
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ class StageRows:
         self._stage = stage
         self._last: DataFrame | None = None
         self._touched: tuple[Piece, ...] | None = None
-        #: Files of the table with rows that are removed.
-        self._changed: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -100,67 +99,92 @@ class StageRows:
             if file.path not in touched
         ]
 
-    def delta(self) -> TableSignature:
-        """Count what the MERGE changes in the signature, whole appended pieces left out.
+    def commit(self, own: Callable[[TableSignature], OwnCommit]) -> TableSignature:
+        """Commit the stage's keyed rows, its predicates, and the appended rows of touched files.
 
-        Those count as claimed or as counted, whether their files are placed or merged; their rows
-        that disappear are subtracted here.
+        Whole appended pieces count as claimed or as counted, whether their files are placed or
+        merged; their rows that disappear are subtracted here.
+
+        Args:
+            own: Makes the commit's metadata of what the commit changes in the signature.
+
+        Returns:
+            That change.
         """
-        frames: list[tuple[str, DataFrame]] = []
-        last = self._last_operations()
+        gained, removed = self._counted()
+        if self._definition.deletion_vectors and removed:
+            last = self._last_operations()
+            assert last is not None, "something is removed by it"
+            change = reduce(TableSignature.__sub__, removed.values(), gained)
+            self._merge(last, own(change))
+            return change
+        return self._rewrite(gained, removed, own)
+
+    def _counted(self) -> tuple[TableSignature, dict[str, TableSignature]]:
+        """Count what the commit adds to the signature, and by file of the table what it removes.
+
+        Of what is removed only the rows are counted where files are written again: that job reads
+        all columns anyway.
+        """
+        frames: list[tuple[str, DataFrame, TableDefinition | None]] = []
+        table, last = self._definition, self._last_operations()
         if last is not None:
             target = read_newest(self._session, self._table)
             target = target.select("*", file_path(target).alias(FILE_COLUMN))
-            removed = with_removed(target, last, self._definition, self._stage).where(GONE_COLUMN)
-            frames.append(("removed", removed))
-            frames.append(("inserted", last.where(~F.col(DELETED_COLUMN))))
+            gone = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
+            frames.append(("removed", gone, table if table.deletion_vectors else None))
+            frames.append(("inserted", last.where(~F.col(DELETED_COLUMN)), table))
         touched = self._appended(self._touched_pieces())
         if touched is not None:
-            frames.append(("dropped", touched.where(GONE_COLUMN)))
+            frames.append(("dropped", touched.where(GONE_COLUMN), table))
         partial = self._appended(self._stage.partial)
         if partial is not None:
-            frames.append(("partial", partial.where(~F.col(GONE_COLUMN))))
-        found = signatures_by_file(
-            ((tag, frame, self._definition) for tag, frame in frames), by_file=["removed"]
-        )
-        change = EMPTY_SIGNATURE
-        for (tag, _), signature in found.items():
-            gained = tag in ("inserted", "partial")
-            change = change + signature if gained else change - signature
-        self._changed = {file for tag, file in found if tag == "removed"}
-        return change
+            frames.append(("partial", partial.where(~F.col(GONE_COLUMN)), table))
+        gained, removed = EMPTY_SIGNATURE, dict[str, TableSignature]()
+        for (tag, file), signature in signatures_by_file(frames, by_file=["removed"]).items():
+            if tag == "removed":
+                removed[file] = signature
+            else:
+                gained = gained - signature if tag == "dropped" else gained + signature
+        return gained, removed
 
-    def commit(self, own: OwnCommit) -> None:
-        """Commit the stage's keyed rows, its predicates, and the appended rows of touched files.
+    def _rewrite(
+        self,
+        gained: TableSignature,
+        removed: Mapping[str, TableSignature],
+        own: Callable[[TableSignature], OwnCommit],
+    ) -> TableSignature:
+        """Write what stays of the changed files, and the inserted rows, into new files.
 
-        Only after `delta`.
+        What does not stay is counted meanwhile.
+
+        Args:
+            removed: By changed file, of which the rows count.
         """
-        last = self._last_operations()
-        if last is not None and self._definition.deletion_vectors and self._changed:
-            self._merge(last, own)
-        else:
-            self._rewrite(last, own)
-
-    def _rewrite(self, last: DataFrame | None, own: OwnCommit) -> None:
-        """Write what stays of the changed files, and the inserted rows, into new files."""
         transaction = LogTransaction(self._session, Path(self._table), files=False)
-        rows, adds, pieces = self._inserted(last), list[Action](), self._stage.keyed
-        if last is not None and self._changed:
-            adds = transaction.adds_of(self._changed)
+        last, adds, pieces = self._last_operations(), list[Action](), self._stage.keyed
+        rows, counting = self._inserted(last), None
+        if last is not None and removed:
+            adds = transaction.adds_of(removed)
             marked_rows = with_removed(
                 transaction.rows_of(adds), last, self._definition, self._stage
             )
-            kept = marked_rows.where(~F.col(GONE_COLUMN))
+            counting = CountedBeside(marked_rows, self._definition, F.col(GONE_COLUMN))
+            kept = counting.rows.where(~F.col(GONE_COLUMN))
             rows = kept.select(*self._names()).unionByName(rows)
         pieces = (*pieces, *self._stage.partial, *self._touched_pieces())
         size = sum(file.size_bytes for piece in pieces for file in piece.effect.files)
         size += sum(add["size"] for add in adds)
         transaction.write(self._distributed(rows, 1 + size // _FILE_BYTES))
-        now_ms = time_ns() // 1_000_000
-        txn = {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}
+        change = gained
+        if counting is not None:
+            change = change - counting.found(sum(one.rows for one in removed.values()))
+        now_ms, mark = time_ns() // 1_000_000, own(change)
+        txn = {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}
         transaction.commit(
-            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in adds)], own
+            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in adds)], mark
         )
+        return change
 
     def _distributed(self, rows: DataFrame, files: int) -> DataFrame:
         """Distribute rows so that few files are written: at most so many, or one a partition."""

@@ -47,25 +47,37 @@ AGGREGATES = (
 _LOW_32_BITS = 0xFFFFFFFF
 
 
-def signature_columns(definition: TableDefinition) -> list[Column]:
+def signature_columns(definition: TableDefinition, where: Column | None = None) -> list[Column]:
     """Return the aggregates from which `signature_from` makes a table's signature.
 
     They serve `DataFrame.agg`, `GroupedData.agg` and an `Observation` beside a write.
 
     **Shape:** five bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
 
+    Args:
+        where: Which rows count; None = all.
+
     Raises:
         SchemaMismatchError: A column's type cannot be read (definite).
 
     **Source:** protocol S2, S2c.
     """
-    aggregates = [F.count(F.lit(1)).alias(AGGREGATES[0])]
+    one = F.lit(1)
+    aggregates = [F.count(one if where is None else F.when(where, one)).alias(AGGREGATES[0])]
     for lane in (0, 1):
         hashed = row_hash(definition.columns, lane)
+        if where is not None:
+            hashed = F.when(where, hashed)
         low = F.sum(hashed.bitwiseAND(F.lit(_LOW_32_BITS)))
         high = F.sum(F.shiftrightunsigned(hashed, 32))
         aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
     return aggregates
+
+
+def count_columns() -> list[Column]:
+    """Return aggregates as `signature_columns` does, of which only the first, the rows, counts."""
+    nothing = F.lit(None).cast("bigint")
+    return [F.count(F.lit(1)).alias(AGGREGATES[0]), *(nothing.alias(n) for n in AGGREGATES[1:])]
 
 
 def signature_of(frame: DataFrame, definition: TableDefinition) -> TableSignature:

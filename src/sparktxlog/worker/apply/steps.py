@@ -278,8 +278,7 @@ class TableSteps:
                 with marked(self._session, own(after)):
                     DeltaTable.forPath(self._session, str(table)).delete(predicate)
             elif step.kind is StepKind.MERGE:
-                after = before + rows.delta()
-                rows.commit(own(after))
+                after = before + rows.commit(lambda change: own(before + change))
             else:
                 after = before
                 self._placer.place(progress.definition, rows.untouched_files(), own(after))
