@@ -65,7 +65,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_the_quickstart_runs_three_times_as_it_stands(
+def test_the_quickstart_runs_twice_as_it_stands(
     node: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     url, env = node
@@ -73,7 +73,7 @@ def test_the_quickstart_runs_three_times_as_it_stands(
     assert block is not None
     script = tmp_path / "quickstart.py"
     script.write_text(block[1].replace("http://127.0.0.1:7070", url))
-    for run in (1, 2, 3):
+    for run in (1, 2):
         answer = subprocess.run(
             [sys.executable, str(script)],
             cwd=tmp_path,
@@ -84,7 +84,7 @@ def test_the_quickstart_runs_three_times_as_it_stands(
             timeout=560,
         )
         assert answer.returncode == 0, answer.stderr[-3000:]
-        # The order of bob is replaced by each run, that of ada is appended once more.
+        # The order of bob is replaced by the second run, that of ada is appended once more.
         assert len(re.findall(r"\|\s*2\|\s*bob\|\s*25\.0\|", answer.stdout)) == 1, answer.stdout
         assert len(re.findall(r"\|\s*1\|\s*ada\|\s*10\.0\|", answer.stdout)) == run
         status = NodeApi(url).get("/v1/status")

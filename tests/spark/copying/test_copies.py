@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,13 +102,23 @@ def go_on(log: LogBuilder) -> None:
     log.publish()
 
 
-@pytest.fixture
-def site(spark: SparkSession, tmp_path: Path) -> Site:
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LogBuilder:
     """A target at position 1, a donor at 2, the log at 2."""
-    log = new_log(tmp_path)
-    apply_all(spark, log, tmp_path / "target")
+    root = tmp_path_factory.mktemp("made")
+    log = new_log(root)
+    apply_all(spark, log, root / "target")
     go_on(log)
-    apply_all(spark, log, tmp_path / "donor")
+    apply_all(spark, log, root / "donor")
+    return log
+
+
+@pytest.fixture
+def site(spark: SparkSession, made: LogBuilder, tmp_path: Path) -> Site:
+    """A copy of what was made once, for this test alone."""
+    shutil.copytree(made.root, tmp_path, dirs_exist_ok=True)
+    log = deepcopy(made)
+    log.root, log.payloads = tmp_path, tmp_path / made.payloads.name
     return Site(spark, CopyLog(log, tmp_path / "target", tmp_path / "donor"))
 
 
