@@ -120,7 +120,10 @@ class CommitWriter:
         self.latencies = []
 
     def prepare(self, number: int) -> None:
-        """Stage the next commits, before somebody measures; nobody else may write the table."""
+        """Stage a commit for each of the next versions, before somebody measures.
+
+        Those of versions that others take meanwhile are left out.
+        """
         first = self.version + 1
         self._ready.extend(self._attempt(v, self._add()) for v in range(first, first + number))
 
@@ -136,6 +139,8 @@ class CommitWriter:
         """Commit once, however often that takes."""
         begin, add = time.perf_counter(), None
         while True:
+            while self._ready and self._ready[0].version <= self.version:
+                self._ready.popleft()
             if self._ready:
                 attempt = self._ready.popleft()
             else:
