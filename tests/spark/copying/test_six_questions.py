@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import Row, SparkSession
 from tests.architecture.source_tree import ROOT
@@ -85,6 +86,15 @@ class Asker:
         rows = self._spark.sql(query.replace("txlog.", f"{self._schema}.")).collect()
         return told, rows, call(f"{self._node.url}{page}.json")
 
+    def streamed_rounds(self, directory: Path) -> list[Row]:
+        """Return what a streaming query reads of the node's rounds."""
+        source = self._spark.readStream.format("txlog").option("url", self._node.url).load("rounds")
+        query = source.writeStream.format("parquet").option("path", str(directory / "rows"))
+        query.option("checkpointLocation", str(directory / "at")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        return self._spark.read.schema(source.schema).parquet(str(directory / "rows")).collect()
+
     def agreed(self, question: str, of: Callable[..., list[Any]], wanted: Any, **more: str) -> None:
         """Wait until the three answers, of different moments, are one: what is wanted."""
         wait_until(lambda: of(*self.ask(question, **more)) == [wanted] * 3, 60.0, question)
@@ -117,7 +127,10 @@ def test_the_page_has_what_is_asked_here() -> None:
 
 
 def test_three_sites_answer_six_questions(
-    sites: Sites, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sites: Sites,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     at_a, at_b, at_c = (
         Asker(node, sites.spark, monkeypatch, capsys) for node in (sites.a, sites.b, sites.c)
@@ -133,7 +146,8 @@ def test_three_sites_answer_six_questions(
     sites.cluster.links.refuse(ways_between("B", "AC"))
     waiting = str(uuid.uuid4())
     sites.a.commit(append(77, waiting), level="accepted")
-    at_a.agreed("waits", _waits, (position + 1, ("B",)))
+    held = position + 1
+    at_a.agreed("waits", _waits, (held, ("B",)))
     sites.b.commit(append(78), level="accepted")
     at_b.agreed("survives", _only_there, 1)
     sites.cluster.links.heal()
@@ -145,6 +159,10 @@ def test_three_sites_answer_six_questions(
     for node in (sites.a, sites.b, sites.c):
         sites.work(node, position)
     sites.await_peace(position)
+    if pyspark.__version__ >= "4.2":  # streams of the log need it
+        rounds = at_a.streamed_rounds(tmp_path / "rounds")
+        held_up = {row.position: row for row in rounds}[held]
+        assert "B" in held_up.held_up_by and held_up.ended_at > held_up.began_at
     at_a.agreed("happened", _happened, (receipt["position"], "committed"), id_=waiting)
     assert start < receipt["position"] <= position
 
