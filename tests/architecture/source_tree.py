@@ -6,22 +6,26 @@ import ast
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "sparktxlog"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Module:
-    """A Python file, parsed once."""
+    """A Python file."""
 
     path: Path
     #: `sparktxlog.protocol.master`; scripts outside the package: their file name.
     name: str
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The file, parsed when that is first asked for."""
+        return ast.parse(self.text, str(self.path))
 
     @property
     def room(self) -> str:
@@ -60,9 +64,8 @@ def script_modules() -> tuple[Module, ...]:
     )
 
 
-@cache
 def modules_of_tests() -> tuple[Module, ...]:
-    """Return the tests."""
+    """Return the tests; nobody keeps them, parsed they are a gigabyte."""
     return tuple(_read(path) for path in sorted((ROOT / "tests").rglob("*.py")))
 
 
@@ -71,8 +74,7 @@ def _read(path: Path) -> Module:
     parts = list(relative.with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()
-    text = path.read_text()
-    return Module(path=path, name=".".join(parts), text=text, tree=ast.parse(text, str(path)))
+    return Module(path=path, name=".".join(parts), text=path.read_text())
 
 
 def imports_of(module: Module) -> Iterator[Import]:

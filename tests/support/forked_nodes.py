@@ -40,6 +40,8 @@ def node_environment() -> dict[str, str]:
 
 def fork_node(log: Path, *arguments: str) -> ForkedNode:
     """Start `sparktxlog` with these arguments; what it says is appended to a file."""
+    # Who waits for the node reads what it has said, be it nothing.
+    log.touch()
     request = {
         "arguments": ["sparktxlog", *arguments],
         "log": str(log.absolute()),
