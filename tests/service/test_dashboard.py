@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import tomllib
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -114,6 +115,42 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 assert (await reader.get(f"/dashboard/{path}"))[0] == wanted
             status, text, _ = await reader.get("/dashboard/queue.json?after=x")
             assert status == 400 and json.loads(text)["title"] == "invalid-request"
+
+    asyncio.run(main())
+
+
+def test_a_witness_shows_what_it_knows_and_names_those_who_know_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "ABW"}
+            ports = {name: listener.getsockname()[1] for name, listener in listeners.items()}
+            nodes = {}
+            for name, listener in listeners.items():
+                roles = "roles" if name == "W" else "peer.2.roles"
+                config = config_of(tmp_path, name, ports, **{roles: "witness"})
+                nodes[name] = await stack.enter_async_context(serving(config, listener))
+            await until(
+                lambda: all(link.up for n in nodes.values() for link in n.base.links.values())
+            )
+            await asyncio.to_thread(commit, nodes["A"])
+            reader = Reader(nodes["W"])
+            status, page, _ = await reader.get("/")
+            assert status == 200 and "In sync" not in page
+            for untrue in ("Applied here", "No worker has reported", "no transaction waits"):
+                assert untrue not in page
+            for name in "AB":
+                assert f'<a href="{nodes[name].config.master_url}/">{name}</a>' in page
+            found = await reader.json("/dashboard/overview.json")
+            assert "Without A: B and W would have a majority of the votes." in [
+                one["sentence"] for one in found["survival"]
+            ]
+            states = {one["id"]: one["state"] for one in found["sites"]}
+            assert states == {"A": "member", "B": "member", "W": "witness"}
+            assert (await reader.get("/dashboard/epochs"))[0] == 200
+            for name in ("queue", "rounds", "tables", "transfers", "rounds/1"):
+                status, page, _ = await reader.get(f"/dashboard/{name}")
+                assert status == 404 and "sk another node" in page, name
+            assert (await reader.get("/v1/views/survival"))[0] == 404
 
     asyncio.run(main())
 

@@ -559,6 +559,7 @@ _PAGES = (
         f"{DASHBOARD}/rounds/{{id}}",
         "round_page",
         "A round that was held up, with those before and after it; with `.json` the same as JSON",
+        at_witness=False,
     ),
     _page(
         f"{DASHBOARD}/transactions/{{id}}",

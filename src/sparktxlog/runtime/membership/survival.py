@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from sparktxlog.errors import NotFoundError
 from sparktxlog.model.answers import Survival
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
@@ -19,23 +20,30 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
 
     Args:
         replicas: Lines of the status.
+
+    Raises:
+        NotFoundError: This node is a witness, which hears of no transactions (definite).
     """
+    if base.config.is_witness:
+        raise NotFoundError(
+            f"node {base.config.node_id!r} is a witness: it does not know what only a site has",
+            hint="Ask another node; `sparktxlog peer list` says which ones are no witnesses.",
+            witness=base.config.node_id,
+        )
     master, status = base.master, base.master.status()
-    own, view, ordered = status.node_id, master.view, master.member_state().watermarks
+    view, ordered = master.view, master.member_state().watermarks
     held = _held(base)
     known = {
         origin: max(have.get(origin, 0) for have in held.values())
         for origin in {origin for have in held.values() for origin in have}
     }
-    answering = {str(own), *(str(peer.peer) for peer in status.peers if peer.linked)}
-    answering -= set(map(str, status.suspects))
     lines = [line for line in replicas if line["verdict"] == "IN_SYNC"]
     found: list[Survival] = []
     for seat in view.roster:
         site = str(seat.node_id)
         others = {name: have for name, have in held.items() if name != site}
-        ordered_lost, voters = _missing(ordered, others.values()), sorted(answering - {site})
-        goes_on = view.elects(voters)
+        ordered_lost = _missing(ordered, others.values())
+        voters, goes_on = voters_without(base, site)
         holders = (name for name, have in others.items() if not _missing(ordered, [have]))
         applied = (int(line["position"]) for line in lines if line["node_id"] != site)
         one: Survival = {
@@ -55,12 +63,19 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
     return found
 
 
+def voters_without(base: Foundation, site: str) -> tuple[list[str], bool]:
+    """Return who answers but a node, and whether they have a majority of the votes."""
+    status = base.master.status()
+    answering = {str(status.node_id), *(str(peer.peer) for peer in status.peers if peer.linked)}
+    voters = sorted(answering - set(map(str, status.suspects)) - {site})
+    return voters, base.master.view.elects(voters)
+
+
 def _held(base: Foundation) -> dict[str, dict[str, int]]:
     """Return node → origin → its last transaction that the node holds; witnesses hold none."""
     master, status = base.master, base.master.status()
-    state, held = master.member_state(), dict[str, dict[str, int]]()
-    if not base.config.is_witness:
-        held[str(status.node_id)] = held_when_forced(state, None)
+    state = master.member_state()
+    held = {str(status.node_id): held_when_forced(state, None)}
     for peer in status.peers:
         seat = master.view.seat(peer.peer)
         if seat is None or seat.witness:

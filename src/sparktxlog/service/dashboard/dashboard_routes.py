@@ -36,6 +36,8 @@ _LOOK_S = 1.0
 TOLD_S = 300.0
 #: What only counts or measures time; a change of nothing else is no news.
 _NO_NEWS = ("wall", "round", "empty_rounds", "counter", "clock_distance_us", "log_bytes", "busy")
+#: Pages of a witness, which keeps no data.
+_OF_WITNESS = ("overview", "epochs")
 _MEDIA = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -140,6 +142,12 @@ class DashboardRoutes(RouteHandlers):
             "epochs": lambda _: self._views.epochs(),
         }
         name = page.removesuffix(_JSON)
+        if name in views and name not in _OF_WITNESS and (config := self._node.config).is_witness:
+            raise NotFoundError(
+                f"node {config.node_id!r} is a witness, which only votes: it has no page {name!r}",
+                hint=f"It has {' and '.join(_OF_WITNESS)}; ask another node for the rest.",
+                path=page,
+            )
         if name not in views:
             raise NotFoundError(
                 f"the dashboard has no page {page[:80]!r}",

@@ -31,8 +31,10 @@ from sparktxlog.model.transaction_words import (
     sites_of,
     unseen_sentences,
 )
+from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.wait_history import MOST
+from sparktxlog.runtime.membership.survival import voters_without
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.view_rows import row_dicts
 
@@ -62,7 +64,7 @@ class DashboardViews:
         self._node = node
 
     def frame(self, status: StatusAnswer) -> View:
-        """Return what every page has: the node, the state of the cluster, and its alarms."""
+        """Return what every page has: the node, the state of the cluster, its alarms, others."""
         return {
             "node": status["node_id"],
             "lineage": status["lineage"],
@@ -76,6 +78,11 @@ class DashboardViews:
             ],
             "at": status["wall"],
             "witness": self._node.config.is_witness,
+            "others": [
+                {"id": seat["id"], "url": split_urls(seat["url"])[0]}
+                for seat in status["roster"]
+                if not seat["witness"] and seat["id"] != status["node_id"]
+            ],
         }
 
     def overview(self, status: StatusAnswer) -> View:
@@ -87,12 +94,25 @@ class DashboardViews:
         return {
             **{name: status.get(name) for name in names.split()},
             "waits": [awaited_text(wait) for wait in status["waiting_for"]],
-            "survival": self._node.survivals(),
+            "survival": self._losses(status),
             "sites": (sites := _sites(status)),
             "links": _links(status, sites),
             "replicas": [_replica_line(status, line) for line in status["replicas"]],
             "commit_tables": status["commit_tables"],
         }
+
+    def _losses(self, status: StatusAnswer) -> Sequence[Mapping[str, Any]]:
+        """Return what the loss of each node would mean; a witness knows only who would vote."""
+        node, found = self._node, list[View]()
+        if not node.config.is_witness:
+            return node.survivals()
+        for seat in status["roster"]:
+            voters, goes_on = voters_without(node.base, seat["id"])
+            said = "a majority of the votes" if goes_on else "NO majority of the votes"
+            left = " and ".join(voters) or "nobody"
+            sentence = f"Without {seat['id']}: {left} would have {said}."
+            found.append({"site": seat["id"], "survives": goes_on, "sentence": sentence})
+        return found
 
     def queue(self, status: StatusAnswer, after: int | None, limit: int = LINES) -> View:
         """Return runs of the queue with a cell for each site: those after a position, or the last.
@@ -275,13 +295,14 @@ def _sites(status: StatusAnswer) -> list[View]:
             x += round(-_RADIUS[0] * math.cos(turn * number))
             y += round(-_RADIUS[1] * math.sin(turn * number))
         silent = peer is not None and (not peer["linked"] or name in status["suspects"])
-        member = name in status["members"]
+        witness = any(one["witness"] for one in (seat, peer) if one is not None)
+        standing = "member" if name in status["members"] else "witness" if witness else "no member"
         sites.append(
             {
                 "id": name,
-                "state": "away" if silent else "member" if member else "no member",
+                "state": "away" if silent else standing,
                 "own": name == own,
-                "witness": any(one["witness"] for one in (seat, peer) if one is not None),
+                "witness": witness,
                 "position": status["position"] if peer is None else peer["position"],
                 "x": x,
                 "y": y,
