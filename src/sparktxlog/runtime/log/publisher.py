@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+import msgspec
 import structlog
 
 from sparktxlog.errors import (
@@ -84,7 +85,6 @@ class Publisher:
         self._joins = base.order is not None
         self._queue: QueueTable | None = None
         self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
-        self._transfers: deque[Transfer] = deque(maxlen=_MAX_REPORTS)
         #: Table below `log/`, and rows for it.
         self._rows: deque[tuple[str, Sequence[Mapping[str, Any]]]] = deque(maxlen=_MAX_REPORTS)
         self._has_lag = False
@@ -148,10 +148,10 @@ class Publisher:
 
     def note_transfer(self, transfer: Transfer) -> None:
         """Have a finished or failed catch-up appended to `log/transfers`; from any thread."""
-        self._transfers.append(transfer)
+        self.note_rows("transfers", [msgspec.to_builtins(transfer)])
 
     def note_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Have rows appended to `log/lag` or `log/rounds`, together and soon; from any thread."""
+        """Have rows appended to a history that nothing else keeps, soon; from any thread."""
         with self._changed:
             self._rows.append((table, rows))
             self._changed.notify()
@@ -197,7 +197,6 @@ class Publisher:
     def _work_off(self) -> None:
         self._publish_all()
         self._append_reports()
-        self._append_transfers()
         self._append_rows()
         self._append_epochs()
         self._trim()
@@ -335,14 +334,6 @@ class Publisher:
         taken = [self._reports.popleft() for _ in range(len(self._reports))]
         self._reported_at = monotonic()
         self._histories.append_reports(taken)
-
-    def _append_transfers(self) -> None:
-        if not self._transfers:
-            return
-        taken = list(self._transfers)
-        self._histories.append_transfers(taken)
-        for _ in taken:
-            self._transfers.popleft()
 
     def _append_rows(self) -> None:
         if not self._has_lag:  # who reads it finds a table, before anything is behind

@@ -15,7 +15,6 @@ import pyarrow as pa
 import structlog
 
 from sparktxlog.errors import StorageError
-from sparktxlog.model.copying import Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.log_tables.kept_rows import read_rows
@@ -51,6 +50,8 @@ class HistoryTables:
         self._log_root = log_root
         self._app_ids = {"epochs": f"sparktxlog:{instance}:epochs"}
         self._opened: dict[str, LogTable] = {}
+        #: Table → number of the rows that are being appended.
+        self._tried: dict[str, int] = {}
 
     def append_reports(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
         """Append (report, verdict, plan, reason); at most two commits, whatever their number.
@@ -76,14 +77,6 @@ class HistoryTables:
         self._append("workers", workers)
         self._append("signatures", signatures)
 
-    def append_transfers(self, transfers: Sequence[Transfer]) -> None:
-        """Append transfers with one commit.
-
-        Raises:
-            StorageError: They may be missing.
-        """
-        self._append("transfers", [msgspec.to_builtins(transfer) for transfer in transfers])
-
     def append_epochs(self, epochs: Sequence[tuple[int, EpochRecord]]) -> None:
         """Append numbered epochs, ascending and above `last_epoch`, with one commit.
 
@@ -105,9 +98,14 @@ class HistoryTables:
         """Append rows to a table whose rows are kept nowhere else, with one commit.
 
         Raises:
-            StorageError: They may be missing, or there twice after another attempt.
+            StorageError: They may be there: the next call must be for the same rows, and adds them
+                only if they are not.
         """
-        self._append(name, rows)
+        table = self._table(name)
+        number = self._tried.setdefault(name, table.transaction_version + 1)
+        if table.transaction_version < number:
+            self._append(name, rows, transaction=number)
+        del self._tried[name]
 
     @property
     def last_epoch(self) -> int:
@@ -138,7 +136,9 @@ class HistoryTables:
     def _table(self, name: str) -> LogTable:
         if name not in self._opened:
             self._opened[name] = LogTable(
-                self._log_root / name, LOG_TABLES[name], app_id=self._app_ids.get(name, "")
+                self._log_root / name,
+                LOG_TABLES[name],
+                app_id=self._app_ids.get(name, f"sparktxlog:{name}"),
             )
         return self._opened[name]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from sparktxlog.errors import StorageError
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.log_schemas import EPOCHS
+from sparktxlog.storage.log_tables.log_table import LogTable
 
 SEAT = RosterSeat(id="A", url="http://a,http://a2", weight=2, witness=False, incarnation=3)
 WITNESS = RosterSeat(id="W", url="http://w", weight=1, witness=True, incarnation=1)
@@ -90,3 +94,22 @@ def test_the_number_outlives_merges_and_checkpoints(tmp_path: Path) -> None:
     again = HistoryTables(tmp_path, "i")
     assert again.last_epoch == commits
     assert [row["epoch"] for row in rows_of(tmp_path)] == list(range(5, commits + 5))
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_rows_of_an_attempt_that_failed_are_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    table, rows = HistoryTables(tmp_path, "i"), [LAG_ROW | {"sampled_at": 1_000_000}]
+    table.append_rows("lag", rows)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    broken = "_sync_commit" if committed else "_write_file"
+    with monkeypatch.context() as patched:
+        patched.setattr(LogTable, broken, fail)
+        with pytest.raises((StorageError, OSError)):
+            table.append_rows("lag", rows)
+    table.append_rows("lag", rows)
+    assert DeltaTable(tmp_path / "lag").to_pyarrow_table().num_rows == 2
