@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sparktxlog.cli.demo.children import DemoError
-from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
+from sparktxlog.cli.demo.demo_nodes import Cluster
 from sparktxlog.cli.demo.sites import Sites
 from sparktxlog.cli.drill.live_drill import run_live
 from sparktxlog.cli.printing import print_json
@@ -68,12 +68,7 @@ class Narration(ABC):
         """Rehearse the loss of each site by questions; return what is told of it as JSON."""
         self.heading("A drill asks the running nodes: would the loss of a site be survived now?")
         with self.console.status("asking"):
-            patience = self.cluster.suspect_timeout_s
-            report = run_live(
-                self.cluster.url(self.cluster.sites[0]),
-                suspect_timeout_s=patience or SUSPECT_TIMEOUT_S,
-                evicts=patience is not None,
-            )
+            report = run_live(self.cluster.url(self.cluster.sites[0]))
         for name, lost, _, _, problems in report.rows():
             self.line(f"{name}: {lost} transactions would be lost; problems: {problems}")
         page = report.write(self.directory / _REPORTS)

@@ -84,7 +84,7 @@ def drill(
     checked = None if config is None else load_config(config)
     done: DrillReport
     if live:
-        done, log = _run_live(checked, url, images, with_spark)
+        done, log = _run_live(url, images, with_spark)
     else:
         done = _run_scratch(checked, sites, suspect_timeout, with_spark)
         log = None if checked is None else checked.data_dir / "log"
@@ -132,18 +132,12 @@ def _run_scratch(
     return done
 
 
-def _run_live(
-    checked: NodeConfig | None, url: str, images: Path | None, with_spark: bool
-) -> tuple[DrillReport, Path | None]:
+def _run_live(url: str, images: Path | None, with_spark: bool) -> tuple[DrillReport, Path | None]:
     """Ask a running cluster; return the report, and the log directory to record it in."""
     from sparktxlog.cli.drill.live_drill import rehearse_restore, run_live
 
     begun = monotonic()
-    done = run_live(
-        url,
-        suspect_timeout_s=_default_patience() if checked is None else checked.suspect_timeout,
-        evicts=checked is None or checked.eviction == "auto",
-    )
+    done = run_live(url)
     info = NodeApi(url).get("/v1/info")
     if images is not None:
         from sparktxlog.cli.backup_commands import rehearse_image

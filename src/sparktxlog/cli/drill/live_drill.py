@@ -1,7 +1,8 @@
 """Rehearses on a running cluster what does no harm: questions to all nodes, and a restore aside.
 
-Nothing is cut or killed.  For each site the answers of the others say what would be lost and who
-would go on if it were lost now, and whether its tables could be copied from another site.
+Nothing is cut or killed.  For each site the views `survival` of the other nodes say what would be
+lost and who would go on if it were lost now; their statuses say where its writers would go, and
+whether its tables could be copied from another site.
 """
 
 from __future__ import annotations
@@ -39,24 +40,23 @@ class LiveDrillReport(DrillReport):
         return f"The running cluster {sites} at position {self.position:,}; {self.seconds:.0f} s"
 
 
-def run_live(url: str, *, suspect_timeout_s: float, evicts: bool = True) -> LiveDrillReport:
+def run_live(url: str) -> LiveDrillReport:
     """Ask all nodes of a running cluster; return what the loss of each site would mean.
 
     Args:
         url: A node that knows the others.
-        suspect_timeout_s, evicts: Settings of the nodes, which no answer of theirs has.
 
     Raises:
         TransportError: The node at `url` does not answer.
     """
     begun = monotonic()
-    answers = ask_all(url, _ask_node, NodeApi)
-    witnesses = {seat["id"] for seat in NodeApi(url).get("/v1/epochs")["roster"] if seat["witness"]}
+    answers, asked = ask_all(url, _ask_node, NodeApi), NodeApi(url).get("/v1/epochs")
+    witnesses = {seat["id"] for seat in asked["roster"] if seat["witness"]}
     report = LiveDrillReport(
         began_at=time_ns() // 1000,
         sites=[one.node for one in answers if one.node not in witnesses],
-        suspect_timeout_s=suspect_timeout_s,
-        evicts=evicts,
+        suspect_timeout_s=asked["suspect_timeout"],
+        evicts=asked["eviction"] == "auto",
     )
     examine(answers, report)
     report.seconds = monotonic() - begun
@@ -64,8 +64,10 @@ def run_live(url: str, *, suspect_timeout_s: float, evicts: bool = True) -> Live
 
 
 def _ask_node(api: NodeApi) -> dict[str, Any]:
-    """Return what one node knows that a drill needs."""
-    return {"status": api.get("/v1/status"), "epochs": api.get("/v1/epochs")}
+    """Return what one node knows that a drill needs; a witness knows nothing of what is lost."""
+    status = api.get("/v1/status")
+    is_witness = status["phase"] == "WITNESS"
+    return {"status": status, "survival": [] if is_witness else api.get("/v1/views/survival")}
 
 
 def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
@@ -80,16 +82,22 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
     away = [one for one in answers if one.error is not None]
     for site in report.sites:
         problems = [f"node {one.node} does not answer: {one.error}" for one in away]
-        others = {name: found for name, found in there.items() if name != site}
-        problems += _votes(site, others) + _writers(site, statuses) + _copies(site, statuses)
-        lost, shown = _only_there(site, others)
+        said = [
+            one
+            for name, found in there.items()
+            if name != site
+            for one in found["survival"]
+            if one["site"] == site
+        ]
+        problems += _votes(said) + _writers(site, statuses) + _copies(site, statuses)
+        lost, told = _only_there(said)
         report.rehearsals.append(
             Rehearsal(
                 name=f"loss of {site}",
                 what=f"If site {site} were lost now: {_went_on(site, report)}",
                 pause_s={},
                 lost=lost,
-                told=shown,
+                told=told,
                 problems=problems,
             )
         )
@@ -108,30 +116,22 @@ def _went_on(site: str, report: LiveDrillReport) -> str:
     )
 
 
-def _only_there(site: str, others: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many transactions of a site no other node holds, and how many it has shown."""
-    found = [
-        one
-        for answer in others.values()
-        for one in answer["epochs"]["force"]["may_be_lost"]
-        if one["node_id"] == site and one["last_shown"] is not None
-    ]
-    shown = max((one["last_shown"] for one in found), default=0)
-    held = max((one["held_here"] for one in found), default=0)
-    return max(0, shown - held), shown
+def _only_there(said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many transactions only a site has, of how many; what most is said of counts."""
+    lost = max((one["ordered_only_there"] + one["accepted_only_there"] for one in said), default=0)
+    ordered = max((one["ordered"] for one in said), default=0)
+    return lost, ordered + max((one["accepted_only_there"] for one in said), default=0)
 
 
-def _votes(site: str, others: Mapping[str, Any]) -> list[str]:
-    if not others:
-        return ["no other node answers"]
-    # Every node with a place has its votes, an evicted one too (P12).
-    seats = next(iter(others.values()))["epochs"]["roster"]
-    votes = sum(seat["weight"] for seat in seats)
-    left = sum(seat["weight"] for seat in seats if seat["id"] in others)
-    if 2 * left > votes:
+def _votes(said: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say whether the others could go on, as one of them knows it at least."""
+    if not said:
+        return ["no other node with data answers"]
+    if any(one["goes_on"] for one in said):
         return []
-    text = f"the others would have {left} of {votes} votes and stop until `sparktxlog peer force`"
-    return [f"{text}: add a site or a witness"]
+    voters = max((list(one["voters"]) for one in said), key=len)
+    text = f"the others that answer ({' and '.join(voters)}) would have no majority of the votes"
+    return [f"{text} and stop until `sparktxlog peer force`: add a site or a witness"]
 
 
 def _writers(site: str, statuses: Mapping[str, Any]) -> list[str]:

@@ -332,6 +332,8 @@ class Epochs:
             "suspects": list(status.suspects),
             "restricted": self.restriction.shown(),
             "duty": duty_master(view, status.suspects),
+            "eviction": self._config.eviction,
+            "suspect_timeout": self._config.suspect_timeout,
             "roster": [
                 {
                     "id": seat.node_id,

@@ -11,24 +11,26 @@ from sparktxlog.errors import TransportError
 SITES = ("A", "B", "C")
 
 
-def answer(name: str, *, held: int = 5, **changes: Any) -> NodeAnswer:
-    """Return what a node says that holds `held` of the five transactions of each other node."""
-    others = [site for site in SITES if site != name]
+def answer(name: str, *, only_there: int = 0, voters: str = "ABC", **changes: Any) -> NodeAnswer:
+    """Return what a node says: what only B has, and who would vote without a site."""
     status = {
         "phase": "NORMAL",
         "position": 15,
         "paused": False,
         "replicas": [{"node_id": site, "verdict": "IN_SYNC"} for site in SITES],
     }
-    epochs = {
-        "roster": [{"id": site, "weight": 1, "member": True} for site in SITES],
-        "force": {
-            "may_be_lost": [
-                {"node_id": site, "last_shown": 5, "held_here": held} for site in others
-            ]
-        },
-    }
-    return NodeAnswer(node=name, url="", answer={"status": status | changes, "epochs": epochs})
+    survival = [
+        {
+            "site": site,
+            "ordered": 15,
+            "ordered_only_there": 0,
+            "accepted_only_there": only_there if site == "B" else 0,
+            "voters": (left := [voter for voter in voters if voter != site]),
+            "goes_on": len(left) > 1,
+        }
+        for site in SITES
+    ]
+    return NodeAnswer(node=name, url="", answer={"status": status | changes, "survival": survival})
 
 
 def drilled(*answers: NodeAnswer, evicts: bool = True) -> LiveDrillReport:
@@ -41,7 +43,7 @@ def test_a_whole_cluster_passes() -> None:
     report = drilled(*map(answer, SITES))
     assert report.passed and report.verdict().startswith("Passed: the loss of any one site now")
     assert [(one.name, one.lost, one.told) for one in report.rehearsals] == [
-        (f"loss of {site}", 0, 5) for site in SITES
+        (f"loss of {site}", 0, 15) for site in SITES
     ]
     assert "position 15" in report.markdown()
     assert "go on after about suspect-timeout (4 s)" in report.markdown()
@@ -54,28 +56,34 @@ def test_with_manual_eviction_somebody_must_remove_the_lost_site() -> None:
 
 
 def test_what_only_one_site_has_would_be_lost() -> None:
-    # A and C lack two of B; what is A's or C's, one other site holds.
-    report = drilled(answer("A", held=3), answer("B"), answer("C", held=3))
-    assert [one.lost for one in report.rehearsals] == [0, 2, 0]
+    # A has heard of more of B's than C; what B says of itself does not count.
+    report = drilled(answer("A", only_there=2), answer("B", only_there=9), answer("C"))
+    assert [(one.lost, one.told) for one in report.rehearsals] == [(0, 15), (2, 17), (0, 15)]
     assert report.verdict() == "FAILED: 2 transactions are at one site only"
 
 
 def test_a_node_that_is_away_leaves_no_majority_and_paused_ones_no_writers() -> None:
     away = NodeAnswer(node="C", url="", error=TransportError("no node answers"))
-    report = drilled(answer("A"), answer("B", paused=True), away)
+    report = drilled(answer("A", voters="AB"), answer("B", voters="AB", paused=True), away)
     of_a, of_b, of_c = ("; ".join(one.problems) for one in report.rehearsals)
-    assert "node C does not answer" in of_a and "1 of 3 votes" in of_a
+    assert "node C does not answer" in of_a
+    assert "the others that answer (B) would have no majority" in of_a
     assert "its writers would find no node: B is paused" in of_a
-    assert "votes" in of_b and "writers" not in of_b
-    assert "votes" not in of_c and not report.passed
+    assert "(A) would have no majority" in of_b and "writers" not in of_b
+    assert "majority" not in of_c and not report.passed
 
 
-def test_an_evicted_node_that_is_away_keeps_its_votes() -> None:
-    answers = [answer("A"), answer("B"), answer("C")]
-    for one in answers:
-        one.answer["epochs"]["roster"].append({"id": "D", "weight": 1, "member": False})
-    report = drilled(*answers)
-    assert all("2 of 4 votes" in "; ".join(one.problems) for one in report.rehearsals)
+def test_a_site_whose_others_are_witnesses_is_said_to_be_alone() -> None:
+    witness = NodeAnswer(
+        node="W",
+        url="",
+        answer={
+            "status": {"phase": "WITNESS", "position": 0, "paused": False, "replicas": []},
+            "survival": [],
+        },
+    )
+    of_a, _, _ = drilled(answer("A"), witness).rehearsals
+    assert "no other node with data answers" in of_a.problems
 
 
 def test_tables_that_no_other_site_has_in_sync_cannot_be_copied() -> None:
