@@ -14,6 +14,8 @@ from sparktxlog.api.session import build_session
 _QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # A VACUUM lists a table's few directories in so many tasks, 10,000 if nobody says otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 
 

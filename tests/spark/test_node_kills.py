@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -19,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.forked_nodes import fork_node
 from tests.support.node_processes import Cluster, HttpProblem, NodeProcess, call, wait_until
 
 from sparktxlog.worker.replica.applier import Applier
@@ -27,7 +25,6 @@ from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 PUBLISHING = ("files", "rows", "mark", "rows")
 ACQUIRING = ("verified", "received", "before", "after")
 #: Kills at random moments, in the long and in the short form.
@@ -142,15 +139,7 @@ def die_at(cluster: Cluster, work: Workload, point: str) -> None:
     """Let B run until it dies at a point, then restart it as it is."""
     node = cluster.nodes["B"]
     node.stop()
-    script = Path(__file__).with_name("killed_node.py")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
-    with node.log.open("ab") as log:
-        node.process = subprocess.Popen(
-            [sys.executable, str(script), str(node.config), point],
-            stdout=log,
-            stderr=log,
-            env=environment,
-        )
+    node.process = fork_node(node.log, str(node.config), point, program="tests.spark.killed_node")
     commits = threading.Thread(target=lambda: [work.commit("A", staged=s) for s in (True, False)])
     commits.start()
     assert node.process.wait(60) == -signal.SIGKILL, point

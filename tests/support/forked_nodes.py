@@ -20,6 +20,7 @@ import time
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from runpy import run_module
 from typing import Any
 
 from tests.architecture.source_tree import ROOT
@@ -38,11 +39,12 @@ def node_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
-def fork_node(log: Path, *arguments: str) -> ForkedNode:
-    """Start `sparktxlog` with these arguments; what it says is appended to a file."""
+def fork_node(log: Path, *arguments: str, program: str = "sparktxlog.cli") -> ForkedNode:
+    """Start a program, as `python -m` does; what it says is appended to a file."""
     # Who waits for the node reads what it has said, be it nothing.
     log.touch()
     request = {
+        "program": program,
         "arguments": ["sparktxlog", *arguments],
         "log": str(log.absolute()),
         "directory": str(Path.cwd()),
@@ -162,7 +164,7 @@ def _main() -> None:
     request = _answer_requests()
     if request is not None:
         _become(request)
-        import_module("sparktxlog.cli").main()
+        run_module(request["program"], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any
@@ -35,6 +36,7 @@ from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S
+from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.part_writer import write_chunk
 from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
 from sparktxlog.worker.replica import replays, replica_driver
@@ -42,6 +44,10 @@ from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
+
+
+#: Silence after which a frozen donor is given up here, seconds.
+FROZEN_S = 8.0
 
 
 class Sites(FaultySites):
@@ -235,6 +241,8 @@ def test_a_frozen_donor_is_given_up_for_another_one(
             empty.node(donors[0]).send(signal.SIGSTOP)
 
     at_chunk(monkeypatch, MIDDLE, freeze)
+    impatient = partial(fetch_files, silence_s=FROZEN_S)
+    monkeypatch.setattr("sparktxlog.worker.copy.donor_fetcher.fetch_files", impatient)
     with caplog.at_level(logging.WARNING):
         try:
             outcome = empty.work("C", copies=CopyOptions(forced=True), open_fetcher=Watched)

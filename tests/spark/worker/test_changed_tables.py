@@ -245,7 +245,6 @@ def test_a_changed_table_is_built_anew_from_the_log(world: World) -> None:
 def test_a_changed_table_is_maintained_and_goes_on(world: World) -> None:
     session = world.spark.newSession()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     for stage in ("renamed", "widened"):
         lake = world.lake(stage, f"kept-{stage}")
         (done,) = maintain_replica(world.spark, lake, Upkeep(many_files=1))

@@ -82,7 +82,6 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     # Old files go, the pinned ones of a running copy stay.
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     session.sql(f"VACUUM delta.`{directory}` RETAIN 0 HOURS").collect()
     assert len(list(directory.glob("*.parquet"))) < 31
     kept = {file.path: Path(file.location).read_bytes() for file in pinned}
