@@ -20,6 +20,7 @@ from sparktxlog.protocol.words.actions import Action, PersistQueue, PersistView
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.journal.value_ring import ValueRing
 
 _log = structlog.get_logger("sparktxlog.audit")
 
@@ -34,8 +35,6 @@ BEGUN, DONE = "begun", "done"
 
 #: Who asks in this request: a role, or the name of a grant.
 asks: ContextVar[str] = ContextVar("asks", default="node")
-
-_decode = msgspec.json.Decoder(tuple[int, AuditEntry]).decode
 
 
 class AuditTrail:
@@ -56,14 +55,12 @@ class AuditTrail:
     ) -> None:
         self._node_id, self._view = str(node_id), view
         self._write_then, self._now = write_then, now
-        found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
-        self._entries = dict(sorted(found, key=lambda item: item[0]))
-        self._number = max(self._entries, default=0)
+        self._ring = ValueRing[AuditEntry](_PREFIX, HISTORY, AuditEntry, saved, msgspec.json)
         self._secrets = {name: v for name, v in saved.items() if name.startswith(_SECRET)}
 
     def latest(self, limit: int) -> list[AuditEntry]:
         """Return the latest entries, newest first."""
-        return list(self._entries.values())[: -limit - 1 : -1]
+        return self._ring.newest_first()[:limit]
 
     # -- acts of operators -------------------------------------------------------------------------
 
@@ -75,13 +72,13 @@ class AuditTrail:
 
     def end(self, number: int, outcome: str, then: Callable[[], None] = lambda: None) -> None:
         """Note how an act ended; call `then` when that is durable."""
-        entry = self._entries.get(number)
+        entry = self._ring.entries.get(number)
         if entry is None:  # a thousand others began meanwhile
             then()
             return
         entry["outcome"] = outcome[:_MAX_TEXT]
         _log.info("audit", **entry)
-        self._write_then([_kept(number, entry)], then)
+        self._write_then([self._ring.put(number, entry)], then)
 
     # -- what happens without one ------------------------------------------------------------------
 
@@ -141,7 +138,6 @@ class AuditTrail:
         return found
 
     def _add(self, who: str, action: str, detail: str, outcome: str) -> tuple[int, list[Write]]:
-        self._number = number = self._number + 1
         entry: AuditEntry = {
             "at": self._now(),
             "node": self._node_id,
@@ -150,17 +146,10 @@ class AuditTrail:
             "detail": detail[:_MAX_TEXT],
             "outcome": outcome,
         }
-        self._entries[number] = entry
-        while len(self._entries) > HISTORY:
-            self._entries.pop(next(iter(self._entries)))
+        number, write = self._ring.add(entry)
         if outcome != BEGUN:
             _log.info("audit", **entry)
-        return number, [_kept(number, entry)]
-
-
-def _kept(number: int, entry: AuditEntry) -> Write:
-    value = msgspec.json.encode((number, entry))
-    return PutValue(name=f"{_PREFIX}{number % HISTORY}", value=value)
+        return number, [write]
 
 
 def _digest(secret: str, salt: bytes) -> bytes:

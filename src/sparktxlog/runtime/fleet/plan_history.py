@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import msgspec
-
 from sparktxlog.model.copying import Decision, MadePlan, Transfer
-from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.interfaces import Write
+from sparktxlog.storage.journal.value_ring import ValueRing
 
 #: Plans that are kept.
 HISTORY = 200
@@ -24,13 +23,7 @@ class PlanHistory:
 
     def __init__(self, saved: Mapping[str, bytes], node_id: str) -> None:
         self._node_id = node_id
-        found = [
-            msgspec.msgpack.decode(value, type=tuple[int, MadePlan])
-            for name, value in saved.items()
-            if name.startswith(_PREFIX)
-        ]
-        #: Number since the journal was made → plan, ascending.
-        self._kept = dict(sorted(found, key=lambda item: item[0]))
+        self._ring = ValueRing[MadePlan](_PREFIX, HISTORY, MadePlan, saved)
 
     def made(self, decision: Decision, now_us: int) -> list[Write]:
         """Note a decision; return the writes that keep it.
@@ -54,14 +47,13 @@ class PlanHistory:
         )
         if last is not None and not last.transfer_id and _choice(last) == _choice(plan):
             # Not worth a write: it is one choice.
-            self._kept[number] = replace(plan, decided_at=last.decided_at)
+            self._ring.entries[number] = replace(plan, decided_at=last.decided_at)
             return []
-        number = max(self._kept, default=-1) + 1
-        return self._keep(number, plan)
+        return [self._ring.add(plan)[1]]
 
     def ended(self, transfer: Transfer) -> list[Write]:
         """Note what the plan of a catch-up took; return the writes that keep it."""
-        for number, plan in reversed(self._kept.items()):
+        for number, plan in reversed(self._ring.entries.items()):
             mine = (plan.worker_id, plan.plan) == (transfer.worker_id, transfer.kind.value)
             if mine and not plan.transfer_id:
                 done = replace(
@@ -70,25 +62,18 @@ class PlanHistory:
                     actual_s=transfer.actual_s,
                     outcome=transfer.outcome,
                 )
-                return self._keep(number, done)
+                return [self._ring.put(number, done)]
         return []
 
     def latest(self, limit: int) -> list[MadePlan]:
         """Return the latest plans, newest first."""
-        return list(reversed(self._kept.values()))[:limit]
+        return self._ring.newest_first()[:limit]
 
     def _last(self, worker_id: str) -> tuple[int, MadePlan | None]:
-        for number, plan in reversed(self._kept.items()):
+        for number, plan in reversed(self._ring.entries.items()):
             if plan.worker_id == worker_id:
                 return number, plan
         return -1, None
-
-    def _keep(self, number: int, plan: MadePlan) -> list[Write]:
-        self._kept[number] = plan
-        while len(self._kept) > HISTORY:
-            del self._kept[next(iter(self._kept))]
-        value = msgspec.msgpack.encode((number, plan))
-        return [PutValue(name=f"{_PREFIX}{number % HISTORY}", value=value)]
 
 
 def _choice(plan: MadePlan) -> tuple[str, str, str]:

@@ -38,6 +38,7 @@ from sparktxlog.model.status_words import difference_text
 from sparktxlog.runtime.fleet.recounts import Recounts
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.journal.value_ring import ring_value, ring_values
 
 _log = structlog.get_logger("sparktxlog.replicas")
 
@@ -124,10 +125,11 @@ class Replicas:
                 self._opinions.add(opinion)
         newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
         found: list[tuple[WorkerReport, int | None]] = []
+        for place, value in ring_values(_PREFIX, saved):
+            found.append((msgspec.msgpack.decode(value, type=WorkerReport), place))
         for name, value in saved.items():
-            if name.startswith((_PREFIX, _POINT)) and value:
-                slot = int(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
-                found.append((msgspec.msgpack.decode(value, type=WorkerReport), slot))
+            if name.startswith(_POINT) and value:
+                found.append((msgspec.msgpack.decode(value, type=WorkerReport), None))
         # Of two at one position the later one counts: the lake may be a new one.
         for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
             if newest is not None and _same_tables(report, newest):
@@ -283,7 +285,7 @@ class Replicas:
         value = msgspec.msgpack.encode(report)
         slot, self._slot = self._slot, (self._slot + 1) % HISTORY
         return [
-            PutValue(name=f"{_PREFIX}{slot}", value=value),
+            ring_value(_PREFIX, HISTORY, slot, value),
             PutValue(name=_OWN, value=value),
             *writes,
         ]

@@ -15,7 +15,8 @@ import msgspec
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copying import Decision, Transfer
-from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.interfaces import Write
+from sparktxlog.storage.journal.value_ring import ValueRing
 
 #: Transfers kept in memory; older ones are in `log/transfers`.
 HISTORY = 200
@@ -82,19 +83,8 @@ class Transfers:
     """Transfers known here."""
 
     def __init__(self, saved: Mapping[str, bytes]) -> None:
-        #: transfer_id → transfer, in the order of their reports.
-        self._kept: OrderedDict[str, Transfer] = OrderedDict()
+        self._ring = ValueRing[Transfer](_PREFIX, HISTORY, Transfer, saved)
         self._running: OrderedDict[str, RunningCopy] = OrderedDict()
-        #: Number of transfers since the journal was made; modulo `HISTORY`, the place in the ring.
-        self._number = 0
-        found = [
-            msgspec.msgpack.decode(value, type=tuple[int, Transfer])
-            for name, value in saved.items()
-            if name.startswith(_PREFIX)
-        ]
-        for number, transfer in sorted(found, key=lambda item: item[0]):
-            self._kept[transfer.transfer_id] = transfer
-            self._number = number + 1
 
     def started(self, copy: RunningCopy) -> None:
         """Note that a ticket was given; an older running copy of the worker is forgotten."""
@@ -107,14 +97,9 @@ class Transfers:
     def finished(self, transfer: Transfer) -> tuple[bool, list[Write]]:
         """Note the end of a catch-up; return whether it is new, and the writes that keep it."""
         self._running.pop(transfer.transfer_id, None)
-        if transfer.transfer_id in self._kept:
+        if any(one.transfer_id == transfer.transfer_id for one in self._ring.entries.values()):
             return False, []
-        number, self._number = self._number, self._number + 1
-        self._kept[transfer.transfer_id] = transfer
-        while len(self._kept) > HISTORY:
-            self._kept.popitem(last=False)
-        value = msgspec.msgpack.encode((number, transfer))
-        return True, [PutValue(name=f"{_PREFIX}{number % HISTORY}", value=value)]
+        return True, [self._ring.add(transfer)[1]]
 
     def positions(self, since: int) -> tuple[int, ...]:
         """Return the positions of running copies whose tickets were given after a time."""
@@ -126,11 +111,11 @@ class Transfers:
 
     def latest(self, limit: int) -> list[Transfer]:
         """Return the latest transfers, oldest first."""
-        return list(self._kept.values())[-limit:]
+        return list(self._ring.entries.values())[-limit:]
 
     def of_worker(self, worker_id: str, now: int) -> dict[str, Any]:
         """Return a worker's last transfer and those under way, for status."""
-        last = next((t for t in reversed(self._kept.values()) if t.worker_id == worker_id), None)
+        last = next((t for t in self._ring.newest_first() if t.worker_id == worker_id), None)
         return {
             "last_transfer": None if last is None else msgspec.to_builtins(last),
             "running_transfers": [

@@ -22,7 +22,8 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.interfaces import Write
+from sparktxlog.storage.journal.value_ring import ring_value, ring_values
 
 #: Epochs that the journal keeps; older ones are in `log/epochs` only.
 HISTORY = 1_000
@@ -53,7 +54,7 @@ class EpochHistory:
     ) -> None:
         self._put = put
         self._now = now
-        found = [_decode(value) for name, value in saved.items() if name.startswith(_PREFIX)]
+        found = [_decode(value) for _, value in ring_values(_PREFIX, saved)]
         #: Durable, ascending, without gaps.  Only replaced, never changed: another thread reads it.
         self._kept: tuple[NumberedEpoch, ...] = tuple(sorted(found, key=lambda item: item[0]))
         #: The same, and those that are being written.
@@ -81,10 +82,8 @@ class EpochHistory:
         item = (number + 1, record_of(view, phase, before, self._now()))
         noted = self._noted = (*self._noted, item)[-HISTORY:]
         self._settled.clear()
-        name = f"{_PREFIX}{item[0] % HISTORY}"
-        self._put(
-            [PutValue(name=name, value=msgspec.msgpack.encode(item))], lambda: self._keep(noted)
-        )
+        write = ring_value(_PREFIX, HISTORY, item[0], msgspec.msgpack.encode(item))
+        self._put([write], lambda: self._keep(noted))
 
     def _keep(self, noted: tuple[NumberedEpoch, ...]) -> None:
         self._kept = noted
