@@ -20,10 +20,11 @@ from tests.spark.catalog.conftest import TOKEN, plain_tables_node
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import wait_until
 
-from sparktxlog.api.jobs import job
+from sparktxlog.api.jobs import job, upkeep
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
+from sparktxlog.model.restore_point import RestorePoint
 from sparktxlog.storage.commit_tables.plain_twin import (
     make_plain_twin,
     stage_twin_commit,
@@ -194,6 +195,10 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     # A month later: old files go, and a log that begins with the checkpoint says all.
     month = time.time_ns() + 30 * 86_400 * 10**9
     monkeypatch.setattr(table_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
+    point = RestorePoint(name="p", made_at=time.time_ns() // 1_000 - 40 * 86_400 * 10**6)
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "known_points", lambda _: [point])
+        assert maintain("--tables", "default.v", "--dry-run")["default.v"]["vacuumed_files"] == 0
     maintained = maintain("--tables", "default.v")["default.v"]
     assert maintained["failed"] == ""
     assert maintained["vacuumed_files"] >= 6

@@ -315,7 +315,9 @@ class CommitTableKeeper:
         found.checkpoint = made.version
 
     def _vacuum(self, found: CommitTableUpkeep) -> None:
-        """Remove what no version within the table's retention needs, and decided commits."""
+        """Remove what no version within the table's retention, or since the first restore point,
+        needs; and decided commits.
+        """
         shown = self._link.load(found.table)
         table, version = _directory(shown), shown.latest_table_version
         self._count(found, shown)
@@ -324,6 +326,7 @@ class CommitTableKeeper:
             value = shown.metadata.properties[RETENTION]
             found.skipped = f"VACUUM, for {RETENTION} is {value!r}, expected like 'interval 7 days'"
             return
+        keep_ms = max(keep_ms, self._wanted.keep_hours * 3_600_000)
         old = unneeded_files(table, version, now_ms=now_ms, keep_ms=keep_ms)
         staged = decided_commits(table, version, now_ms=now_ms)
         found.vacuumed_files, found.vacuumed_bytes = len(old.paths), old.size_bytes
