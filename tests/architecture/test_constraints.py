@@ -48,6 +48,8 @@ def test_all_that_the_package_needs_is_pinned_as_it_is_installed() -> None:
     traced = pins("constraints-tracing.txt")
     for part in (Requirement(text) for text in extras_of_project.pop("otel")):
         assert part.specifier.contains(traced[canonicalize_name(part.name)][0]), part
+    locked = pins("constraints.txt")
+    assert all(traced[name][0] == locked[name][0] for name in traced.keys() & locked.keys())
     wanted += [Requirement(t) for part in extras_of_project.values() for t in part]
     found, seen = pins("constraints.txt"), set()
     while wanted:

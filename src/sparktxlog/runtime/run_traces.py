@@ -32,6 +32,7 @@ from sparktxlog.protocol.words.actions import (
 )
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, RunSubmitted
 from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
+from sparktxlog.runtime.commit.receipts import PREPARED
 from sparktxlog.tracing import SCOPE, span_provider
 
 if TYPE_CHECKING:
@@ -364,6 +365,8 @@ def _said(run: _FollowedRun) -> dict[str, Any]:
 
 def _outcome(entry: QueueEntry) -> str:
     """Return what became of a run: all of it, some of it or none of it took effect."""
+    if any(one.code == PREPARED for one in entry.rejections):
+        return PREPARED  # it is alone in its run
     rejected = len(entry.rejections)
     if not rejected:
         return "committed"

@@ -49,13 +49,13 @@ def submitted(ticket: int = 1) -> RunSubmitted:
     )
 
 
-def entry(*rejected: int) -> QueueEntry:
+def entry(*rejected: int, code: str = "conflict") -> QueueEntry:
     return QueueEntry(
         position=7,
         header=RUN,
         previous_hash=bytes(32),
         chain_hash=bytes(32),
-        rejections=tuple(Rejection(index=i, code="conflict", text="no") for i in rejected),
+        rejections=tuple(Rejection(index=i, code=code, text="no") for i in rejected),
     )
 
 
@@ -78,6 +78,15 @@ def test_a_run_says_what_became_of_it(rejected: tuple[int, ...], outcome: str) -
     assert root.attributes["sparktxlog.run"] == "A/1/1"
     assert root.context.trace_id == int.from_bytes(FIRST) and root.parent is None
     assert set(at.spans()) == {"run", "accept", "order", "publish"}
+
+
+def test_a_prepared_transaction_is_not_told_as_rejected() -> None:
+    at = Traced("A")
+    at.traces.saw([submitted()])
+    at.traces.follow(TellAccepted(ticket=1, header=RUN), [])
+    at.traces.follow(TellOrdered(entries=(entry(0, code="prepared"),)), [])
+    at.traces.published(8)
+    assert at.spans()["run"].attributes["sparktxlog.outcome"] == "prepared"
 
 
 def test_a_peer_adds_to_the_trace_of_the_origin() -> None:
