@@ -86,8 +86,11 @@ def _imports(
     node: ast.AST, module: Module, *, at_load: bool, typing_only: bool
 ) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        for target in _targets(child, module):
-            yield Import(target=target, line=child.lineno, at_load=at_load, typing_only=typing_only)
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            for target in _targets(child, module):
+                yield Import(
+                    target=target, line=child.lineno, at_load=at_load, typing_only=typing_only
+                )
         inside = at_load and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
         yield from _imports(child, module, at_load=inside, typing_only=typing_only or guarded)

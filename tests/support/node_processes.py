@@ -217,8 +217,7 @@ class NodeProcess:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(30)
-        return self.process.returncode
+        return self.process.wait(30)
 
     def status(self) -> dict[str, Any]:
         """Return the node's status."""
