@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from tests.support.epoch_views import QUICK, shows
+from tests.support.forked_nodes import run_command
 from tests.support.node_processes import (
     TABLE,
     Cluster,
@@ -52,22 +51,9 @@ def two(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def sparktxlog(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the command line."""
-    source = Path(__file__).parents[2] / "src"
-    return subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-
-
 def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.CompletedProcess[str]:
     """Let a node give way."""
-    return sparktxlog(
+    return run_command(
         "peer", "quarantine", "--config", str(node.config), "--from", followed.url, "--json"
     )
 
@@ -401,7 +387,7 @@ def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_p
         assert (told["position"], told["kept"]) == (end, 0)
         assert told["snapshot_position"] >= position and told["peer"] in "AB"
         assert "could not be compared" in c.log_text()
-        assert f"not compared: the history up to position {end}" in sparktxlog(
+        assert f"not compared: the history up to position {end}" in run_command(
             "status", "--url", c.url
         ).stdout.replace("\n", " ")
         # Its own transaction stayed, and takes effect now.

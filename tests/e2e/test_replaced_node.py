@@ -7,14 +7,12 @@ replacement needed: the change of places is the first, the new node's admission 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.forked_nodes import run_command
 from tests.support.node_processes import (
     MANUAL,
     Cluster,
@@ -39,15 +37,7 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
 
 def command(*arguments: str, token: str = "") -> tuple[int, dict[str, Any]]:
     """Run a command with --json, as an operator if there is a token; return exit code, output."""
-    source = Path(__file__).parents[2] / "src"
-    done = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(source), "SPARKTXLOG_ADMIN_TOKEN": token},
-    )
+    done = run_command(*arguments, "--json", SPARKTXLOG_ADMIN_TOKEN=token)
     return done.returncode, json.loads(done.stdout)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.support.forked_nodes import fork_node
+from tests.support.forked_nodes import fork_node, run_command
 from tests.support.node_processes import (
     TABLE,
     Cluster,
@@ -163,12 +161,7 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
         with pytest.raises(HttpProblem) as caught:
             call(f"{node.url}/v1/{path}")
         assert (caught.value.status, caught.value.document["title"]) == (410, "expired")
-    told = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", "queue", "--after", "0", "--url", node.url],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = run_command("queue", "--after", "0", "--url", node.url)
     assert (told.returncode, "expired" in told.stderr) == (1, True), told.stderr
     assert call(f"{node.url}/v1/queue?after={kept_after}")[0]["position"] == kept_after + 1
 
@@ -207,27 +200,10 @@ def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end:
                     site=node.name,
                 )
             )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparktxlog.cli",
-            "maintain",
-            "--url",
-            node.url,
-            "--json",
-            "--no-optimize",
-            "--no-vacuum",
-            "--images",
-            str(store.root),
-            "--keep-images",
-            "1",
-            "--drop-quarantine-older-than",
-            "30",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_command(
+        *("maintain", "--url", node.url, "--json", "--no-optimize", "--no-vacuum"),
+        *("--images", str(store.root), "--keep-images", "1"),
+        *("--drop-quarantine-older-than", "30"),
     )
     assert done.returncode == 0, done.stderr
     images, quarantine = json.loads(done.stdout)["removed"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.support.forked_nodes import run_command
 from tests.support.node_processes import (
     TABLE,
     Cluster,
@@ -158,22 +157,7 @@ def test_a_silent_member_is_named_and_the_rest_goes_on_when_it_is_back(cluster: 
 
 def test_a_second_process_on_one_data_directory_is_refused(cluster: Cluster) -> None:
     a = cluster.nodes["A"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparktxlog.cli",
-            "serve",
-            "--config",
-            str(a.config),
-            "--set",
-            "listen=127.0.0.1:0",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_command("serve", "--config", str(a.config), "--set", "listen=127.0.0.1:0")
     assert done.returncode == 1, done.stderr
     assert "[locked]" in done.stderr
     assert a.status()["node_id"] == "A"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.service.test_catch_up_routes import report_of, tell
+from tests.support.forked_nodes import run_command
 from tests.support.node_processes import TABLE, Cluster, NodeProcess, append, wait_until
 
 from sparktxlog.model.report import TableState
@@ -29,22 +28,7 @@ def sites(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
 
 def verify(node: NodeProcess, *, code: int) -> Any:
     """Compare from a node and return what the command prints; it must end with this code."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparktxlog.cli",
-            "verify",
-            "--compare",
-            "--url",
-            node.url,
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_command("verify", "--compare", "--url", node.url, "--json")
     assert done.returncode == code, f"code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_staged_files import create
 from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.support.forked_nodes import run_command
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
@@ -104,14 +103,7 @@ def test_it_ends_with_one_line_and_code_1(tmp_path: Path) -> None:
         f'node-id = "A"\ndata-dir = "{tmp_path / "A"}"\nlisten = "127.0.0.1:{port}"\n'
         f'master-url = "http://127.0.0.1:{port}"\n'
     )
-    command = [sys.executable, "-m", "sparktxlog.cli", "serve", "--config"]
-    ended = subprocess.run(
-        [*command, str(tmp_path / "node.toml")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ended = run_command("serve", "--config", str(tmp_path / "node.toml"))
     assert ended.returncode == 1
     assert "[corrupt-log]" in ended.stderr and "Traceback" not in ended.stderr
 

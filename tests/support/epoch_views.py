@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+from tests.support.forked_nodes import run_command
 from tests.support.node_processes import Cluster, NodeProcess, wait_until
 
 #: Ready to go on without a member after two seconds.
@@ -36,15 +32,7 @@ def waits_for(node: NodeProcess) -> list[str]:
 
 def told(node: NodeProcess, *arguments: str) -> tuple[int, str]:
     """Return exit code and what a command says that is asked of a node, errors included."""
-    source = Path(__file__).parents[2] / "src"
-    answer = subprocess.run(
-        [sys.executable, "-m", "sparktxlog.cli", *arguments, "--url", node.url],
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    answer = run_command(*arguments, "--url", node.url)
     return answer.returncode, answer.stdout + answer.stderr
 
 

@@ -1,4 +1,4 @@
-"""Node processes that begin with everything imported: forks of one that has done nothing else.
+"""Nodes and commands that begin with everything imported: forks of a process that did only that.
 
 To import what a node needs takes a second of a processor, and tests start hundreds of nodes.  All
 else is as if `python -m sparktxlog.cli …` had been started: arguments, environment, log, exit code.
@@ -17,10 +17,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from runpy import run_module
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.architecture.source_tree import ROOT
@@ -41,14 +43,34 @@ def node_environment() -> dict[str, str]:
 
 def fork_node(log: Path, *arguments: str, program: str = "sparktxlog.cli") -> ForkedNode:
     """Start a program, as `python -m` does; what it says is appended to a file."""
-    # Who waits for the node reads what it has said, be it nothing.
-    log.touch()
+    return _fork(program, arguments, log, log, {})
+
+
+def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `sparktxlog` with these arguments, and return what it said."""
+    with TemporaryDirectory(prefix="command-") as directory:
+        said, errors = Path(directory, "stdout"), Path(directory, "stderr")
+        command = _fork("sparktxlog.cli", arguments, said, errors, environment)
+        try:
+            code = command.wait(120)
+        finally:
+            command.kill()
+        return subprocess.CompletedProcess(arguments, code, said.read_text(), errors.read_text())
+
+
+def _fork(
+    program: str, arguments: Sequence[str], said: Path, errors: Path, environment: dict[str, str]
+) -> ForkedNode:
+    # Who waits for it reads what it has said, be it nothing.
+    for file in (said, errors):
+        file.touch()
     request = {
         "program": program,
         "arguments": ["sparktxlog", *arguments],
-        "log": str(log.absolute()),
+        "said": str(said.absolute()),
+        "errors": str(errors.absolute()),
         "directory": str(Path.cwd()),
-        "environment": node_environment(),
+        "environment": node_environment() | environment,
     }
     return ForkedNode(_origin().ask(request))
 
@@ -145,12 +167,15 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
     sys.argv[:] = request["arguments"]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for number, file in enumerate((nothing, log, log)):
+    appending = os.O_WRONLY | os.O_APPEND
+    for number, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["said"], appending),
+        (2, request["errors"], appending),
+    ):
+        file = os.open(path, flags)
         os.dup2(file, number)
-    os.close(nothing)
-    os.close(log)
+        os.close(file)
 
 
 def _main() -> None:
