@@ -1,7 +1,8 @@
 """Nodes and commands that begin with everything imported: forks of a process that did only that.
 
 To import what a node needs takes a second of a processor, and tests start hundreds of nodes.  All
-else is as if `python -m sparktxlog.cli …` had been started: arguments, environment, log, exit code.
+else is as if `python -m sparktxlog.cli …` had been started: arguments, environment, log, exit code;
+only the seed of Python's hashes is one for all forks of a process of tests.
 
 `python -m tests.support.forked_nodes` is the process that they are forks of.  It reads a line of
 JSON for each request and answers with one.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -94,10 +96,11 @@ class ForkedNode:
         Raises:
             subprocess.TimeoutExpired: It runs on.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        longest = math.inf if timeout is None else timeout
+        deadline = time.monotonic() + longest
         while (code := self.poll()) is None:
-            if timeout is not None and deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"node with pid {self.pid}", timeout)
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"node with pid {self.pid}", longest)
             time.sleep(_PAUSE_S)
         return code
 
@@ -136,7 +139,9 @@ class _Origin:
         with self._one_at_a_time:
             asking.write(json.dumps(request) + "\n")
             asking.flush()
-            return json.loads(answering.readline())
+            answer = answering.readline()
+        assert answer, "the process that is forked has ended; what it said is on stderr"
+        return json.loads(answer)
 
 
 @cache
