@@ -166,7 +166,7 @@ DIFFERENCES = (
 #: `ordered_only_there`, `accepted_only_there`: transactions that no other node holds, as far as
 #: the asked node knows.  `held_by`: who holds all that is ordered.  `voters`: who answers;
 #: `goes_on`: whether they have a majority of votes.  `applied_elsewhere`: furthest position of
-#: another replica that is in sync, NULL = there is none.
+#: another replica that is in sync, NULL = there is none.  A witness does not have this view.
 SURVIVAL = (
     "site: string, survives: boolean, ordered: bigint, ordered_only_there: bigint, "
     "accepted_only_there: bigint, held_by: array<string>, voters: array<string>, "
