@@ -1,4 +1,7 @@
-"""Pages and status of a node with a million transactions and 100 tables, under commit load."""
+"""Pages and status of a node with a million transactions and 100 tables, under commit load.
+
+And how fast Spark reads its queue, afterwards.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from pathlib import Path
 
 from benchmarks.cluster import Cluster
 from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
-from benchmarks.results import Figure, at_most, informing
-from sparktxlog import Client
+from benchmarks.results import Figure, at_least, at_most, informing
+from benchmarks.sparks import median_seconds, session
+from sparktxlog import Client, connect
 
 #: Pages that people look at, and what programs ask.
 _PAGES = ("/v1/status", "/", "/dashboard/queue", "/dashboard/tables")
@@ -40,12 +44,14 @@ def run(short: bool) -> list[Figure]:
         with _load(cluster.urls["A"]):
             times = {path: _times(cluster.urls["A"] + path, asked) for path in _PAGES}
             paint = _first_paint(cluster.urls["A"], Path(directory) / "browser")
+        entries = _entries_per_s(cluster.urls["A"])
     figures = [
         at_most(f"{path} under load, 1 M transactions, p95", _p95(found), "ms", 20)
         if path == "/v1/status"
         else informing(f"{path} under load, p95", _p95(found), "ms")
         for path, found in times.items()
     ]
+    figures.append(at_least("log.queue() as a DataFrame", entries, "entries/s", 1_000_000))
     if paint is not None:
         figures.append(at_most("first paint of / in Chromium, p50", paint, "ms", 300))
     return figures
@@ -80,6 +86,17 @@ def _times(url: str, asked: int) -> list[float]:
             answer.read()
         found.append((time.perf_counter() - begun) * 1_000)
     return found
+
+
+def _entries_per_s(url: str) -> float:
+    """Return how many rows of the queue Spark reads in a second, with all columns, warm."""
+    spark = session()
+    with connect(spark, url) as log:
+        count = log.queue().count()
+        read_s = median_seconds(
+            4, lambda: log.queue().write.format("noop").mode("overwrite").save()
+        )
+    return count / read_s
 
 
 def _p95(times: list[float]) -> float:
