@@ -151,6 +151,8 @@ def test_a_witness_shows_what_it_knows_and_names_those_who_know_more(tmp_path: P
                 status, page, _ = await reader.get(f"/dashboard/{name}")
                 assert status == 404 and "sk another node" in page, name
             assert (await reader.get("/v1/views/survival"))[0] == 404
+            losses = {one["site"]: one for one in nodes["A"].survivals()}
+            assert (losses["B"]["voters"], losses["B"]["goes_on"]) == (["A", "W"], True)
 
     asyncio.run(main())
 

@@ -64,10 +64,11 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
 
 
 def voters_without(base: Foundation, site: str) -> tuple[list[str], bool]:
-    """Return who answers but a node, and whether they have a majority of the votes."""
+    """Return who answers beside a node, witnesses too, and whether they have a majority."""
     status = base.master.status()
-    answering = {str(status.node_id), *(str(peer.peer) for peer in status.peers if peer.linked)}
-    voters = sorted(answering - set(map(str, status.suspects)) - {site})
+    answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
+    seats = {str(seat.node_id) for seat in base.master.view.roster}
+    voters = sorted((answering & seats) - set(map(str, status.suspects)) - {site})
     return voters, base.master.view.elects(voters)
 
 
