@@ -44,8 +44,9 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy, storing
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
+    hash_columns,
+    observed,
     row_hash,
-    signature_columns,
     signature_from,
 )
 
@@ -80,8 +81,8 @@ class SignatureExpressions:
     """Spark expressions of signatures, built once per table: each takes many calls into the JVM."""
 
     def __init__(self) -> None:
-        #: What `signature_columns` makes.
-        self.aggregates = cache(signature_columns)
+        #: What `hash_columns` makes.
+        self.hashes = cache(hash_columns)
         #: Row hashes, named as `LANE_COLUMNS`.
         self.lanes = cache(_lanes)
 
@@ -235,33 +236,33 @@ class FrameStager:
             F.count_if(F.col(quoted_name(name)) == NULL_PARTITION).alias(f"__txlog_marker{index}")
             for index, name in enumerate(texts)
         ]
-        counted = (
-            [F.count(F.lit(1)).alias(AGGREGATES[0])]
-            if kind is OperationKind.DELETE_KEYS
-            else self._expressions.aggregates(definition)
-        )
         uploads, is_upsert = self._store.uploads, kind is OperationKind.UPSERT
         if uploads is not None and is_upsert:
             # What is uploaded cannot be read again: keys that occur twice are found on the way.
             rows, nulls = ranked(rows, definition), [*nulls, repeated_key(definition)]
-        observed_rows = rows.observe(observation, *counted, *nulls)
+        if kind is OperationKind.DELETE_KEYS:
+            count_rows = F.count(F.lit(1)).alias(AGGREGATES[0])
+            observed_rows = rows.observe(observation, count_rows, *nulls)
+        else:
+            hashes = self._expressions.hashes(definition)
+            observed_rows = observed(rows, observation, hashes, *nulls)
         if uploads is None:
             files = self._written_by_spark(observed_rows, folder, definition, kind)
         else:
             folder = f"{self._base.name}/{folder}"
             files = uploads.stage(observed_rows.drop(RANK), folder, definition, kind)
-        observed = observation.get
-        count = observed[AGGREGATES[0]]
+        found = observation.get
+        count = found[AGGREGATES[0]]
         if not count:
             return inline_rows(definition, kind, row_schema(definition, kind).empty_table())
         for index, name in enumerate(takes_no_null):
-            if observed[f"__txlog_null{index}"]:
-                raise _null_in(definition, kind, name, observed[f"__txlog_null{index}"])
+            if found[f"__txlog_null{index}"]:
+                raise _null_in(definition, kind, name, found[f"__txlog_null{index}"])
         for index, name in enumerate(texts):
-            if observed[f"__txlog_marker{index}"]:
+            if found[f"__txlog_marker{index}"]:
                 check_partition_text(definition.name, name, NULL_PARTITION)
-        if uploads is not None and is_upsert and observed[TWICE] is not None:
-            raise _duplicate_key(definition, kind, json.loads(observed[TWICE]))
+        if uploads is not None and is_upsert and found[TWICE] is not None:
+            raise _duplicate_key(definition, kind, json.loads(found[TWICE]))
         if sum(file.rows for file in files) != count:
             raise PayloadStoreError(
                 f"executors wrote {count:,} rows to {self._base / folder}, the driver sees "
@@ -277,7 +278,7 @@ class FrameStager:
             kind=kind,
             schema_version=definition.schema_version,
             files=files,
-            claim=None if kind is OperationKind.DELETE_KEYS else signature_from(observed),
+            claim=None if kind is OperationKind.DELETE_KEYS else signature_from(found),
         )
 
     def _written_by_spark(

@@ -36,7 +36,12 @@ from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.worker.apply.signatures import signature_columns, signature_from
+from sparktxlog.worker.apply.signatures import (
+    hash_columns,
+    observed,
+    signature_columns,
+    signature_from,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -248,22 +253,20 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     if rows is None:
         return EMPTY_SIGNATURE
     required = required_columns(definition, OperationKind.APPEND)
-    counted = [
-        *signature_columns(definition),
-        *(
-            F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
-            for index, name in enumerate(required)
-        ),
+    nulls = [
+        F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
+        for index, name in enumerate(required)
     ]
     rows = conform(rows, definition, OperationKind.APPEND)
     keys = [quoted_name(name) for name in definition.keys]
     most, found = 1, Observation()
     if keys:
-        repeated = repeated_keys(rows.observe(found, *counted), keys)
+        counted = observed(rows, found, hash_columns(definition), *nulls)
+        repeated = repeated_keys(counted, keys)
         most = repeated.agg(F.max(HOW_OFTEN)).collect()[0][0] or 1
         values: Mapping[str, Any] = found.get
     else:
-        values = rows.agg(*counted).collect()[0].asDict()
+        values = rows.agg(*signature_columns(definition), *nulls).collect()[0].asDict()
     for index, name in enumerate(required):
         if nulls := values[f"__txlog_null{index}"]:
             raise InvalidRowsError(

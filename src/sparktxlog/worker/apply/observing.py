@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Observation
 
-from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
+from sparktxlog.worker.apply.signatures import (
+    hash_columns,
+    observed,
+    signature_from,
+    signature_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,7 +41,7 @@ class CountedBeside:
         self._definition = definition
         self._observation = Observation()
         #: To be used by the job, once.
-        self.rows = rows.observe(self._observation, *signature_columns(definition, where))
+        self.rows = observed(rows, self._observation, hash_columns(definition, where))
 
     def found(self, rows: int) -> TableSignature:
         """Return the signature, after the job; a job of its own counts where that one did not.

@@ -18,7 +18,7 @@ joined in Python.  Signatures find accidents, not attackers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.model.signature import TableSignature
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Observation
 
     from sparktxlog.model.table import Column as TableColumn
     from sparktxlog.model.table import TableDefinition
@@ -45,29 +45,58 @@ AGGREGATES = (
     "__txlog_lane1_high",
 )
 _LOW_32_BITS = 0xFFFFFFFF
+#: Columns of `observed` while it counts.
+_LANES = ("__txlog_observed0", "__txlog_observed1")
 
 
-def signature_columns(definition: TableDefinition, where: Column | None = None) -> list[Column]:
+def signature_columns(definition: TableDefinition) -> list[Column]:
     """Return the aggregates from which `signature_from` makes a table's signature.
 
-    They serve `DataFrame.agg`, `GroupedData.agg` and an `Observation` beside a write.
+    They serve `DataFrame.agg` and `GroupedData.agg`; `observed` is for an `Observation`.
 
     **Shape:** five bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
-
-    Args:
-        where: Which rows count; None = all.
 
     Raises:
         SchemaMismatchError: A column's type cannot be read (definite).
 
     **Source:** protocol S2, S2c.
     """
-    one = F.lit(1)
-    aggregates = [F.count(one if where is None else F.when(where, one)).alias(AGGREGATES[0])]
-    for lane in (0, 1):
-        hashed = row_hash(definition.columns, lane)
-        if where is not None:
-            hashed = F.when(where, hashed)
+    return _sums([row_hash(definition.columns, lane) for lane in (0, 1)])
+
+
+def observed(
+    rows: DataFrame, observation: Observation, lanes: Sequence[Column], *others: Column
+) -> DataFrame:
+    """Return rows whose signature an observation counts beside a job that reads them.
+
+    The hashes are columns of their own for that: Spark sends an observation's expressions back from
+    each task, and those of arrays and maps hold a piece of the last row, whose memory is free by
+    then; it ended the JVM.
+
+    Args:
+        lanes: Row hashes of both lanes, as `hash_columns` makes them.
+        others: Further aggregates to observe.
+    """
+    sums = _sums([F.col(name) for name in _LANES])
+    hashed = rows.select("*", *lanes).observe(observation, *sums, *others)
+    return hashed.drop(*_LANES)
+
+
+def hash_columns(definition: TableDefinition, where: Column | None = None) -> list[Column]:
+    """Return the row hashes of both lanes for `observed`, NULL where a row does not count.
+
+    Args:
+        where: Which rows count; None = all.
+    """
+    hashes = [row_hash(definition.columns, lane) for lane in (0, 1)]
+    if where is not None:
+        hashes = [F.when(where, one) for one in hashes]
+    return [one.alias(name) for one, name in zip(hashes, _LANES, strict=True)]
+
+
+def _sums(lanes: Sequence[Column]) -> list[Column]:
+    aggregates = [F.count(lanes[0]).alias(AGGREGATES[0])]
+    for lane, hashed in enumerate(lanes):
         low = F.sum(hashed.bitwiseAND(F.lit(_LOW_32_BITS)))
         high = F.sum(F.shiftrightunsigned(hashed, 32))
         aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
