@@ -23,6 +23,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import Decision
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -139,9 +140,10 @@ def test_a_batch_that_had_begun_is_not_skipped_afterwards(
     log.publish()
     commit = StageRows.commit
 
-    def commit_and_be_followed(self: StageRows, *arguments: Any) -> None:
-        commit(self, *arguments)
+    def commit_and_be_followed(self: StageRows, *arguments: Any) -> TableSignature:
+        change = commit(self, *arguments)
         write_deltalake(lake / "orders", rows_table(ORDERS, [order(666)]), mode="append")
+        return change
 
     with monkeypatch.context() as patched:
         patched.setattr(StageRows, "commit", commit_and_be_followed)
