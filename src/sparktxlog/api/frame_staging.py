@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -44,14 +44,12 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy, storing
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
+    LANE_COLUMNS,
     hash_columns,
     observed,
-    row_hash,
     signature_from,
 )
 
-#: Columns of row hashes beside inline rows, one for each lane.
-LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
 #: A frame of unknown size (a Python list) is fetched up to so many rows before it is staged.
 _PROBE_ROWS = 4096
 #: How Spark writes Parquet files: each site reads them, and programs that know no calendar of
@@ -81,16 +79,8 @@ class SignatureExpressions:
     """Spark expressions of signatures, built once per table: each takes many calls into the JVM."""
 
     def __init__(self) -> None:
-        #: What `hash_columns` makes.
+        #: Row hashes, as `LANE_COLUMNS`.
         self.hashes = cache(hash_columns)
-        #: Row hashes, named as `LANE_COLUMNS`.
-        self.lanes = cache(_lanes)
-
-
-def _lanes(definition: TableDefinition) -> list[Column]:
-    return [
-        row_hash(definition.columns, lane).alias(name) for lane, name in enumerate(LANE_COLUMNS)
-    ]
 
 
 class FrameStager:
@@ -390,7 +380,7 @@ def with_lanes(
     """Return conformed rows with their hashes in `LANE_COLUMNS`; deletes carry no hashes."""
     if kind is OperationKind.DELETE_KEYS:
         return rows
-    return rows.select("*", *expressions.lanes(definition))
+    return rows.select("*", *expressions.hashes(definition))
 
 
 def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:

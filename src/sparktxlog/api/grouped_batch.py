@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.api.frame_staging import LANE_COLUMNS, SignatureExpressions, with_lanes
+from sparktxlog.api.frame_staging import SignatureExpressions, with_lanes
 from sparktxlog.api.grouped import (
     EncodedRun,
     GroupedRows,
@@ -40,6 +40,7 @@ from sparktxlog.model.ids import table_name, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
 if TYPE_CHECKING:
     from sparktxlog.api.connect import TxLog

@@ -253,7 +253,7 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     if rows is None:
         return EMPTY_SIGNATURE
     required = required_columns(definition, OperationKind.APPEND)
-    nulls = [
+    null_counts = [
         F.count_if(F.col(quoted_name(name)).isNull()).alias(f"__txlog_null{index}")
         for index, name in enumerate(required)
     ]
@@ -261,12 +261,12 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     keys = [quoted_name(name) for name in definition.keys]
     most, found = 1, Observation()
     if keys:
-        counted = observed(rows, found, hash_columns(definition), *nulls)
+        counted = observed(rows, found, hash_columns(definition), *null_counts)
         repeated = repeated_keys(counted, keys)
         most = repeated.agg(F.max(HOW_OFTEN)).collect()[0][0] or 1
         values: Mapping[str, Any] = found.get
     else:
-        values = rows.agg(*signature_columns(definition), *nulls).collect()[0].asDict()
+        values = rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
     for index, name in enumerate(required):
         if nulls := values[f"__txlog_null{index}"]:
             raise InvalidRowsError(

@@ -21,12 +21,12 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.adopting.row_adoption import append_files, signature_of_rows
 from sparktxlog.api.adopting.source_table import SourceFile, SourceTable
-from sparktxlog.api.frame_staging import LANE_COLUMNS
 from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, repeated_keys
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -199,7 +199,7 @@ def _put_difference(
     """Add the upserts and deletes that lead from some rows to others."""
     keys = [quoted_name(key) for key in definition.keys]
     names = [quoted_name(column.name) for column in definition.columns]
-    lanes = log.expressions.lanes(definition)
+    lanes = log.expressions.hashes(definition)
     kind = OperationKind.APPEND
     old = conform(before, definition, kind).select(*keys, *lanes).alias("old")
     new = conform(after, definition, kind).select(*names, *lanes).alias("new")

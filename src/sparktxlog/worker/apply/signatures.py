@@ -45,8 +45,8 @@ AGGREGATES = (
     "__txlog_lane1_high",
 )
 _LOW_32_BITS = 0xFFFFFFFF
-#: Columns of `observed` while it counts.
-_LANES = ("__txlog_observed0", "__txlog_observed1")
+#: Columns of row hashes, one for each lane.
+LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
 
 
 def signature_columns(definition: TableDefinition) -> list[Column]:
@@ -77,13 +77,13 @@ def observed(
         lanes: Row hashes of both lanes, as `hash_columns` makes them.
         others: Further aggregates to observe.
     """
-    sums = _sums([F.col(name) for name in _LANES])
+    sums = _sums([F.col(name) for name in LANE_COLUMNS])
     hashed = rows.select("*", *lanes).observe(observation, *sums, *others)
-    return hashed.drop(*_LANES)
+    return hashed.drop(*LANE_COLUMNS)
 
 
 def hash_columns(definition: TableDefinition, where: Column | None = None) -> list[Column]:
-    """Return the row hashes of both lanes for `observed`, NULL where a row does not count.
+    """Return the row hashes of both lanes as `LANE_COLUMNS`, NULL where a row does not count.
 
     Args:
         where: Which rows count; None = all.
@@ -91,7 +91,7 @@ def hash_columns(definition: TableDefinition, where: Column | None = None) -> li
     hashes = [row_hash(definition.columns, lane) for lane in (0, 1)]
     if where is not None:
         hashes = [F.when(where, one) for one in hashes]
-    return [one.alias(name) for one, name in zip(hashes, _LANES, strict=True)]
+    return [one.alias(name) for one, name in zip(hashes, LANE_COLUMNS, strict=True)]
 
 
 def _sums(lanes: Sequence[Column]) -> list[Column]:
