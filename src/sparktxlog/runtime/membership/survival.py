@@ -31,7 +31,7 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
             witness=base.config.node_id,
         )
     master, status = base.master, base.master.status()
-    view, ordered = master.view, master.member_state().watermarks
+    ordered = master.member_state().watermarks
     held = _held(base)
     known = {
         origin: max(have.get(origin, 0) for have in held.values())
@@ -39,11 +39,9 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
     }
     lines = [line for line in replicas if line["verdict"] == "IN_SYNC"]
     found: list[Survival] = []
-    for seat in view.roster:
-        site = str(seat.node_id)
+    for site, (voters, goes_on) in voters_without(base).items():
         others = {name: have for name, have in held.items() if name != site}
         ordered_lost = _missing(ordered, others.values())
-        voters, goes_on = voters_without(base, site)
         holders = (name for name, have in others.items() if not _missing(ordered, [have]))
         applied = (int(line["position"]) for line in lines if line["node_id"] != site)
         one: Survival = {
@@ -63,13 +61,14 @@ def survivals(base: Foundation, replicas: Iterable[Mapping[str, Any]]) -> list[S
     return found
 
 
-def voters_without(base: Foundation, site: str) -> tuple[list[str], bool]:
-    """Return who answers beside a node, witnesses too, and whether they have a majority."""
-    status = base.master.status()
+def voters_without(base: Foundation) -> dict[str, tuple[list[str], bool]]:
+    """Return for each node who answers beside it, witnesses too, and if they have a majority."""
+    status, view = base.master.status(), base.master.view
     answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
-    seats = {str(seat.node_id) for seat in base.master.view.roster}
-    voters = sorted((answering & seats) - set(map(str, status.suspects)) - {site})
-    return voters, base.master.view.elects(voters)
+    seats = [str(seat.node_id) for seat in view.roster]
+    answering = (answering & set(seats)) - set(map(str, status.suspects))
+    left = {site: sorted(answering - {site}) for site in seats}
+    return {site: (voters, view.elects(voters)) for site, voters in left.items()}
 
 
 def _held(base: Foundation) -> dict[str, dict[str, int]]:

@@ -94,24 +94,23 @@ class DashboardViews:
         return {
             **{name: status.get(name) for name in names.split()},
             "waits": [awaited_text(wait) for wait in status["waiting_for"]],
-            "survival": self._losses(status),
+            "survival": self._losses(),
             "sites": (sites := _sites(status)),
             "links": _links(status, sites),
             "replicas": [_replica_line(status, line) for line in status["replicas"]],
             "commit_tables": status["commit_tables"],
         }
 
-    def _losses(self, status: StatusAnswer) -> Sequence[Mapping[str, Any]]:
+    def _losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what the loss of each node would mean; a witness knows only who would vote."""
         node, found = self._node, list[View]()
         if not node.config.is_witness:
             return node.survivals()
-        for seat in status["roster"]:
-            voters, goes_on = voters_without(node.base, seat["id"])
+        for site, (voters, goes_on) in voters_without(node.base).items():
             said = "a majority of the votes" if goes_on else "NO majority of the votes"
             left = " and ".join(voters) or "nobody"
-            sentence = f"Without {seat['id']}: {left} would have {said}."
-            found.append({"site": seat["id"], "survives": goes_on, "sentence": sentence})
+            sentence = f"Without {site}: {left} would have {said}."
+            found.append({"site": site, "survives": goes_on, "sentence": sentence})
         return found
 
     def queue(self, status: StatusAnswer, after: int | None, limit: int = LINES) -> View:
