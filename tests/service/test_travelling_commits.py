@@ -266,7 +266,8 @@ def test_nobody_is_told_before_the_version_is_placed(
                 asyncio.create_task(site.caller.commit(site.table.update(site.table.stage(1))))
                 for site in both
             ]
-            await until(lambda: all(site.caller.node.base.ordered.value == 3 for site in both))
+            # The winner is ordered.  The loser is too, or its site knows before it sends it.
+            await until(lambda: all(site.caller.node.base.ordered.value >= 2 for site in both))
             done, _ = await asyncio.wait(asked, timeout=0.5)
             assert not done
             go_on.set()
