@@ -102,6 +102,41 @@ def test_all_kinds_in_one_batch_fold_to_the_reference(spark: SparkSession, tmp_p
     assert state is not None and state.tables["orders"].version == 2
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, vectors: bool
+) -> None:
+    """Such an operation is refused at submit, so one operation is folded only where it must be."""
+    log, lake, other = LogBuilder(tmp_path), tmp_path / "lake", tmp_path / "other"
+    log.transaction().create(replace(ORDERS, deletion_vectors=vectors))
+    log.transaction().staged("append", "orders", [order(i) for i in range(6)])
+    log.publish()
+    apply(spark, log, lake)
+    log.transaction().staged("upsert", "orders", [order(3, "up"), order(9)], files=2)
+    log.transaction().delete_where("orders", "item = 'up'", lambda row: row[1] == "up")
+    log.publish()
+    apply(spark, log, lake)
+    log.transaction().staged("delete_keys", "orders", [(4,), (77,)])
+    log.publish()
+    apply(spark, log, lake)
+    check(spark, log, lake)
+    assert "twice" not in caplog.text
+    log.transaction().staged("upsert", "orders", [order(5, "a"), order(5, "b"), order(6)], files=3)
+    log.publish()
+    apply(spark, log, lake)
+    assert "names a key twice" in caplog.text
+    # Among other operations the same row is taken.
+    apply(spark, log, other)
+    rows = rows_in(spark, lake, "orders")
+    assert rows == rows_in(spark, other, "orders")
+    assert [row[0] for row in rows] == [0, 1, 2, 5, 6, 9]
+    for replica in (lake, other):
+        state = read_state(replica)
+        assert state is not None
+        frame = spark.read.format("delta").load(str(replica / "orders"))
+        assert state.tables["orders"].signature == signature_of(frame, ORDERS)
+
+
 def test_columns_have_the_names_that_the_worker_could_want(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -135,6 +135,16 @@ class TableStage:
         return tuple(piece for piece in self.appends if piece.whole)
 
     @property
+    def keyed_rows(self) -> int:
+        """How many rows the files of keyed pieces have; those between the bounds, or more."""
+        return sum(file.rows for piece in self.keyed for file in piece.effect.files)
+
+    @property
+    def has_one_keyed_operation(self) -> bool:
+        """Whether all keyed rows are those of one operation, which names each key once."""
+        return len(self.keyed) == 1 and self.keyed[0].whole and not self.keyed[0].effect.inline
+
+    @property
     def removable(self) -> tuple[Piece, ...]:
         """Whole pieces of which a later operation may remove rows."""
         keyed = (LogPlace(piece.effect.last, _LAST_OP) for piece in self.keyed)

@@ -54,7 +54,7 @@ _AT_POSITION, _AT_OP, _ROW_COLUMN = "__txlog_at_position", "__txlog_at_op", "__t
 #: Bytes of keys that are sent to all executors, so that the table need not be sorted by key.
 _MOST_BROADCAST = 48 << 20
 #: About the size of a key's value, by its type, and of what else belongs to a key.
-_NARROW, _WIDE, _PLACE_BYTES = 8, 40, 24
+_NARROW, _WIDE, _KEY_BYTES = 8, 40, 24
 # What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
 _URI_SAFE = "/-_.!~'()*,;:$&+=@"
 
@@ -79,10 +79,15 @@ def rows_of(
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    frame = frame.select("*", file_path(frame).alias(FILE_COLUMN))
-    staged = any(not piece.effect.inline for piece in pieces)
-    if staged or any(file.partition for piece in pieces for file in piece.effect.files):
+    frame = frame.select("*", _path_of(file_uri(frame)).alias(FILE_COLUMN))
+    places = {None if p.effect.inline else (p.effect.first, p.effect.op) for p in pieces}
+    partitioned = any(file.partition for piece in pieces for file in piece.effect.files)
+    if partitioned or len(places) > 1:
         frame = _placed(session, root, frame, columns, pieces)
+    elif (place := places.pop()) is not None:
+        known = _place_literal(place)
+        names = (POSITION_COLUMN, OP_COLUMN)
+        frame = frame.withColumns({name: known.getField(name) for name in names})
     named = [F.col(quoted_name(c.in_files)).alias(c.name) for c in columns]
     frame = frame.select(*named, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN)
     if stage is not None and any(not piece.whole for piece in pieces):
@@ -90,11 +95,16 @@ def rows_of(
     return frame
 
 
-def file_path(frame: DataFrame) -> Column:
-    """Return the file of each row, as `quoted_path` gives it."""
-    # A table may have a column `_metadata`.  Spark writes both file:/path and file:///path.
-    path = frame.metadataColumn("_metadata").getField("file_path")
-    return F.regexp_replace(path, "^file:/+", "/")
+def file_uri(frame: DataFrame) -> Column:
+    """Return the file of each row, as Spark names it."""
+    # A table may have a column `_metadata`.
+    return frame.metadataColumn("_metadata").getField("file_path")
+
+
+def _path_of(uri: Column) -> Column:
+    """Return the path of a file, as `quoted_path` gives it."""
+    # Spark writes both file:/path and file:///path.
+    return F.regexp_replace(uri, "^file:/+", "/")
 
 
 def _placed(
@@ -160,9 +170,17 @@ def _place_literal(place: tuple[int, int]) -> Column:
 
 
 def last_operations(
-    session: SparkSession, root: str, definition: TableDefinition, stage: TableStage
+    session: SparkSession,
+    root: str,
+    definition: TableDefinition,
+    stage: TableStage,
+    *,
+    distinct: bool = False,
 ) -> DataFrame:
     """Keep the last upsert or delete of each key of a stage.
+
+    Args:
+        distinct: No two of them have the same key, so there is nothing to fold.
 
     **Shape:** the table's columns (NULL beside the keys where deleted), one row a key; then
     position, op and `DELETED_COLUMN`.
@@ -193,7 +211,16 @@ def last_operations(
             frames.append(frame.withColumns({**absent, DELETED_COLUMN: deleted}))
     rows = reduce(lambda left, right: left.unionByName(right), frames)
     names = [quoted_name(column.name) for column in definition.columns]
-    carried = F.struct(*names, POSITION_COLUMN, OP_COLUMN, DELETED_COLUMN)
+    carried = [*names, POSITION_COLUMN, OP_COLUMN, DELETED_COLUMN]
+    last = rows.select(*carried) if distinct else _folded(rows, definition, carried)
+    if not stage.wheres:
+        return last
+    gone = _removed_later(definition, stage.wheres)
+    return last.withColumn(DELETED_COLUMN, F.col(DELETED_COLUMN) | gone)
+
+
+def _folded(rows: DataFrame, definition: TableDefinition, carried: Sequence[str]) -> DataFrame:
+    """Keep the last row of each key."""
     # Two rows of one key in one operation are refused at submit.  Should they come all the same,
     # their hashes decide, so that every site takes the same one.
     order = F.struct(
@@ -204,13 +231,9 @@ def last_operations(
     )
     key_names = [quoted_name(key) for key in definition.keys]
     folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
-        F.max_by(carried, order).alias(_ROW_COLUMN)
+        F.max_by(F.struct(*carried), order).alias(_ROW_COLUMN)
     )
-    last = folded.select(f"{_ROW_COLUMN}.*")
-    if not stage.wheres:
-        return last
-    gone = _removed_later(definition, stage.wheres)
-    return last.withColumn(DELETED_COLUMN, F.col(DELETED_COLUMN) | gone)
+    return folded.select(f"{_ROW_COLUMN}.*")
 
 
 def with_gone(
@@ -234,16 +257,31 @@ def with_removed(
     target: DataFrame, last: DataFrame, definition: TableDefinition, stage: TableStage
 ) -> DataFrame:
     """Add `GONE_COLUMN` to rows of the table: what a stage removes by keys and by predicates."""
-    rows = sum(file.rows for piece in stage.keyed for file in piece.effect.files)
-    kinds = [arrow_type(c.type) for c in definition.columns if c.name in definition.keys]
-    width = sum(_NARROW if is_primitive(kind) else _WIDE for kind in kinds) + _PLACE_BYTES
-    lasts = _lasts(last, definition.keys)
-    if rows * width <= _MOST_BROADCAST:
-        lasts = F.broadcast(lasts)
-    gone = F.col(_AT_POSITION).isNotNull()
+    gone = F.col(quoted_name(_LAST_PREFIX + definition.keys[0])).isNotNull()
     if stage.merges_wheres:
         gone = gone | matching(definition, stage.predicate)
-    return target.join(lasts, _same_key(definition), "left_outer").withColumn(GONE_COLUMN, gone)
+    keys = _keys_of(last, definition, stage)
+    return target.join(keys, _same_key(definition), "left_outer").withColumn(GONE_COLUMN, gone)
+
+
+def met_by_key(last: DataFrame, definition: TableDefinition, stage: TableStage) -> DataFrame:
+    """Join operations with the keys of all: as many rows as before, unless two have the same key.
+
+    It costs next to nothing in a job that sends these keys around for `with_removed`.
+    """
+    return last.join(_keys_of(last, definition, stage), _same_key(definition))
+
+
+def is_sent_around(definition: TableDefinition, stage: TableStage) -> bool:
+    """Return whether the keys of a stage are few enough to be sent to all executors."""
+    kinds = [arrow_type(c.type) for c in definition.columns if c.name in definition.keys]
+    width = sum(_NARROW if is_primitive(kind) else _WIDE for kind in kinds) + _KEY_BYTES
+    return stage.keyed_rows * width <= _MOST_BROADCAST
+
+
+def _keys_of(last: DataFrame, definition: TableDefinition, stage: TableStage) -> DataFrame:
+    keys = last.select(*_last_keys(definition.keys))
+    return F.broadcast(keys) if is_sent_around(definition, stage) else keys
 
 
 def matching(definition: TableDefinition, predicate: str) -> Column:
@@ -279,13 +317,15 @@ def signatures_by_file(
     Args:
         frames: Tag, rows, and their table; None for that = only the rows of signatures count, and
             columns that nothing else needs are not read.
-        by_file: Tags of frames with `FILE_COLUMN` that are counted file by file.
+        by_file: Tags of frames whose `FILE_COLUMN` is a `file_uri`, counted file by file.
     """
     counted = []
     for tag, frame, definition in frames:
         signed = count_columns() if definition is None else signature_columns(definition)
         if tag in by_file:
+            # A path is made of each group's URI, not of each row's.
             sums = frame.groupBy(FILE_COLUMN).agg(*signed)
+            sums = sums.withColumn(FILE_COLUMN, _path_of(F.col(FILE_COLUMN)))
         else:
             sums = frame.agg(*signed).withColumn(FILE_COLUMN, F.lit(""))
         counted.append(sums.withColumn(_TAG_COLUMN, F.lit(tag)))
@@ -309,10 +349,14 @@ def quoted_path(path: str) -> str:
 def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return keys and places of the last operations with separate column names."""
     return last.select(
-        *[F.col(quoted_name(key)).alias(_LAST_PREFIX + key) for key in keys],
+        *_last_keys(keys),
         F.col(POSITION_COLUMN).alias(_AT_POSITION),
         F.col(OP_COLUMN).alias(_AT_OP),
     )
+
+
+def _last_keys(keys: Sequence[str]) -> list[Column]:
+    return [F.col(quoted_name(key)).alias(_LAST_PREFIX + key) for key in keys]
 
 
 def _same_key(definition: TableDefinition) -> Column:

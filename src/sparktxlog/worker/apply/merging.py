@@ -13,6 +13,7 @@ has deletion vectors, with which files need not be written again; then the first
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -33,10 +34,12 @@ from sparktxlog.worker.apply.fold import (
     DELETED_COLUMN,
     FILE_COLUMN,
     GONE_COLUMN,
-    file_path,
+    file_uri,
+    is_sent_around,
     join_path,
     last_operations,
     matching,
+    met_by_key,
     quoted_path,
     rows_of,
     signatures_by_file,
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from sparktxlog.model.operation import StagedFile
     from sparktxlog.model.table import TableDefinition
     from sparktxlog.worker.apply.tables import OwnCommit
+
+_logger = logging.getLogger(__name__)
 
 #: Names of both sides of a MERGE; a table may have columns of any other name.
 _TARGET, _SOURCE = "__txlog_target", "__txlog_source"
@@ -76,13 +81,15 @@ class StageRows:
         self._definition = definition
         self._stage = stage
         self._last: DataFrame | None = None
+        #: No two operations have the same key, as far as is known.
+        self._distinct = stage.has_one_keyed_operation and is_sent_around(definition, stage)
         self._touched: tuple[Piece, ...] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._last is not None:
+        if self._last is not None and not self._distinct:
             _release(self._last)
 
     def has_merge(self) -> bool:
@@ -130,10 +137,12 @@ class StageRows:
         table, last = self._definition, self._last_operations()
         if last is not None:
             target = read_newest(self._session, self._table)
-            target = target.select("*", file_path(target).alias(FILE_COLUMN))
+            target = target.select("*", file_uri(target).alias(FILE_COLUMN))
             gone = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
             frames.append(("removed", gone, table if table.deletion_vectors else None))
             frames.append(("inserted", last.where(~F.col(DELETED_COLUMN)), table))
+            if self._distinct:
+                frames.append(("met", met_by_key(last, table, self._stage), None))
         touched = self._appended(self._touched_pieces())
         if touched is not None:
             frames.append(("dropped", touched.where(GONE_COLUMN), table))
@@ -141,7 +150,12 @@ class StageRows:
         if partial is not None:
             frames.append(("partial", partial.where(~F.col(GONE_COLUMN)), table))
         gained, removed = EMPTY_SIGNATURE, dict[str, TableSignature]()
-        for (tag, file), signature in signatures_by_file(frames, by_file=["removed"]).items():
+        counted = signatures_by_file(frames, by_file=["removed"])
+        if self._distinct and counted.pop(("met", "")).rows != self._stage.keyed_rows:
+            _logger.warning("an operation of table %s names a key twice", table.name)
+            self._distinct, self._last = False, None
+            return self._counted()
+        for (tag, file), signature in counted.items():
             if tag == "removed":
                 removed[file] = signature
             else:
@@ -244,9 +258,12 @@ class StageRows:
 
     def _last_operations(self) -> DataFrame | None:
         if self._last is None and self._stage.keyed:
-            folded = last_operations(self._session, self._root, self._definition, self._stage)
+            last = last_operations(
+                self._session, self._root, self._definition, self._stage, distinct=self._distinct
+            )
             # Used several times.  A persisted frame is not possible: MERGE refuses cached sources.
-            self._last = folded.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
+            kept = StorageLevel.MEMORY_AND_DISK
+            self._last = last if self._distinct else last.localCheckpoint(storageLevel=kept)
         return self._last
 
     def _touched_pieces(self) -> tuple[Piece, ...]:
