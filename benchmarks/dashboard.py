@@ -24,6 +24,8 @@ from sparktxlog import Client, connect
 _PAGES = ("/v1/status", "/", "/dashboard/queue", "/dashboard/tables")
 #: Rows a second that a writer commits meanwhile, in batches.
 _BATCHES_PER_S = 10
+#: Reads after which the JVM has compiled what Spark generates for them.
+_WARM_READS = 4
 
 
 def run(short: bool) -> list[Figure]:
@@ -92,11 +94,13 @@ def _entries_per_s(url: str) -> float:
     """Return how many rows of the queue Spark reads in a second, with all columns, warm."""
     spark = session()
     with connect(spark, url) as log:
+
+        def read() -> None:
+            log.queue().write.format("noop").mode("overwrite").save()
+
         count = log.queue().count()
-        read_s = median_seconds(
-            4, lambda: log.queue().write.format("noop").mode("overwrite").save()
-        )
-    return count / read_s
+        median_seconds(_WARM_READS, read)
+        return count / median_seconds(5, read)
 
 
 def _p95(times: list[float]) -> float:
