@@ -137,26 +137,36 @@ def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
         assert state.tables["orders"].signature == signature_of(frame, ORDERS)
 
 
+@pytest.mark.parametrize("vectors", [False, True])
 def test_columns_have_the_names_that_the_worker_could_want(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, vectors: bool
 ) -> None:
-    """Names of the file source, of the log and of SQL; one that is taken stopped every site."""
+    """Names of the file source, of the log, of SQL, and of Delta's own means."""
     names = ["path", "first", "place", "position", "last", "op", "count", "t", "s"]
-    names += ["a.b", "`tick`", "select", "Key"]
-    log = LogBuilder(tmp_path)
+    names += ["a.b", "`tick`", "select", "Key", "filePath", "deletionVectorId", "rowIndexCol"]
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
     odd = TableDefinition(
         name="odd",
         columns=tuple(Column(name=name, type="int") for name in names),
         keys=("path", "position", "last", "op", "t"),
         partition_by=("first",),
+        deletion_vectors=vectors,
     )
     log.transaction().create(odd)
-    log.staged("append", "odd", [(i, i % 2, *([i] * 11)) for i in range(6)])
-    log.transaction().staged("upsert", "odd", [(2, 0, *([2] * 10), 7)])
-    log.transaction().inline("upsert", "odd", [(3, 1, *([3] * 10), 8)])
+    log.staged("append", "odd", [(i, i % 2, *([i] * 14)) for i in range(6)])
+    log.transaction().staged("upsert", "odd", [(2, 0, *([2] * 13), 7)])
+    log.transaction().inline("upsert", "odd", [(3, 1, *([3] * 13), 8)])
     log.publish()
-    apply(spark, log, tmp_path / "lake")
-    check(spark, log, tmp_path / "lake")
+    apply(spark, log, lake)
+    check(spark, log, lake)
+    # A file whose rows go one after the other, and at last all.
+    for gone in ([0], [4], [1, 2, 3, 5]):
+        keys = [(i,) * 5 for i in gone]
+        log.transaction().staged("delete_keys", "odd", keys)
+        log.publish()
+        apply(spark, log, lake)
+        check(spark, log, lake)
+    assert rows_in(spark, lake, "odd") == []
 
 
 @pytest.mark.thorough

@@ -30,6 +30,9 @@ Action = dict[str, Any]
 #: Where a schema has the name in files of a column with two names.
 STORED_NAME = "delta.columnMapping.physicalName"
 _DELTA = "org.apache.spark.sql.delta"
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+#: File of a row as Spark names it, and the row's number in it.
+FILE_URI, ROW_INDEX = _PLACE = "__txlog_file_uri", "__txlog_row_index"
 #: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
 
@@ -164,16 +167,61 @@ class LogTransaction:
 
     def rows_of(self, adds: Iterable[Action]) -> DataFrame:
         """Return the rows of live files, without what their deletion vectors delete."""
-        files = _actions(self._session, ({"add": add} for add in adds))
+        return self._rows(_actions(self._session, ({"add": add} for add in adds)))
+
+    def rows_with_place(self) -> DataFrame:
+        """Return all rows of the table, with `FILE_URI` and `ROW_INDEX`."""
+        rows = self._rows(self._live)
+        place = rows.metadataColumn("_metadata")
+        uri, index = place.getField("file_path"), place.getField("row_index")
+        return rows.select("*", uri.alias(FILE_URI), index.alias(ROW_INDEX))
+
+    def remove_rows(self, rows: DataFrame) -> int:
+        """Note rows in deletion vectors, which `commit` adds; runs Spark jobs.
+
+        Args:
+            rows: Some of `rows_with_place`, with what that adds.
+
+        Returns:
+            How many there are.
+        """
+        session, begun, files = self._session._jsparkSession, self._begun, self._live
+        helper = _scala(self._session, f"{_DELTA}.commands.DMLWithDeletionVectorsHelper")
+        written = _scala(
+            self._session, f"{_DELTA}.commands.DeletionVectorBitmapGenerator"
+        ).buildRowIndexSetsForFilesMatchingCondition(
+            session,
+            begun,
+            True,
+            # Delta adds columns of its own, whose names a table may have.
+            rows.select(*_PLACE)._jdf,
+            files,
+            _scala(self._session, f"{_EXPRESSIONS}.Literal").TrueLiteral(),
+            *(_java(self._session, "scala.Option").apply(F.col(n)._jc) for n in _PLACE),
+        )
+        named = helper.generateCandidateFileMap(begun.deltaLog().dataPath(), files)
+        touched = helper.findFilesWithMatchingRows(begun, named, written)
+        length = _scala(
+            self._session, f"{_DELTA}.stats.StatsCollectionUtils"
+        ).getDataSkippingStringPrefixLength(session, begun.metadata())
+        changes = helper.processUnmodifiedData(session, touched, begun.snapshot(), length)
+        self._written.extend(_listed(self._session, changes._1()))
+        return int(changes._2().apply("numModifiedRows"))
+
+    @cached_property
+    def _live(self) -> Any:
+        """All live files as a sequence of Scala."""
+        found = self._begun.snapshot().allFiles().collectAsList()
+        return _java(self._session, "org.apache.spark.api.python.PythonUtils").toSeq(found)
+
+    def _rows(self, files: Any) -> DataFrame:
         log, nothing = _open(self._session, self._table), _nothing(self._session)
         rows = log.createDataFrame(self._begun.snapshot(), files, False, nothing)
         return DataFrame(rows, self._session)
 
     def write(self, rows: DataFrame) -> None:
         """Write rows with the table's columns into files that `commit` adds."""
-        written = self._begun.writeFiles(rows._jdf)
-        converters = _java(self._session, "scala.jdk.javaapi.CollectionConverters")
-        self._written.extend(converters.asJava(written))
+        self._written.extend(_listed(self._session, self._begun.writeFiles(rows._jdf)))
 
     def commit(self, actions: Iterable[Action], own: OwnCommit) -> int:
         """Commit actions atomically; return the table's new version.
@@ -183,7 +231,7 @@ class LogTransaction:
         """
         session = self._session
         sequence = _actions(session, actions, self._written)
-        operation = getattr(_java(session, f"{_DELTA}.DeltaOperations$ManualUpdate$"), "MODULE$")
+        operation = _scala(session, f"{_DELTA}.DeltaOperations$ManualUpdate")
         try:
             with marked(session, own):
                 return int(self._begun.commit(sequence, operation))
@@ -203,8 +251,7 @@ def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogV
     if files:
         found = DataFrame(snapshot.allFiles().toDF(), session)
         lines = [row[0] for row in found.select(F.to_json(F.struct("*"))).collect()]
-        converters = _java(session, "scala.jdk.javaapi.CollectionConverters")
-        listed = converters.asJava(snapshot.domainMetadata())
+        listed = _listed(session, snapshot.domainMetadata())
         domains = [json.loads(one.json())["domainMetadata"] for one in listed]
     return LogVersion(
         version=int(snapshot.version()),
@@ -243,6 +290,16 @@ def _open(session: SparkSession, table: Path) -> Any:
 
 def _nothing(session: SparkSession) -> Any:
     return _java(session, "scala.Option").apply(None)
+
+
+def _listed(session: SparkSession, sequence: Any) -> Any:
+    """Return a sequence of Scala as a list."""
+    return _java(session, "scala.jdk.javaapi.CollectionConverters").asJava(sequence)
+
+
+def _scala(session: SparkSession, name: str) -> Any:
+    """Return a singleton of Scala."""
+    return getattr(_java(session, f"{name}$"), "MODULE$")
 
 
 def _java(session: SparkSession, name: str) -> Any:

@@ -7,21 +7,21 @@ the other rows it removes those that a predicate of the stage matches.
 One Spark job finds the files with rows to be removed, by their keys.  A second one writes what
 stays of those files, and the new rows, and counts what does not stay, so that the new signature is
 part of the commit (protocol S2b).  Only the keys of the batch are sent around.  Delta's own MERGE
-finds the files in the same way, and then sorts all their rows by key; it is used where the table
-has deletion vectors, with which files need not be written again; then the first job counts.
+finds the files in the same way, and then sorts all their rows by key.  Where a table has deletion
+vectors, files need not be written again: one job finds the rows to be removed, counts them, and
+notes them in vectors by Delta's own means; another one writes the new rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Self
 
-from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
@@ -38,7 +38,6 @@ from sparktxlog.worker.apply.fold import (
     is_sent_around,
     join_path,
     last_operations,
-    matching,
     met_by_key,
     quoted_path,
     rows_of,
@@ -47,10 +46,10 @@ from sparktxlog.worker.apply.fold import (
     with_removed,
 )
 from sparktxlog.worker.apply.observing import CountedBeside
-from sparktxlog.worker.apply.worker_session import marked, read_newest
+from sparktxlog.worker.apply.worker_session import read_newest
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from sparktxlog.model.operation import StagedFile
     from sparktxlog.model.table import TableDefinition
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Names of both sides of a MERGE; a table may have columns of any other name.
-_TARGET, _SOURCE = "__txlog_target", "__txlog_source"
 #: Bytes for which one more file is written.
 _FILE_BYTES = 32 << 20
 
@@ -118,28 +115,41 @@ class StageRows:
         Returns:
             That change.
         """
-        gained, removed = self._counted()
-        if self._definition.deletion_vectors and removed:
-            last = self._last_operations()
-            assert last is not None, "something is removed by it"
-            change = reduce(TableSignature.__sub__, removed.values(), gained)
-            self._merge(last, own(change))
-            return change
-        return self._rewrite(gained, removed, own)
+        change, removed = self._counted()
+        transaction = LogTransaction(self._session, Path(self._table), files=False)
+        last, rewritten, counting = self._last_operations(), list[Action](), None
+        rows, here, gone = self._inserted(last), F.col(GONE_COLUMN), 0
+        if last is not None and self._definition.deletion_vectors:
+            counting = self._counting(transaction.rows_with_place(), last)
+            gone = transaction.remove_rows(counting.rows.where(here))
+        elif last is not None and removed:
+            rewritten = transaction.adds_of(removed)
+            counting = self._counting(transaction.rows_of(rewritten), last)
+            gone = sum(removed.values())
+            rows = counting.rows.where(~here).select(*self._names()).unionByName(rows)
+        self._write(transaction, rows, rewritten)
+        if counting is not None:
+            change = change - counting.found(gone)
+        now_ms, mark = time_ns() // 1_000_000, own(change)
+        txn = {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}
+        transaction.commit(
+            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in rewritten)], mark
+        )
+        return change
 
-    def _counted(self) -> tuple[TableSignature, dict[str, TableSignature]]:
-        """Count what the commit adds to the signature, and by file of the table what it removes.
+    def _counted(self) -> tuple[TableSignature, dict[str, int]]:
+        """Count what the commit adds to the signature, and by file the rows that it removes.
 
-        Of what is removed only the rows are counted where files are written again: that job reads
-        all columns anyway.
+        Files with deletion vectors are not written again, and need not be found before.
         """
         frames: list[tuple[str, DataFrame, TableDefinition | None]] = []
         table, last = self._definition, self._last_operations()
-        if last is not None:
+        if last is not None and not table.deletion_vectors:
             target = read_newest(self._session, self._table)
             target = target.select("*", file_uri(target).alias(FILE_COLUMN))
             gone = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
-            frames.append(("removed", gone, table if table.deletion_vectors else None))
+            frames.append(("removed", gone, None))
+        if last is not None:
             frames.append(("inserted", last.where(~F.col(DELETED_COLUMN)), table))
             if self._distinct:
                 frames.append(("met", met_by_key(last, table, self._stage), None))
@@ -149,7 +159,7 @@ class StageRows:
         partial = self._appended(self._stage.partial)
         if partial is not None:
             frames.append(("partial", partial.where(~F.col(GONE_COLUMN)), table))
-        gained, removed = EMPTY_SIGNATURE, dict[str, TableSignature]()
+        gained, removed = EMPTY_SIGNATURE, dict[str, int]()
         counted = signatures_by_file(frames, by_file=["removed"])
         if self._distinct and counted.pop(("met", "")).rows != self._stage.keyed_rows:
             _logger.warning("an operation of table %s names a key twice", table.name)
@@ -157,84 +167,29 @@ class StageRows:
             return self._counted()
         for (tag, file), signature in counted.items():
             if tag == "removed":
-                removed[file] = signature
+                removed[file] = signature.rows
             else:
                 gained = gained - signature if tag == "dropped" else gained + signature
         return gained, removed
 
-    def _rewrite(
-        self,
-        gained: TableSignature,
-        removed: Mapping[str, TableSignature],
-        own: Callable[[TableSignature], OwnCommit],
-    ) -> TableSignature:
-        """Write what stays of the changed files, and the inserted rows, into new files.
+    def _counting(self, rows: DataFrame, last: DataFrame) -> CountedBeside:
+        """Add `GONE_COLUMN` to rows of the table; the job that reads them counts what is gone."""
+        marked_rows = with_removed(rows, last, self._definition, self._stage)
+        return CountedBeside(marked_rows, self._definition, F.col(GONE_COLUMN))
 
-        What does not stay is counted meanwhile.
-
-        Args:
-            removed: By changed file, of which the rows count.
-        """
-        transaction = LogTransaction(self._session, Path(self._table), files=False)
-        last, adds, pieces = self._last_operations(), list[Action](), self._stage.keyed
-        rows, counting = self._inserted(last), None
-        if last is not None and removed:
-            adds = transaction.adds_of(removed)
-            marked_rows = with_removed(
-                transaction.rows_of(adds), last, self._definition, self._stage
-            )
-            counting = CountedBeside(marked_rows, self._definition, F.col(GONE_COLUMN))
-            kept = counting.rows.where(~F.col(GONE_COLUMN))
-            rows = kept.select(*self._names()).unionByName(rows)
-        pieces = (*pieces, *self._stage.partial, *self._touched_pieces())
+    def _write(
+        self, transaction: LogTransaction, rows: DataFrame, rewritten: Sequence[Action]
+    ) -> None:
+        pieces = (*self._stage.keyed, *self._stage.partial, *self._touched_pieces())
         size = sum(file.size_bytes for piece in pieces for file in piece.effect.files)
-        size += sum(add["size"] for add in adds)
+        size += sum(add["size"] for add in rewritten)
         transaction.write(self._distributed(rows, 1 + size // _FILE_BYTES))
-        change = gained
-        if counting is not None:
-            change = change - counting.found(sum(one.rows for one in removed.values()))
-        now_ms, mark = time_ns() // 1_000_000, own(change)
-        txn = {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}
-        transaction.commit(
-            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in adds)], mark
-        )
-        return change
 
     def _distributed(self, rows: DataFrame, files: int) -> DataFrame:
         """Distribute rows so that few files are written: at most so many, or one a partition."""
         if not self._definition.partition_by:
             return rows.coalesce(files)
         return rows.repartition(*[F.col(quoted_name(n)) for n in self._definition.partition_by])
-
-    def _merge(self, last: DataFrame, own: OwnCommit) -> None:
-        """Let Delta do it, which notes removed rows in deletion vectors."""
-        inserted = self._inserted(last)
-        deleting = last.select(
-            *[
-                F.col(quoted_name(column.name))
-                if column.name in self._definition.keys
-                else F.lit(None).cast(column.type).alias(column.name)
-                for column in self._definition.columns
-            ],
-            F.lit(True).alias(DELETED_COLUMN),
-        )
-        source = deleting.unionByName(inserted.withColumn(DELETED_COLUMN, F.lit(False)))
-        merge = (
-            DeltaTable.forPath(self._session, self._table)
-            .alias(_TARGET)
-            .merge(source.alias(_SOURCE), self._condition())
-            .whenMatchedDelete()
-            .whenNotMatchedInsert(
-                condition=f"NOT {_SOURCE}.{DELETED_COLUMN}",
-                values={name: F.col(f"{_SOURCE}.{name}") for name in self._names()},
-            )
-        )
-        if self._stage.merges_wheres:
-            merge = merge.whenNotMatchedBySourceDelete(
-                matching(self._definition, self._stage.predicate)
-            )
-        with marked(self._session, own):
-            merge.execute()
 
     def _names(self) -> list[str]:
         return [quoted_name(column.name) for column in self._definition.columns]
@@ -249,19 +204,12 @@ class StageRows:
             frames.append(appended.where(~F.col(GONE_COLUMN)).select(*names))
         return reduce(lambda left, right: left.unionByName(right), frames)
 
-    def _condition(self) -> Column:
-        same = [
-            F.col(f"{_TARGET}.{quoted_name(key)}") == F.col(f"{_SOURCE}.{quoted_name(key)}")
-            for key in self._definition.keys
-        ]
-        return reduce(lambda left, right: left & right, same, F.col(f"{_SOURCE}.{DELETED_COLUMN}"))
-
     def _last_operations(self) -> DataFrame | None:
         if self._last is None and self._stage.keyed:
             last = last_operations(
                 self._session, self._root, self._definition, self._stage, distinct=self._distinct
             )
-            # Used several times.  A persisted frame is not possible: MERGE refuses cached sources.
+            # Folded once, used several times.
             kept = StorageLevel.MEMORY_AND_DISK
             self._last = last if self._distinct else last.localCheckpoint(storageLevel=kept)
         return self._last
