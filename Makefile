@@ -102,6 +102,7 @@ test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random
 $(SPARK41)/.installed: $(STAMP) constraints-spark41.txt
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --requirement constraints-build.txt
 	@$(PIP_THERE) --require-hashes --no-deps --no-build-isolation --requirement constraints-spark41.txt
 	@own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \
 	    $(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' >"$$own/beside.pth"
