@@ -257,6 +257,10 @@ class RandomTable:
                 field.kind = "bigint"  # no key is a double
             if field.kind == before:
                 field.kind = _WIDER[before][0]
+            if field.name in self.keys and field.kind == "timestamp_ntz":  # it was a date
+                self._seen = [
+                    {**row, field.name: f"{row[field.name]}T00:00:00"} for row in self._seen
+                ]
             frame = frame.withColumn(field.name, F.col(quoted_name(field.name)).cast(field.kind))
             change["widen"] = {field.name: field.kind}
         elif what == "rename":
