@@ -107,6 +107,7 @@ def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, vectors: bool
 ) -> None:
     """Such an operation is refused at submit, so one operation is folded only where it must be."""
+    caplog.set_level("INFO")
     log, lake, other = LogBuilder(tmp_path), tmp_path / "lake", tmp_path / "other"
     log.transaction().create(replace(ORDERS, deletion_vectors=vectors))
     log.transaction().staged("append", "orders", [order(i) for i in range(6)])
@@ -135,6 +136,22 @@ def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
         assert state is not None
         frame = spark.read.format("delta").load(str(replica / "orders"))
         assert state.tables["orders"].signature == signature_of(frame, ORDERS)
+
+
+def test_an_empty_partition_counts_as_the_null_that_delta_stores(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
+    log.transaction().create(replace(ORDERS, partition_by=("item",)))
+    for number in (1, 2):
+        log.transaction().inline("upsert", "orders", [order(1, ""), order(number, "x")][-number:])
+        log.publish()
+        apply(spark, log, lake)
+        state = read_state(lake)
+        assert state is not None
+        frame = spark.read.format("delta").load(str(lake / "orders"))
+        assert state.tables["orders"].signature == signature_of(frame, ORDERS)
+    assert [row[1] for row in rows_in(spark, lake, "orders")] == [None, "x"]
 
 
 @pytest.mark.parametrize("vectors", [False, True])

@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pyarrow.types import is_primitive
+from pyarrow.types import is_primitive, is_string
 from pyspark.sql import functions as F
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type
@@ -209,7 +209,7 @@ def last_operations(
             }
             deleted = F.lit(kind is OperationKind.DELETE_KEYS)
             frames.append(frame.withColumns({**absent, DELETED_COLUMN: deleted}))
-    rows = reduce(lambda left, right: left.unionByName(right), frames)
+    rows = _as_stored(reduce(lambda left, right: left.unionByName(right), frames), definition)
     names = [quoted_name(column.name) for column in definition.columns]
     carried = [*names, POSITION_COLUMN, OP_COLUMN, DELETED_COLUMN]
     last = rows.select(*carried) if distinct else _folded(rows, definition, carried)
@@ -217,6 +217,19 @@ def last_operations(
         return last
     gone = _removed_later(definition, stage.wheres)
     return last.withColumn(DELETED_COLUMN, F.col(DELETED_COLUMN) | gone)
+
+
+def _as_stored(rows: DataFrame, definition: TableDefinition) -> DataFrame:
+    """Make the empty text of partition columns NULL, as Delta stores it; else its hash would count.
+
+    Staged files have it so; rows that came with a request do not.
+    """
+    texts = [
+        column.name
+        for column in definition.columns
+        if column.name in definition.partition_by and is_string(arrow_type(column.type))
+    ]
+    return rows.withColumns({n: F.nullif(F.col(quoted_name(n)), F.lit("")) for n in texts})
 
 
 def _folded(rows: DataFrame, definition: TableDefinition, carried: Sequence[str]) -> DataFrame:

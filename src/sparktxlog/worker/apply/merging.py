@@ -162,7 +162,7 @@ class StageRows:
         gained, removed = EMPTY_SIGNATURE, dict[str, int]()
         counted = signatures_by_file(frames, by_file=["removed"])
         if self._distinct and counted.pop(("met", "")).rows != self._stage.keyed_rows:
-            _logger.warning("an operation of table %s names a key twice", table.name)
+            _logger.info("an operation of table %s names a key twice", table.name)
             self._distinct, self._last = False, None
             return self._counted()
         for (tag, file), signature in counted.items():
