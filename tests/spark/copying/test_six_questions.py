@@ -192,8 +192,7 @@ def test_three_sites_answer_six_questions(
     wait_until(copied, what="C has copied")
     sites.await_peace(wrong)
     told, *_ = at_c.ask("copy")
-    # The newest: before it another donor may have been chosen.
-    plan, *_ = (one for one in told if one["plan"] == "copy")
+    plan, *_ = (one for one in told if one["plan"] == "copy")  # the one of the latest donor
     assert f"at position {wrong} table 't'" in plan["reason"] and plan["actual_s"] > 0
     names = ("reason", "replay_s", "copy_s", "actual_s")
     at_c.agreed("copy", _plans, tuple(plan[name] for name in names))

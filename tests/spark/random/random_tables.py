@@ -7,6 +7,7 @@ that, but the reading of JSON values.
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -259,7 +260,8 @@ class RandomTable:
                 field.kind = _WIDER[before][0]
             if field.name in self.keys and field.kind == "timestamp_ntz":  # it was a date
                 self._seen = [
-                    {**row, field.name: f"{row[field.name]}T00:00:00"} for row in self._seen
+                    {**row, field.name: dt.datetime.fromisoformat(row[field.name]).isoformat()}
+                    for row in self._seen
                 ]
             frame = frame.withColumn(field.name, F.col(quoted_name(field.name)).cast(field.kind))
             change["widen"] = {field.name: field.kind}
