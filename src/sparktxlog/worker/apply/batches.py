@@ -141,7 +141,7 @@ class TableStage:
 
     @property
     def has_one_keyed_operation(self) -> bool:
-        """Whether all keyed rows are those of one operation, which names each key once."""
+        """Whether all keyed rows are those of one operation: an upsert names each key once."""
         return len(self.keyed) == 1 and self.keyed[0].whole and not self.keyed[0].effect.inline
 
     @property
