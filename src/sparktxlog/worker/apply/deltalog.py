@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparktxlog.errors import ApplyError, CopyConflictError
+from sparktxlog.worker.apply.fold import file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import be_active, marked
 
@@ -172,9 +173,8 @@ class LogTransaction:
     def rows_with_place(self) -> DataFrame:
         """Return all rows of the table, with `FILE_URI` and `ROW_INDEX`."""
         rows = self._rows(self._live)
-        place = rows.metadataColumn("_metadata")
-        uri, index = place.getField("file_path"), place.getField("row_index")
-        return rows.select("*", uri.alias(FILE_URI), index.alias(ROW_INDEX))
+        index = rows.metadataColumn("_metadata").getField("row_index")
+        return rows.select("*", file_uri(rows).alias(FILE_URI), index.alias(ROW_INDEX))
 
     def remove_rows(self, rows: DataFrame) -> int:
         """Note rows in deletion vectors, which `commit` adds; runs Spark jobs.
