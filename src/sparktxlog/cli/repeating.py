@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -50,13 +50,13 @@ def repeat(seconds: float | None, as_json: bool, once: Callable[[], ExitCode]) -
                 if not as_json:
                     sys.stdout.write("\n")
                 sys.stdout.flush()
-                time.sleep(seconds)
+                sleep(seconds)
         with Live(console=Console(highlight=False), auto_refresh=False) as live:
             while True:
                 with collected() as text:
                     code = _try(once)
                 live.update(Text.from_ansi(text.getvalue()), refresh=True)
-                time.sleep(seconds)
+                sleep(seconds)
     except KeyboardInterrupt:
         end(code)
 

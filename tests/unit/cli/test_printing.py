@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 import typer
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import printing, status_commands
+from sparktxlog.cli import printing, repeating, status_commands
 from sparktxlog.cli.command_line import app
-from sparktxlog.cli.repeating import repeat
 from sparktxlog.cli.root import GROUPS, ExitCode, GroupedCommands
 from sparktxlog.errors import InvalidRequestError, TransportError
 
@@ -132,7 +130,7 @@ class Answers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
         self._answers = list(answers)
         self.waits: list[float] = []
-        monkeypatch.setattr(time, "sleep", self._sleep)
+        monkeypatch.setattr(repeating, "sleep", self._sleep)
 
     def once(self) -> ExitCode:
         answer = self._answers.pop(0)
@@ -153,13 +151,13 @@ def test_watching_ends_with_the_last_exit_code(
     gone = TransportError("no node answers")
     answers = Answers(monkeypatch, ExitCode.IN_SYNC, gone, ExitCode.LAGGING)
     with pytest.raises(typer.Exit) as ended:
-        repeat(2.5, False, answers.once)
+        repeating.repeat(2.5, False, answers.once)
     assert (ended.value.exit_code, answers.waits) == (3, [2.5] * 3)
     assert capsys.readouterr().out == (
         "t\nanswer\nIN_SYNC\n\n[transport] no node answers\n\nt\nanswer\nLAGGING\n\n"
     )
     with pytest.raises(InvalidRequestError):
-        repeat(1, False, Answers(monkeypatch, InvalidRequestError("no")).once)
+        repeating.repeat(1, False, Answers(monkeypatch, InvalidRequestError("no")).once)
 
 
 def test_on_a_terminal_an_answer_takes_the_place_of_the_last(
@@ -167,7 +165,7 @@ def test_on_a_terminal_an_answer_takes_the_place_of_the_last(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     answers = Answers(monkeypatch, ExitCode.LAGGING, ExitCode.IN_SYNC)
-    repeat(1, False, answers.once)
+    repeating.repeat(1, False, answers.once)
     shown = capsys.readouterr().out
     assert "LAGGING" in shown and "\x1b[1A" in shown.partition("LAGGING")[2]
     assert "IN_SYNC" in shown.partition("\x1b[1A")[2]
@@ -176,7 +174,7 @@ def test_on_a_terminal_an_answer_takes_the_place_of_the_last(
 def test_without_it_a_command_answers_once(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(monkeypatch, ExitCode.LAGGING, ExitCode.LAGGING)
     with pytest.raises(typer.Exit):
-        repeat(None, False, answers.once)
+        repeating.repeat(None, False, answers.once)
     assert answers.waits == []
 
 
