@@ -42,6 +42,7 @@ from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy, storing
+from sparktxlog.worker.apply.observing import result_of
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     LANE_COLUMNS,
@@ -241,8 +242,8 @@ class FrameStager:
         else:
             folder = f"{self._base.name}/{folder}"
             files = uploads.stage(observed_rows.drop(RANK), folder, definition, kind)
-        found = observation.get
-        count = found[AGGREGATES[0]]
+        found = _counted(observation, self._base / folder)
+        count, rows_there = found[AGGREGATES[0]], sum(file.rows for file in files)
         if not count:
             return inline_rows(definition, kind, row_schema(definition, kind).empty_table())
         for index, name in enumerate(takes_no_null):
@@ -253,12 +254,13 @@ class FrameStager:
                 check_partition_text(definition.name, name, NULL_PARTITION)
         if uploads is not None and is_upsert and found[TWICE] is not None:
             raise _duplicate_key(definition, kind, json.loads(found[TWICE]))
-        if sum(file.rows for file in files) != count:
+        if rows_there != count:
             raise PayloadStoreError(
                 f"executors wrote {count:,} rows to {self._base / folder}, the driver sees "
-                f"{sum(file.rows for file in files):,}",
+                f"{rows_there:,}",
                 hint="Driver, executors and node must share the payload store under one path, or "
-                "the session be connected with staging='http'.",
+                "the session be connected with staging='http'. If so, write again: where Spark "
+                "lost an executor and ran a stage again, it counts rows twice.",
                 path=str(self._base / folder),
             )
         if uploads is None and is_upsert:
@@ -305,6 +307,18 @@ class FrameStager:
             raise _duplicate_key(
                 definition, OperationKind.UPSERT, dict(zip(struct.names, twice[0], strict=True))
             )
+
+
+def _counted(observation: Observation, place: Path) -> Mapping[str, Any]:
+    found = result_of(observation)
+    if found is None:
+        raise PayloadStoreError(
+            f"Spark lost the count of the rows that it wrote to {place}",
+            hint="Nothing was submitted: write them again. Spark loses counts when its queue of "
+            "events overflows; see spark.scheduler.listenerbus.eventqueue.capacity.",
+            path=str(place),
+        )
+    return found
 
 
 def _aligned(given: Rows, definition: TableDefinition, kind: OperationKind) -> pa.Table:

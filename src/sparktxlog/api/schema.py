@@ -86,14 +86,18 @@ def arrow_schema_of(schema: T.StructType) -> pa.Schema:
     return to_arrow_schema(schema, **zone)
 
 
-def repeated_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the keys that more than one row has, with `HOW_OFTEN`.
+def rows_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return each key, with `HOW_OFTEN` for the number of its rows.
 
     Args:
         keys: Quoted names of columns; one may be called `count`, as Spark's own count is.
     """
-    often = F.count(F.lit(1)).alias(HOW_OFTEN)
-    return rows.groupBy(*keys).agg(often).where(f"{HOW_OFTEN} > 1")
+    return rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(HOW_OFTEN))
+
+
+def repeated_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the keys that more than one row has, as `rows_by_key` does."""
+    return rows_by_key(rows, keys).where(f"{HOW_OFTEN} > 1")
 
 
 @lru_cache(maxsize=1024)

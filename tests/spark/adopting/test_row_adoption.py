@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Observation, SparkSession
 from tests.spark.adopting.sites import TwoSites
 from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.command_line import invoke
@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     InvalidRowsError,
     NameTakenError,
 )
+from sparktxlog.worker.apply import observing
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
@@ -273,6 +274,27 @@ def test_keys_that_are_none(spark: SparkSession, sites: TwoSites, tmp_path: Path
     assert len(set(sites.signatures("dup"))) == 1
     with pytest.raises(NameTakenError):
         sites.a.adopt_table("dup", str(made(spark, tmp_path / "other")))
+
+
+@pytest.mark.parametrize("times", [None, 2], ids=["lost", "doubled"])
+def test_a_count_that_spark_lost_or_doubled_is_made_again(
+    spark: SparkSession,
+    sites: TwoSites,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    times: int | None,
+) -> None:
+    def told(observation: Observation) -> dict[str, Any] | None:
+        found = observation.get
+        return None if times is None else {name: times * n for name, n in found.items()}
+
+    monkeypatch.setattr(observing, "result_of", told)
+    name = f"miscounted_{times}"
+    sites.a.adopt_table(name, str(made(spark, tmp_path / "t")), keys=["id"])
+    assert "are counted again" in caplog.text
+    assert len(set(sites.signatures(name))) == 1
+    assert sites.a.snapshot().signatures[name].startswith("10:")
 
 
 def test_somebody_writes_to_it_meanwhile(

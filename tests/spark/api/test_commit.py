@@ -10,10 +10,11 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode, start_node
 
+from sparktxlog.api import frame_staging
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
     CommittedNotAppliedError,
@@ -28,7 +29,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.receipt import Level
-from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.apply.signatures import AGGREGATES, signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -192,6 +193,28 @@ def test_bad_rows_are_refused_and_leave_nothing(
         log.upsert(orders, frame.withColumn("id", F.expr("if(id = 2, 1, id)")))
     with pytest.raises(InvalidRowsError):
         log.delete_keys(orders, frame.select(F.expr("nullif(id, 2)").alias("id")))
+    assert (len(_staged(node)), log.position()) == (files, position)
+
+
+@pytest.mark.parametrize(("told", "message"), [(None, "lost the count"), (2, "wrote 40,000 rows")])
+def test_a_wrong_count_of_spark_leaves_nothing(
+    spark: SparkSession,
+    log: TxLog,
+    orders: str,
+    node: RunningNode,
+    monkeypatch: pytest.MonkeyPatch,
+    told: int | None,
+    message: str,
+) -> None:
+    def result_of(observation: Observation) -> dict[str, object] | None:
+        found = observation.get
+        return None if told is None else found | {AGGREGATES[0]: told * found[AGGREGATES[0]]}
+
+    monkeypatch.setattr(frame_staging, "result_of", result_of)
+    files, position = len(_staged(node)), log.position()
+    with pytest.raises(PayloadStoreError, match=message) as raised:
+        log.append(orders, _orders(spark, range(MANY)))
+    assert raised.value.definite and "write" in raised.value.hint
     assert (len(_staged(node)), log.position()) == (files, position)
 
 

@@ -174,7 +174,7 @@ def test_some_rows_are_counted_beside_a_job_or_once_more(
     told: int | None,
     counted_again: bool,
 ) -> None:
-    monkeypatch.setattr(observing, "_PATIENCE", "200 ms")
+    monkeypatch.setattr(observing, "_PATIENCE_S", 0.2 if told is None else 30.0)
     definition = table("t", "id bigint, a array<int>")
     one = signed(spark, definition, [(2, None)], tmp_path)
     signed(spark, definition, [(1, [1, None]), (2, None)], tmp_path)

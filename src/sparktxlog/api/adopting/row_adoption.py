@@ -22,7 +22,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from sparktxlog.api.adopting.source_table import SourceTable, SplitFiles
-from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys
+from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, rows_by_key
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import check_definition, required_columns
 from sparktxlog.errors import (
@@ -36,6 +36,7 @@ from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.worker.apply.observing import counted
 from sparktxlog.worker.apply.signatures import (
     hash_columns,
     observed,
@@ -259,14 +260,18 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     ]
     rows = conform(rows, definition, OperationKind.APPEND)
     keys = [quoted_name(name) for name in definition.keys]
-    most, found = 1, Observation()
+
+    def by_a_scan() -> Mapping[str, Any]:
+        return rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
+
+    most = 1
     if keys:
-        counted = observed(rows, found, hash_columns(definition), *null_counts)
-        repeated = repeated_keys(counted, keys)
-        most = repeated.agg(F.max(HOW_OFTEN)).collect()[0][0] or 1
-        values: Mapping[str, Any] = found.get
+        beside = Observation()
+        often = rows_by_key(observed(rows, beside, hash_columns(definition), *null_counts), keys)
+        longest, there = often.agg(F.max(HOW_OFTEN), F.sum(HOW_OFTEN)).collect()[0]
+        most, values = longest or 0, counted(beside, there or 0, by_a_scan)
     else:
-        values = rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
+        values = by_a_scan()
     for index, name in enumerate(required):
         if nulls := values[f"__txlog_null{index}"]:
             raise InvalidRowsError(

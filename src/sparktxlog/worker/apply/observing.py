@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Observation
 
 from sparktxlog.worker.apply.signatures import (
+    AGGREGATES,
     hash_columns,
     observed,
+    signature_columns,
     signature_from,
-    signature_of,
 )
 
 if TYPE_CHECKING:
@@ -23,9 +26,53 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: How long after the job its result is waited for: it comes by a queue of events, which Spark
-#: lets overflow.
-_PATIENCE = "10 s"
+#: How long after the job its result is waited for, seconds: it comes by a queue of events, which
+#: Spark lets overflow.
+_PATIENCE_S = 30.0
+
+
+def result_of(observation: Observation) -> Mapping[str, Any] | None:
+    """Return what a job that has ended has observed, None if Spark lost it.
+
+    `Observation.get` alone waits without an end.
+    """
+    found: Future[Mapping[str, Any]] = Future()
+
+    def wait() -> None:
+        try:
+            found.set_result(observation.get)
+        except Exception as error:  # noqa: BLE001 whoever asks gets it
+            found.set_exception(error)
+
+    Thread(target=wait, name="observation", daemon=True).start()
+    try:
+        return found.result(_PATIENCE_S)
+    except TimeoutError:
+        return None
+
+
+def counted(
+    observation: Observation, rows: int, again: Callable[[], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return the aggregates of `observed` rows after their job.
+
+    A stage that Spark runs again is counted twice, and the result may get lost: then a job of its
+    own counts.
+
+    Args:
+        rows: How many there are.
+        again: Counts by a job of its own.
+    """
+    found = result_of(observation)
+    if found is None:
+        _logger.warning("Spark lost the count of %d rows: they are counted again", rows)
+        return again()
+    if found[AGGREGATES[0]] != rows:
+        _logger.warning(
+            "%d rows were counted, there are %d: they are counted again", found[AGGREGATES[0]], rows
+        )
+        return again()
+    return found
 
 
 class CountedBeside:
@@ -44,33 +91,14 @@ class CountedBeside:
         self.rows = observed(rows, self._observation, hash_columns(definition, where))
 
     def found(self, rows: int) -> TableSignature:
-        """Return the signature, after the job; a job of its own counts where that one did not.
-
-        A stage that Spark runs again is counted twice, and the result may get lost.
+        """Return the signature, after the job; see `counted`.
 
         Args:
             rows: How many there are.
         """
-        if self._is_there():
-            signature = signature_from(self._observation.get)
-            if signature.rows == rows:
-                return signature
-            _logger.warning(
-                "%d rows were counted, there are %d: they are counted again", signature.rows, rows
-            )
-        else:
-            _logger.warning("Spark lost the count of %d rows: they are counted again", rows)
-        return signature_of(self._counted, self._definition)
+        return signature_from(counted(self._observation, rows, self._again))
 
-    def _is_there(self) -> bool:
-        observation: Any = self._observation._jo
-        session: Any = self.rows.sparkSession
-        await_result = getattr(session.sparkContext._jvm, "scala.concurrent.Await")
-        duration = getattr(session.sparkContext._jvm, "scala.concurrent.duration.Duration")
-        try:
-            await_result.ready(observation.future(), duration.create(_PATIENCE))
-        except Py4JJavaError as error:
-            if "TimeoutException" not in str(error.java_exception):
-                raise
-            return False
-        return True
+    def _again(self) -> Mapping[str, Any]:
+        row = self._counted.agg(*signature_columns(self._definition)).first()
+        assert row is not None
+        return row.asDict()
