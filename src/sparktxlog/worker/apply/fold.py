@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Path of the file a row was read from, as `quoted_path` gives it.
 FILE_COLUMN = "__txlog_file"
+#: The file of a row as `file_uri` gives it.
+URI_COLUMN = "__txlog_uri"
 #: True: the key's rows are removed and not replaced.
 DELETED_COLUMN = "__txlog_deleted"
 #: True: a later operation removes the appended row.
@@ -330,15 +332,15 @@ def signatures_by_file(
     Args:
         frames: Tag, rows, and their table; None for that = only the rows of signatures count, and
             columns that nothing else needs are not read.
-        by_file: Tags of frames whose `FILE_COLUMN` is a `file_uri`, counted file by file.
+        by_file: Tags of frames with a `URI_COLUMN`, counted file by file.
     """
     counted = []
     for tag, frame, definition in frames:
         signed = count_columns() if definition is None else signature_columns(definition)
         if tag in by_file:
             # A path is made of each group's URI, not of each row's.
-            sums = frame.groupBy(FILE_COLUMN).agg(*signed)
-            sums = sums.withColumn(FILE_COLUMN, _path_of(F.col(FILE_COLUMN)))
+            sums = frame.groupBy(URI_COLUMN).agg(*signed)
+            sums = sums.withColumn(FILE_COLUMN, _path_of(F.col(URI_COLUMN))).drop(URI_COLUMN)
         else:
             sums = frame.agg(*signed).withColumn(FILE_COLUMN, F.lit(""))
         counted.append(sums.withColumn(_TAG_COLUMN, F.lit(tag)))

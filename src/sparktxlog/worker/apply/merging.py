@@ -34,6 +34,7 @@ from sparktxlog.worker.apply.fold import (
     DELETED_COLUMN,
     FILE_COLUMN,
     GONE_COLUMN,
+    URI_COLUMN,
     file_uri,
     is_sent_around,
     join_path,
@@ -146,7 +147,7 @@ class StageRows:
         table, last = self._definition, self._last_operations()
         if last is not None and not table.deletion_vectors:
             target = read_newest(self._session, self._table)
-            target = target.select("*", file_uri(target).alias(FILE_COLUMN))
+            target = target.select("*", file_uri(target).alias(URI_COLUMN))
             gone = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
             frames.append(("removed", gone, None))
         if last is not None:
