@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparktxlog.errors import ApplyError, CopyConflictError
-from sparktxlog.worker.apply.fold import file_uri
+from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import be_active, marked
 
@@ -32,8 +32,10 @@ Action = dict[str, Any]
 STORED_NAME = "delta.columnMapping.physicalName"
 _DELTA = "org.apache.spark.sql.delta"
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
-#: File of a row as Spark names it, and the row's number in it.
-FILE_URI, ROW_INDEX = _PLACE = "__txlog_file_uri", "__txlog_row_index"
+#: The row's number in its file.
+ROW_INDEX = "__txlog_row_index"
+#: Where a row is.
+_PLACE = (URI_COLUMN, ROW_INDEX)
 #: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
 
@@ -171,10 +173,10 @@ class LogTransaction:
         return self._rows(_actions(self._session, ({"add": add} for add in adds)))
 
     def rows_with_place(self) -> DataFrame:
-        """Return all rows of the table, with `FILE_URI` and `ROW_INDEX`."""
+        """Return all rows of the table, with `URI_COLUMN` and `ROW_INDEX`."""
         rows = self._rows(self._live)
         index = rows.metadataColumn("_metadata").getField("row_index")
-        return rows.select("*", file_uri(rows).alias(FILE_URI), index.alias(ROW_INDEX))
+        return rows.select("*", file_uri(rows).alias(URI_COLUMN), index.alias(ROW_INDEX))
 
     def remove_rows(self, rows: DataFrame) -> int:
         """Note rows in deletion vectors, which `commit` adds; runs Spark jobs.
