@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
@@ -32,7 +33,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.apply import steps
+from sparktxlog.worker.apply import fold, steps
+from sparktxlog.worker.apply.deltalog import ROW_INDEX, LogTransaction
+from sparktxlog.worker.apply.fold import URI_COLUMN
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import commit_path, newest_version, read_commit
@@ -136,6 +139,38 @@ def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
         assert state is not None
         frame = spark.read.format("delta").load(str(replica / "orders"))
         assert state.tables["orders"].signature == signature_of(frame, ORDERS)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_keys_that_are_too_many_to_be_sent_around(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
+    """Rows are joined with them by sorting, of which vectors need the keys and places only."""
+    joined: list[str] = []
+    remove = LogTransaction.remove_rows
+
+    def remove_rows(self: LogTransaction, rows: DataFrame) -> int:
+        plan = rows.select(URI_COLUMN, ROW_INDEX)._jdf.queryExecution().optimizedPlan()
+        nodes = (plan.apply(number) for number in itertools.count())
+        output = next(node for node in nodes if node.nodeName() == "Join").left().output()
+        joined.extend(output.apply(place).name() for place in range(output.size()))
+        return remove(self, rows)
+
+    monkeypatch.setattr(fold, "_MOST_BROADCAST", 0)
+    monkeypatch.setattr(LogTransaction, "remove_rows", remove_rows)
+    log, lake = LogBuilder(tmp_path), tmp_path / "lake"
+    log.transaction().create(replace(ORDERS, deletion_vectors=vectors))
+    log.transaction().staged("append", "orders", [order(i, "yz"[i % 2]) for i in range(9)])
+    log.publish()
+    apply(spark, log, lake)
+    log.transaction().staged("upsert", "orders", [order(3, "up"), order(11)])
+    log.delete_where("orders", "item = 'y' AND id > 2", lambda row: row[1] == "y" and row[0] > 2)
+    log.inline("delete_keys", "orders", [(1,)])
+    log.publish()
+    apply(spark, log, lake)
+    check(spark, log, lake)
+    assert {"id", URI_COLUMN, ROW_INDEX} <= set(joined) if vectors else not joined
+    assert not {"item", "amount"} & set(joined)
 
 
 def test_an_empty_partition_counts_as_the_null_that_delta_stores(

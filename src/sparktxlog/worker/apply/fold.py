@@ -43,6 +43,7 @@ URI_COLUMN = "__txlog_uri"
 DELETED_COLUMN = "__txlog_deleted"
 #: True: a later operation removes the appended row.
 GONE_COLUMN = "__txlog_gone"
+_MATCHED_COLUMN = "__txlog_matched"
 _TAG_COLUMN = "__txlog_tag"
 _PARTITION_COLUMN = "__txlog_partition"
 _INLINE_COLUMN = "__txlog_inline"
@@ -274,7 +275,9 @@ def with_removed(
     """Add `GONE_COLUMN` to rows of the table: what a stage removes by keys and by predicates."""
     gone = F.col(quoted_name(_LAST_PREFIX + definition.keys[0])).isNotNull()
     if stage.merges_wheres:
-        gone = gone | matching(definition, stage.predicate)
+        # Before the join, which then need not carry columns that only predicates read.
+        target = target.withColumn(_MATCHED_COLUMN, matching(definition, stage.predicate))
+        gone = gone | F.col(_MATCHED_COLUMN)
     keys = _keys_of(last, definition, stage)
     return target.join(keys, _same_key(definition), "left_outer").withColumn(GONE_COLUMN, gone)
 

@@ -47,6 +47,7 @@ from sparktxlog.worker.apply.fold import (
     with_removed,
 )
 from sparktxlog.worker.apply.observing import CountedBeside
+from sparktxlog.worker.apply.signatures import hash_columns
 from sparktxlog.worker.apply.worker_session import read_newest
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+#: The row hashes of both lanes, made before a join.
+_HASH_COLUMNS = ("__txlog_hash0", "__txlog_hash1")
 #: Bytes for which one more file is written.
 _FILE_BYTES = 32 << 20
 
@@ -175,8 +178,13 @@ class StageRows:
 
     def _counting(self, rows: DataFrame, last: DataFrame) -> CountedBeside:
         """Add `GONE_COLUMN` to rows of the table; the job that reads them counts what is gone."""
-        marked_rows = with_removed(rows, last, self._definition, self._stage)
-        return CountedBeside(marked_rows, self._definition, F.col(GONE_COLUMN))
+        table, hashes = self._definition, tuple[str, ...]()
+        if table.deletion_vectors and not is_sent_around(table, self._stage):
+            # The join sorts all rows: it need not carry columns that only the hashes are made of.
+            hashes = _HASH_COLUMNS
+            rows = rows.withColumns(dict(zip(hashes, hash_columns(table), strict=True)))
+        marked_rows = with_removed(rows, last, table, self._stage)
+        return CountedBeside(marked_rows, table, F.col(GONE_COLUMN), hashes)
 
     def _write(
         self, transaction: LogTransaction, rows: DataFrame, rewritten: Sequence[Action]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -81,14 +81,23 @@ class CountedBeside:
     Args:
         rows: All that the job reads.
         where: Which of them are counted.
+        hashes: Columns that have the row hashes of both lanes already; empty = none has.
     """
 
-    def __init__(self, rows: DataFrame, definition: TableDefinition, where: Column) -> None:
+    def __init__(
+        self,
+        rows: DataFrame,
+        definition: TableDefinition,
+        where: Column,
+        hashes: Sequence[str] = (),
+    ) -> None:
         self._counted = rows.where(where)
         self._definition = definition
         self._observation = Observation()
         #: To be used by the job, once.
-        self.rows = observed(rows, self._observation, hash_columns(definition, where))
+        self.rows = observed(
+            rows, self._observation, hash_columns(definition, where, hashes=hashes)
+        )
 
     def found(self, rows: int) -> TableSignature:
         """Return the signature, after the job; see `counted`.

@@ -82,16 +82,20 @@ def observed(
     return hashed.drop(*LANE_COLUMNS)
 
 
-def hash_columns(definition: TableDefinition, where: Column | None = None) -> list[Column]:
+def hash_columns(
+    definition: TableDefinition, where: Column | None = None, *, hashes: Sequence[str] = ()
+) -> list[Column]:
     """Return the row hashes of both lanes as `LANE_COLUMNS`, NULL where a row does not count.
 
     Args:
         where: Which rows count; None = all.
+        hashes: Columns that have them already; empty = none has.
     """
-    hashes = [row_hash(definition.columns, lane) for lane in (0, 1)]
+    found = [F.col(name) for name in hashes]
+    found = found or [row_hash(definition.columns, lane) for lane in (0, 1)]
     if where is not None:
-        hashes = [F.when(where, one) for one in hashes]
-    return [one.alias(name) for one, name in zip(hashes, LANE_COLUMNS, strict=True)]
+        found = [F.when(where, one) for one in found]
+    return [one.alias(name) for one, name in zip(found, LANE_COLUMNS, strict=True)]
 
 
 def _sums(lanes: Sequence[Column]) -> list[Column]:
