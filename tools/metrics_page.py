@@ -28,12 +28,13 @@ _PAGE = """# Metrics, alerts and logs of a node
 {note}
 
 `GET /metrics` of a node answers in Prometheus' text form; it takes the client token, as a bearer
-token. [conf/monitoring](../conf/monitoring/) has what Prometheus and Grafana need:
+token. [conf/monitoring](../conf/monitoring/) has what Prometheus, Alertmanager and Grafana need:
 
 | file | is |
 |---|---|
 | [prometheus.yml](../conf/monitoring/prometheus.yml) | which nodes Prometheus asks, and how |
 | [alerts.yml](../conf/monitoring/alerts.yml) | the alerts below |
+| [alertmanager.yml](../conf/monitoring/alertmanager.yml) | how maintenance silences them |
 | [dashboard.json](../conf/monitoring/dashboard.json) | a dashboard; Grafana imports it |
 
 Names, types and labels are part of the public interface. Counters begin at 0 when a node starts.
@@ -111,6 +112,7 @@ def _empty_status() -> dict[str, Any]:
         "replicas": (),
         "halted": None,
         "phase": Phase.NORMAL.value,
+        "maintenance_until": "",
         "synchronous": defaultdict(int),
         "commit_tables": {"behind": 0, "states": {}},
     }

@@ -298,7 +298,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     ),
     Story.force: ("epoch", "peer_lag"),
     Story.wait: ("synchronous_waiting", "synchronous_bytes", "synchronous_oldest_us"),
-    Story.declare: ("in_maintenance",),
+    Story.declare: ("maintenance_ends_at",),
     Story.halt: ("halted", "phase"),
 }
 

@@ -120,11 +120,31 @@ def test_each_alert_has_severity_summary_and_runbook() -> None:
         assert notes["summary"].endswith((".", "s."))
         assert notes["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
         used = set(re.findall(r"\$labels\.(\w+)", notes["summary"]))
-        series, kept = _series(), _kept_labels(rule["expr"])
-        known = set().union(
-            *(series.get(one.name, _OF_TARGETS) for one in _selectors(rule["expr"]))
-        )
-        assert used <= (known if kept is None else kept), rule["alert"]
+        assert used <= _labels_of(rule), rule["alert"]
+
+
+def test_a_declared_maintenance_silences_each_alert_about_its_node_or_site() -> None:
+    """Also while the node is down, when Prometheus has no newer sample of its metrics."""
+    found = yaml.safe_load((MONITORING / "alertmanager.yml").read_text())["inhibit_rules"]
+    source, *others = sorted(alert_rules(), key=lambda rule: rule["labels"]["severity"] != "info")
+    labels = {rule["alert"]: _labels_of(rule) for rule in (source, *others)}
+    assert source["expr"].startswith("last_over_time(")
+    for rule in found:
+        assert rule["source_matchers"] == [f'alertname="{source["alert"]}"']
+        assert rule["target_matchers"] == ['severity=~"critical|warning"']
+        assert set(rule["equal"]) <= labels[source["alert"]]
+    for rule in others:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert any(set(one["equal"]) <= labels[rule["alert"]] for one in found), rule["alert"]
+    assert "site" in labels["SparktxlogLinkDown"]
+
+
+def _labels_of(rule: dict[str, Any]) -> set[str]:
+    """Return the labels of an alert."""
+    kept, series = _kept_labels(rule["expr"]), _series()
+    if kept is None:
+        kept = set().union(*(series.get(s.name, _OF_TARGETS) for s in _selectors(rule["expr"])))
+    return kept | set(rule["labels"])
 
 
 def _kept_labels(text: str) -> set[str] | None:

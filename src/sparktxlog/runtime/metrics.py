@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -67,11 +68,6 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         lambda s: s["commit_tables"]["behind"],
     ),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
-    (
-        "in_maintenance",
-        "1 while the node is declared to be in maintenance.",
-        lambda s: bool(s["maintenance_until"]),
-    ),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )
 _COUNTERS = (
@@ -181,8 +177,19 @@ class StatusMetrics(Collector):
         for name, number in status["commit_tables"]["states"].items():
             tables.add_metric([name], number)
         yield tables
+        maintained = GaugeMetricFamily(
+            "sparktxlog_maintenance_ends_at",
+            "When the declared maintenance of the node ends, seconds since 1970; 0 = none is.",
+            labels=["site"],
+        )
+        maintained.add_metric([status["node_id"]], _seconds(status["maintenance_until"]))
+        yield maintained
         yield from _per_peer(status)
         yield from _per_replica(status)
+
+
+def _seconds(until: str) -> float:
+    return datetime.fromisoformat(until).timestamp() if until else 0.0
 
 
 def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
