@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.node_processes import NodeProcess
 
 import sparktxlog
 from sparktxlog import Client
@@ -25,6 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.receipt import Level
 
 
@@ -45,6 +47,12 @@ def rows(n: int, start: int = 0) -> pa.Table:
             "amount": pa.array([Decimal("1.50")] * n, pa.decimal128(10, 2)),
         }
     )
+
+
+def test_a_call_may_take_longer_than_a_node_waits(node: NodeProcess, table: str) -> None:
+    with Client(node.url, timeout=2 * LONGEST_WAIT_S) as client:
+        position = client.append(table, rows(1), level="ordered").position
+        assert position is not None and client.table(table).name == table
 
 
 def test_a_table_is_there_once_created(client: Client, table: str) -> None:

@@ -17,6 +17,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
+    NotAppliedError,
     NotFoundError,
     NotMemberError,
     OversizeError,
@@ -25,6 +26,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnreachableError,
 )
+from sparktxlog.http import link as module
 from sparktxlog.http.link import Http
 from sparktxlog.model.receipt import Level, Receipt
 
@@ -275,3 +277,21 @@ def test_an_answer_that_is_none(serve: Callable[..., Server]) -> None:
     with pytest.raises(TransportError) as caught:
         Http(server.url).get("/v1/info")
     assert not caught.value.definite
+
+
+def test_a_long_wait_is_several_requests(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_WAIT_S", 1.5)
+    behind = problem(NotAppliedError("behind"))
+    server = serve(behind, behind, good({"position": 7}))
+    assert Http(server.url).get("/v1/snapshot", timeout_s=9, waits=True) == {"position": 7}
+    asked = [
+        parse_qs(urlsplit(one.split()[1].decode()).query)["timeout"] for one in server.requests
+    ]
+    assert asked == [["1.5"]] * 3
+    # Without more time it is the answer.
+    server = serve(behind, good())
+    with pytest.raises(NotAppliedError):
+        Http(server.url).get("/v1/snapshot", timeout_s=1, waits=True)
+    assert len(server.requests) == 1

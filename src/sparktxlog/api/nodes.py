@@ -44,6 +44,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.http.link import LEAST_S, GrowingPause, Http, node_patience
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import VersionedTable
@@ -57,8 +58,8 @@ _TAKES_PART = ("NORMAL", "SUSPECT", "WEDGED")
 _MUTE_S = 5.0
 _FIRST_PAUSE_S = 0.05
 #: Pauses between two questions for a receipt.
-_FIRST_WAIT_S = 0.01
-_LONGEST_WAIT_S = 0.25
+_FIRST_QUESTION_PAUSE_S = 0.01
+_LONGEST_QUESTION_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
 #: Seconds for a question that other nodes can answer too.
@@ -493,7 +494,7 @@ class Nodes:
                 f"level {level!r} can only be requested at submit", hint="Wait for applied."
             )
         deadline = time.monotonic() + timeout_s
-        pause = GrowingPause(_FIRST_WAIT_S, _LONGEST_WAIT_S)
+        pause = GrowingPause(_FIRST_QUESTION_PAUSE_S, _LONGEST_QUESTION_PAUSE_S)
         while True:
             found: Receipt | None = None
             try:
@@ -529,6 +530,7 @@ class Nodes:
             return None
         # Half of the time, so that some is left for another node.
         share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
+        wait_s = errand.patience(share)
         try:
             receipt = link.submit_once(
                 errand.body,
@@ -536,10 +538,11 @@ class Nodes:
                 level=errand.level,
                 after=errand.after,
                 timeout_s=share,
-                wait_s=errand.patience(share),
+                wait_s=wait_s,
             )
         except TxLogError as error:
-            if len(self) == 1 and isinstance(error, CommitStateUnknownError):
+            waited = wait_s < LONGEST_WAIT_S
+            if len(self) == 1 and waited and isinstance(error, CommitStateUnknownError):
                 raise
             self._judge(link, errand, error)
             return None

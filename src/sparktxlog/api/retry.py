@@ -17,8 +17,6 @@ Result = TypeVar("Result")
 
 #: A pause is drawn between 0 and so many times what the lost attempt took, and a longest one.
 _PAUSE, _LONGEST_PAUSE_S = 4.0, 0.5
-#: Nodes wait no longer for a position.
-_LONGEST_WAIT_S = 300.0
 
 
 def longest_pause_s(took_s: float) -> float:
@@ -88,7 +86,7 @@ class Retry:
                 if left <= 0:
                     raise _given_up(lost, attempt, f" within {self.timeout_s:g} s") from lost
                 try:
-                    self.catch_up(lost, min(left, _LONGEST_WAIT_S))
+                    self.catch_up(lost, left)
                 except TxLogError as error:
                     raise _given_up(lost, attempt, f": {error.message}") from error
 

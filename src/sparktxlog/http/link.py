@@ -26,13 +26,16 @@ import msgspec
 from sparktxlog.codec.problems import error_of
 from sparktxlog.errors import (
     InvalidRequestError,
+    NotAppliedError,
     PeerTimeoutError,
+    PositionNotReachedError,
     TransportError,
     TxLogError,
     UnreachableError,
 )
 from sparktxlog.http.authorities import authorities, certificate_error
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.tracing import current_trace
 
@@ -171,11 +174,19 @@ class Http:
             TxLogError: The node's own error, in its class.
         """
         wanted = self.timeout_s if timeout_s is None else timeout_s
-        total = max(LEAST_S, wanted)
-        if waits:
-            query["timeout"] = min(wanted, node_patience(total))
-        answer = self.request("GET", path, query=query, timeout_s=total)
-        return answer if raw else self._decoded(answer)
+        left = max(LEAST_S, wanted)
+        end = time.monotonic() + left
+        while True:
+            if waits:
+                query["timeout"] = min(wanted, node_patience(left))
+            try:
+                answer = self.request("GET", path, query=query, timeout_s=left)
+            except (NotAppliedError, PositionNotReachedError):
+                left = end - time.monotonic()
+                if not waits or query["timeout"] < LONGEST_WAIT_S or left <= 0:
+                    raise
+            else:
+                return answer if raw else self._decoded(answer)
 
     def _decoded(self, answer: bytes, kind: Any = object) -> Any:
         try:
@@ -337,8 +348,11 @@ class Http:
 
 
 def node_patience(timeout_s: float) -> float:
-    """Return how many seconds of a call a node may wait so that its answer arrives in time."""
-    return timeout_s - min(_ANSWER_S, timeout_s / 4)
+    """Return how many seconds of a call a node may wait so that its answer arrives in time.
+
+    A call of more than `LONGEST_WAIT_S` takes several requests.
+    """
+    return min(LONGEST_WAIT_S, timeout_s - min(_ANSWER_S, timeout_s / 4))
 
 
 def _arm(connection: http.client.HTTPConnection, deadline: float) -> None:

@@ -13,6 +13,9 @@ from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import BatchProgress
 from sparktxlog.model.table import Column
 
+#: Longest that a node waits for one request, seconds; clients that wait longer ask again.
+LONGEST_WAIT_S = 300.0
+
 
 class InfoAnswer(TypedDict):
     """Names, limits and directories of a node."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.ids import LARGEST
-
-#: Longest wait a request may ask for, seconds.
-MAX_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +92,5 @@ def whole(
 
 
 def seconds(name: str, text: str, default: float) -> Query:
-    """Return a duration, 0 to `MAX_TIMEOUT_S` seconds."""
-    return Query(name, text, default, False, 0, MAX_TIMEOUT_S, "number")
+    """Return a duration, 0 to `LONGEST_WAIT_S` seconds."""
+    return Query(name, text, default, False, 0, LONGEST_WAIT_S, "number")

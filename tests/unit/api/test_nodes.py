@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     UnreachableError,
 )
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level, Receipt
 
@@ -151,6 +152,15 @@ def test_time_is_left_for_the_others_and_for_the_answer(script: Callable[..., No
     # A node has to be asked also where it need not wait.
     submit(script(a=[ORDERED]), timeout_s=0)
     assert FakeHttp.waits == [0] and 0 < FakeHttp.times[0] <= 1
+
+
+def test_a_node_waits_for_a_bounded_time_and_is_asked_again(script: Callable[..., Nodes]) -> None:
+    assert submit(script(a=[UNKNOWN, LATE, APPLIED]), level="applied", timeout_s=900) == APPLIED
+    assert FakeHttp.waits == [LONGEST_WAIT_S] * 3 and FakeHttp.times[0] > 899
+    # What the node waited for to the end of the call is not repeated.
+    with pytest.raises(CommitStateUnknownError):
+        submit(script(a=[UNKNOWN, APPLIED]), level="applied", timeout_s=200)
+    assert FakeHttp.waits == [pytest.approx(199.5, abs=0.1)]
 
 
 def test_questions_for_a_transaction_keep_the_time_of_its_commit(

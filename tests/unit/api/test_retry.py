@@ -130,13 +130,6 @@ def test_each_attempt_waits_for_what_the_last_one_lost_to() -> None:
     assert left == pytest.approx([9.95, 9.9])
 
 
-def test_it_asks_no_node_to_wait_longer_than_nodes_do() -> None:
-    room = Room()
-    function, _ = losing(1)
-    room.retry(timeout=3_600)(function)(1)
-    assert room.caught_up == [(1, 300.0)]
-
-
 def test_after_the_last_attempt_the_conflict_says_how_many_there_were() -> None:
     room = Room()
     function, calls = losing(9)

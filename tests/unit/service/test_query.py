@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.service.query import MAX_TIMEOUT_S, Query, seconds, whole
+from sparktxlog.model.answers import LONGEST_WAIT_S
+from sparktxlog.service.query import Query, seconds, whole
 
 LIMIT = whole("limit", "Entries.", 100, low=1, high=1000)
 
@@ -22,7 +23,7 @@ LIMIT = whole("limit", "Entries.", 100, low=1, high=1000)
         (whole("position", ""), str((1 << 62) - 1), (1 << 62) - 1),
         (seconds("timeout", "", 30.0), None, 30.0),
         (seconds("timeout", "", 30.0), "0.5", 0.5),
-        (seconds("timeout", "", 30.0), "300", MAX_TIMEOUT_S),
+        (seconds("timeout", "", 30.0), "300", LONGEST_WAIT_S),
         (Query("worker", ""), None, None),
         (Query("worker", ""), "", None),
         (Query("kind", "", "append"), "upsert", "upsert"),

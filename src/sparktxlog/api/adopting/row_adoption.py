@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from sparktxlog.api.transaction import SparkTransaction
     from sparktxlog.model.table import TableDefinition
 
-#: Longest wait of one request.
-_LONGEST_WAIT_S = 300.0
 #: Name space of the ids of transactions that bring a version of a Delta table into the log.
 _IDS = uuid.UUID("6f0d3f9e-6a39-4a0e-9a53-4d2f0b6b7c11")
 
@@ -152,7 +150,7 @@ def adopt_rows(
     )
     if dry_run:
         return _counted(planned, _count(rows, definition))
-    t = log.transaction(transaction_id=transaction_id, timeout=min(timeout_s, _LONGEST_WAIT_S))
+    t = log.transaction(transaction_id=transaction_id, timeout=timeout_s)
     try:
         create_like(t, name, source, keys)
         total = append_files(t, name, source, split, lambda: _count(rows, definition), log)

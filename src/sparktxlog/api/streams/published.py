@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     TransportError,
 )
 from sparktxlog.http.link import Http
+from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.replica.source import LogTail
 
@@ -47,8 +48,6 @@ _PAUSE_S = 0.2
 _MOST_KNOWN = 100
 #: Seconds that a node has to answer beside its wait.
 _ANSWER_S = 15.0
-#: A node lets a request wait no longer, seconds.
-_LONGEST_WAIT_S = 300.0
 
 
 def open_log_table(log_root: str, directory: str = QUEUE) -> DeltaTable:
@@ -120,7 +119,7 @@ class StreamedLog:
 
     def published(self, at_least: int, wait_s: float) -> int:
         """Return the end of what is published, waiting up to `wait_s` seconds for a position."""
-        wait_s = min(wait_s, _LONGEST_WAIT_S)
+        wait_s = min(wait_s, LONGEST_WAIT_S)
         found = self._at_home(
             lambda link: link.get(
                 "/v1/published", at_least=at_least, timeout=wait_s, timeout_s=wait_s + _ANSWER_S
