@@ -88,6 +88,11 @@ def read_until(value: Any) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def ends_at(until: str) -> float:
+    """Return when a declared maintenance ends, seconds since 1970 UTC; 0 = none was declared."""
+    return datetime.fromisoformat(until).timestamp() if until else 0.0
+
+
 def lasts(until: str, now_us: int) -> bool:
     """Return whether a declared maintenance has not ended by a time."""
-    return bool(until) and datetime.fromisoformat(until).timestamp() * 1e6 > now_us
+    return bool(until) and ends_at(until) * 1e6 > now_us

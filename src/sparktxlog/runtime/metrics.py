@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from sparktxlog.config.maintenance_times import ends_at
 from sparktxlog.model.status_words import is_diverged
 from sparktxlog.protocol.words.view import Phase
 
@@ -182,14 +182,10 @@ class StatusMetrics(Collector):
             "When the declared maintenance of the node ends, seconds since 1970; 0 = none is.",
             labels=["site"],
         )
-        maintained.add_metric([status["node_id"]], _seconds(status["maintenance_until"]))
+        maintained.add_metric([status["node_id"]], ends_at(status["maintenance_until"]))
         yield maintained
         yield from _per_peer(status)
         yield from _per_replica(status)
-
-
-def _seconds(until: str) -> float:
-    return datetime.fromisoformat(until).timestamp() if until else 0.0
 
 
 def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

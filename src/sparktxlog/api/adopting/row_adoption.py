@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -258,18 +258,14 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     ]
     rows = conform(rows, definition, OperationKind.APPEND)
     keys = [quoted_name(name) for name in definition.keys]
-
-    def by_a_scan() -> Mapping[str, Any]:
-        return rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
-
-    most = 1
+    most, values = 1, None
     if keys:
         beside = Observation()
         often = rows_by_key(observed(rows, beside, hash_columns(definition), *null_counts), keys)
         longest, there = often.agg(F.max(HOW_OFTEN), F.sum(HOW_OFTEN)).collect()[0]
-        most, values = longest or 0, counted(beside, there or 0, by_a_scan)
-    else:
-        values = by_a_scan()
+        most, values = longest or 0, counted(beside, there or 0)
+    if values is None:
+        values = rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
     for index, name in enumerate(required):
         if nulls := values[f"__txlog_null{index}"]:
             raise InvalidRowsError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     hash_columns,
     observed,
-    signature_columns,
     signature_from,
+    signature_of,
 )
 
 if TYPE_CHECKING:
@@ -51,27 +51,22 @@ def result_of(observation: Observation) -> Mapping[str, Any] | None:
         return None
 
 
-def counted(
-    observation: Observation, rows: int, again: Callable[[], Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Return the aggregates of `observed` rows after their job.
+def counted(observation: Observation, rows: int) -> Mapping[str, Any] | None:
+    """Return the aggregates of `observed` rows after their job, None if another one has to count.
 
-    A stage that Spark runs again is counted twice, and the result may get lost: then a job of its
-    own counts.
+    A stage that Spark runs again is counted twice, and the result may get lost.
 
     Args:
         rows: How many there are.
-        again: Counts by a job of its own.
     """
     found = result_of(observation)
     if found is None:
         _logger.warning("Spark lost the count of %d rows: they are counted again", rows)
-        return again()
-    if found[AGGREGATES[0]] != rows:
+    elif found[AGGREGATES[0]] != rows:
         _logger.warning(
             "%d rows were counted, there are %d: they are counted again", found[AGGREGATES[0]], rows
         )
-        return again()
+        return None
     return found
 
 
@@ -105,9 +100,7 @@ class CountedBeside:
         Args:
             rows: How many there are.
         """
-        return signature_from(counted(self._observation, rows, self._again))
-
-    def _again(self) -> Mapping[str, Any]:
-        row = self._counted.agg(*signature_columns(self._definition)).first()
-        assert row is not None
-        return row.asDict()
+        found = counted(self._observation, rows)
+        if found is None:
+            return signature_of(self._counted, self._definition)
+        return signature_from(found)
