@@ -21,7 +21,7 @@ from tests.support.node_processes import run_payload
 
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node
-from sparktxlog.service import bodies, listener
+from sparktxlog.service import bodies, listener, places
 from sparktxlog.transport.signing import DIGEST, Signer
 
 HEAD = listener.HEAD_BYTES
@@ -177,15 +177,15 @@ def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
             for line in held:
                 await line.send(b"GET /v1/published?at_least=9&timeout=60 HTTP/1.1\r\n\r\n")
             refused = await connect()
-            status, problem = await refused.ask(GET + b"\r\n")
+            status, problem = await refused.ask(b"GET /v1/tables HTTP/1.1\r\n\r\n")
             assert (status, problem["title"]) == (503, "busy")
             assert "connections-limit" in problem["hint"]
-            assert await refused.ended() == b""
+            assert (await (await connect()).ask(GET + b"\r\n"))[0] == 200, "its health is shown"
             async with Stranger(a, "B") as peer:
                 hello = greeting_of_b(tmp_path, a.config.listen[1])
                 assert (await peer.greet(hello))[0] == 200
             # Who claims to be a peer and is none keeps no place.
-            liars = [await connect() for _ in range(listener.PEER_PLACES)]
+            liars = [await connect() for _ in range(places.PEER_PLACES)]
             for line in liars:
                 await line.send(
                     b"POST /peer/v1/posts HTTP/1.1\r\nx-txlog-node: X\r\ncontent-length: 9\r\n\r\n"
@@ -194,9 +194,10 @@ def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
             # A place that is free again, or held by nobody's request, is given away.
             held.pop().writer.close()
             kept = await connect()
-            while (await kept.ask(GET + b"\r\n"))[0] != 200:
+            asked = b"GET /v1/tables HTTP/1.1\r\n\r\n"
+            while (await kept.ask(asked))[0] != 200:
                 kept = await connect()
-            assert (await (await connect()).ask(GET + b"\r\n"))[0] == 200
+            assert (await (await connect()).ask(asked))[0] == 200
             assert await kept.ended() == b""
 
     asyncio.run(main())
@@ -205,8 +206,7 @@ def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
 def test_connections_that_say_nothing_give_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "PEER_PLACES", 4)
-    monkeypatch.setattr(listener, "_NEW_PLACES", 4)
+    monkeypatch.setattr(places, "NEW_PLACES", 24)
 
     async def main() -> None:
         async with node(tmp_path, connections_limit=16) as (_, connect):
@@ -215,6 +215,73 @@ def test_connections_that_say_nothing_give_way(
             for line in silent[:16]:
                 assert await line.ended() == b""
             assert (await silent[-1].ask(GET + b"\r\n"))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_nobody_takes_a_place_of_peers_by_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers hold bodies of unknown and known paths of peers open; the peer goes on."""
+    monkeypatch.setattr(places, "PEER_PLACES", 4)
+
+    async def main() -> None:
+        async with node(tmp_path) as (a, connect), Stranger(a, "B") as peer:
+            hello = greeting_of_b(tmp_path, a.config.listen[1])
+            assert (await peer.greet(hello))[0] == 200
+            liars = [await connect() for _ in range(128)]
+            for number, line in enumerate(liars):
+                path = (b"nothing", b"v1/posts", b"v1/hello")[number % 3]
+                head = b"POST /peer/%s HTTP/1.1\r\ncontent-length: 99\r\n\r\n{" % path
+                await line.send(head)
+            for line in liars[:3]:
+                assert (await line.answer())[0] in (401, 403, 404)
+            # On the connection that it had, and on new ones.
+            for _ in range(6):
+                assert (await peer.greet(hello))[0] == 200
+            assert (await (await connect()).ask(b"GET /v1/tables HTTP/1.1\r\n\r\n"))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_body_that_nobody_reads_is_thrown_away_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "DRAIN_S", 0.1)
+
+    async def main() -> None:
+        async with node(tmp_path) as (_, connect):
+            line = await connect()
+            await line.send(b"POST /v1/nothing HTTP/1.1\r\ncontent-length: 9\r\n\r\n{")
+            assert (await line.answer())[0] == 404
+            assert await line.ended() == b""
+            # The rest of a body that comes in time leaves the connection as it was.
+            line = await connect()
+            sent = b"POST /v1/nothing HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"
+            assert [(await line.ask(sent))[0] for _ in range(3)] == [404, 404, 404]
+
+    asyncio.run(main())
+
+
+def test_a_body_that_trickles_ends_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "SILENCE_S", 0.5)
+
+    async def main() -> None:
+        async with node(tmp_path) as (_, connect):
+            slow = await connect()
+            await slow.send(POST + b"content-length: 1000\r\n\r\n")
+
+            async def trickle() -> None:
+                while True:
+                    await slow.send(b" ")
+                    await asyncio.sleep(0.05)  # never silent
+
+            sending = asyncio.create_task(trickle())
+            assert await slow.ended() == b""
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     asyncio.run(main())
 
@@ -421,7 +488,7 @@ def test_a_limit_of_files_that_is_too_low_takes_places_from_clients(
     limits = [(256, 900)]
     monkeypatch.setattr(listener.resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(listener.resource, "setrlimit", lambda _, pair: limits.append(pair))
-    assert listener.client_places(1024) == 900 - 832
+    assert listener.client_places(1024) == 900 - 848
     assert limits[-1] == (900, 900)
     limits[:] = [(1024, 1 << 20)]
     assert listener.client_places(1024) == 1024

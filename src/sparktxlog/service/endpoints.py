@@ -17,9 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from sparktxlog.codec.problems import encode_problem
-from sparktxlog.errors import InternalError, InvalidRequestError, TxLogError
+from sparktxlog.errors import BusyError, InternalError, InvalidRequestError, TxLogError
 from sparktxlog.service.bodies import Bodies, check_parts
 from sparktxlog.service.declared_route import JSON, Role, Route
+from sparktxlog.service.places import PROVE, Proof
 
 _log = logging.getLogger("sparktxlog.service")
 
@@ -55,8 +56,12 @@ class Door:
 
         Raises:
             UnauthorizedError: It does not; nothing happened (definite).
+            BusyError: It does, and clients have no place left; nothing happened (definite).
         """
-        return self.check(request, route)
+        found = self.check(request, route)
+        if route.role is not Role.ANYBODY:
+            take_place(request, Proof.CLIENT)
+        return found
 
     async def read_body(self, request: Request, route: Route, admitted: dict[str, Any]) -> Any:
         """Return the body, decoded; `admitted` is what `admit` returned."""
@@ -80,6 +85,20 @@ class Door:
     def failed(self, error: TxLogError) -> Response:
         """Return the answer for a bug of the node."""
         return problem_response(error)
+
+
+def take_place(request: Request, proof: Proof) -> None:
+    """Give a request's connection the place that its caller has a right to.
+
+    Raises:
+        BusyError: None is left; nothing happened (definite).
+    """
+    found = request.scope.get("extensions", {}).get(PROVE)
+    if found is not None and not found["prove"](proof):
+        raise BusyError(
+            "too many connections are open",
+            hint="Close unused connections, or raise connections-limit.",
+        )
 
 
 def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:

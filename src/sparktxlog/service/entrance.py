@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import structlog
 
+from sparktxlog.service.places import too_many
+
 _log = structlog.get_logger("sparktxlog.service")
 
 #: First byte of a TLS handshake.
@@ -52,8 +54,8 @@ class Entrance:
         self._patience_s = patience_s
         self._places = places
         self._accepting: asyncio.Task[None] | None = None
-        #: Connections that are not complete, in the order of arrival.
-        self._entering: dict[asyncio.Task[None], None] = {}
+        #: Connections that are not complete, in the order of arrival, and whence they come.
+        self._entering: dict[asyncio.Task[None], str] = {}
         self._failures: dict[str, int] = {}
 
     def start(self) -> None:
@@ -72,17 +74,19 @@ class Entrance:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                found, _ = await loop.sock_accept(self._listener)
+                found, address = await loop.sock_accept(self._listener)
             except ConnectionError:
                 continue  # it was closed before it was accepted
             except OSError as error:
                 _log.error("connections cannot be accepted", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._entering) >= self._places:
-                next(iter(self._entering)).cancel()
             task = asyncio.create_task(self._enter(found), name="handshake")
-            self._entering[task] = None
+            self._entering[task] = str(address[0]) if address else ""
+            if len(self._entering) > self._places:
+                oldest = too_many(self._entering)
+                del self._entering[oldest]
+                oldest.cancel()
             task.add_done_callback(self._left)
 
     def _left(self, task: asyncio.Task[None]) -> None:

@@ -2,9 +2,9 @@
 
 uvicorn with httptools limits neither URL nor headers, waits for ever, and takes every connection.
 This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carries beside its bytes
-(extensions of chunks, trailers), and `SILENCE_S` for a body that stops.  Connections are limited
-too: clients have `connections-limit` places, peers have their own, and file descriptors remain
-for files.
+(extensions of chunks, trailers), `SILENCE_S` for a body that stops or trickles, and `DRAIN_S` for
+one that nobody reads because its request was answered.  Connections are limited too: `places` says
+which belong to clients, peers and strangers, and file descriptors remain for files.
 
 A node with a certificate speaks TLS here (`entrance`), and refuses what comes without it, unless
 its `tls-mode` says otherwise.
@@ -33,7 +33,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from sparktxlog.config import TlsContexts, names_of
 from sparktxlog.errors import (
-    BusyError,
     HeadTooLongError,
     InvalidRequestError,
     SlowRequestError,
@@ -41,6 +40,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.service.endpoints import problem_response
 from sparktxlog.service.entrance import Entrance
+from sparktxlog.service.places import NEW_PLACES, PEER_PLACES, PROBE_PLACES, PROVE, Places, Proof
 
 _log = structlog.get_logger("sparktxlog.service")
 
@@ -51,9 +51,12 @@ HEAD_BYTES = 64 << 10
 #: Seconds for a head; seconds of silence within a body, or while the caller reads no answer.
 HEAD_S = 10.0
 SILENCE_S = 30.0
-#: Places of peers, and of connections whose caller is not known yet.
-PEER_PLACES = 64
-_NEW_PLACES = 256
+#: Bytes of a client's body that must come within each `SILENCE_S`: a KiB/s.
+LEAST_BYTES = 30 << 10
+#: Seconds in which the rest of a body is thrown away after its request was answered.
+DRAIN_S = 2.0
+#: Health checks: they need no proof, and have places of their own.
+_PROBES = frozenset({b"/livez", b"/readyz"})
 #: Tells a peer, once a second, that bytes of its body arrive; other clients ignore it.
 _BODY_MOVES = b"HTTP/1.1 102 Processing\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -100,12 +103,12 @@ class Server(uvicorn.Server):
         certificate: ServerCertificate | None = None,
     ) -> None:
         only_tls = certificate is not None and certificate.only_tls
-        doors = self._doors = Doors(places, only_tls=only_tls)
+        kept = self._places = Places(places, only_tls=only_tls)
         self._certificate = certificate
         self._entrances: list[Entrance] = []
 
         def connection(**arguments: Any) -> asyncio.Protocol:
-            return Connection(doors=doors, **arguments)
+            return Connection(places=kept, **arguments)
 
         super().__init__(
             uvicorn.Config(
@@ -120,7 +123,7 @@ class Server(uvicorn.Server):
                 date_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=grace_s,
-                callback_notify=doors.sweep,
+                callback_notify=kept.sweep,
                 timeout_notify=1,
             )
         )
@@ -138,7 +141,7 @@ class Server(uvicorn.Server):
                 self._connection,
                 lambda: certificate.contexts.server,
                 patience_s=HEAD_S,
-                places=_NEW_PLACES,
+                places=NEW_PLACES,
             )
             for listener in sockets or ()
         ]
@@ -155,11 +158,11 @@ class Server(uvicorn.Server):
 
         Otherwise the stopped node would still answer there after a restart in this process.
         """
-        self._doors.shut = True
+        self._places.shut = True
         for entrance in self._entrances:
             await entrance.close()
         await super().shutdown(sockets)
-        self._doors.close()
+        self._places.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -173,7 +176,7 @@ def client_places(wanted: int) -> int:
     The process's limit of open files is raised as far as the system allows; if that is not enough,
     clients get fewer places.
     """
-    others = PEER_PLACES + _NEW_PLACES + _FILES
+    others = PEER_PLACES + NEW_PLACES + PROBE_PLACES + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < min(wanted + others, most):
@@ -187,70 +190,6 @@ def client_places(wanted: int) -> int:
         "the limit of open files is low", files=soft, wanted=wanted + others, clients=places
     )
     return places
-
-
-class Doors:
-    """Keeps the connections: reserves places for peers, and closes those that wait for nothing.
-
-    Args:
-        places: Connections that clients may have.
-        only_tls: Whether requests without TLS are refused.
-    """
-
-    def __init__(self, places: int, *, only_tls: bool = False) -> None:
-        self._places = places
-        self.only_tls = only_tls
-        #: Connections that have not sent a head yet, in the order of arrival.
-        self._new: dict[Connection, None] = {}
-        self._clients: set[Connection] = set()
-        self._peers: set[Connection] = set()
-        #: True: the server stops and takes no more connections.
-        self.shut = False
-
-    def enter(self, connection: Connection) -> None:
-        """Add a connection; if there are too many, close the oldest one that sent nothing."""
-        self._new[connection] = None
-        if self.shut:
-            connection.abort()
-            return
-        total = len(self._new) + len(self._clients) + len(self._peers)
-        if total > self._places + PEER_PLACES + _NEW_PLACES:
-            next(iter(self._new)).abort()
-
-    def leave(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self._new.pop(connection, None)
-        self._clients.discard(connection)
-        self._peers.discard(connection)
-
-    def place(self, connection: Connection, *, as_peer: bool) -> bool:
-        """Give a connection whose head is complete its place; False if none is left.
-
-        The routes of peers check signatures before all else, and close a connection without one.
-        """
-        mine, places = (self._peers, PEER_PLACES) if as_peer else (self._clients, self._places)
-        if connection in mine:
-            return True
-        if len(mine) >= places:
-            idle = [other for other in mine if other.is_idle]
-            if not idle:
-                return False
-            min(idle, key=lambda other: other.heard).abort()
-        self.leave(connection)
-        mine.add(connection)
-        return True
-
-    def close(self) -> None:
-        """Close all connections that are left."""
-        for connection in (*self._new, *self._clients, *self._peers):
-            connection.abort()
-
-    async def sweep(self) -> None:
-        """Close the connections that have been silent too long; called once a second."""
-        now = asyncio.get_running_loop().time()
-        for group in (self._new, self._clients, self._peers):
-            for connection in list(group):
-                connection.check(now)
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -283,10 +222,10 @@ class _Parser(httptools.HttpRequestParser):
 class Connection(HttpToolsProtocol):
     """One connection; counts the bytes that it sends before they are parsed or kept."""
 
-    def __init__(self, *, doors: Doors, **arguments: Any) -> None:
+    def __init__(self, *, places: Places, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.parser = _Parser(self)
-        self._doors = doors
+        self._places = places
         #: Whether the head that was parsed last offers another protocol.
         self._offers = False
         #: Time of the last bytes.
@@ -299,13 +238,23 @@ class Connection(HttpToolsProtocol):
         #: Whether the parser made progress with the last bytes.
         self._moved = False
         self._bodiless = False
+        #: When the body that arrives began, or was measured last, and its bytes since then.
+        self._body_since, self._body_bytes = self.heard, 0
+        #: When the last request was answered.
+        self._answered = self.heard
         self._is_peer = False
+        self._proof = Proof.NOTHING
         #: When the peer was last told that its body arrives.
         self._told = self.heard
         #: Bytes that the caller does not read, and since when.
         self._untaken = (0, self.heard)
         #: DNS names of the certificate that the caller showed; None = it does not speak TLS.
         self._names: tuple[str, ...] | None = None
+
+    @property
+    def address(self) -> str:
+        """Of the caller, empty = unknown."""
+        return self.client[0] if self.client else ""
 
     @property
     def is_idle(self) -> bool:
@@ -315,7 +264,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(transport)
-        self._doors.enter(self)
+        self._places.enter(self)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._names = names_of(secured.getpeercert())
@@ -329,7 +278,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
-        self._doors.leave(self)
+        self._places.leave(self)
         super().connection_lost(exc)
 
     def abort(self) -> None:
@@ -400,12 +349,15 @@ class Connection(HttpToolsProtocol):
             self.abort()
             return
         self._is_peer, self._told = self.url.startswith(b"/peer/"), self.heard
-        if not self._doors.place(self, as_peer=self._is_peer):
-            self.app = _full  # until it closes, as it is told to
-        elif self._names is not None:
-            self.scope["extensions"] = {SHOWN_NAMES: {"names": self._names}}
-        elif self._doors.only_tls:
+        self._body_since, self._body_bytes = self.heard, 0
+        if self.url.partition(b"?")[0] in _PROBES:
+            self._places.probe(self)
+        extensions: dict[str, Any] = {PROVE: {"prove": self._prove}}
+        if self._names is not None:
+            extensions[SHOWN_NAMES] = {"names": self._names}
+        elif self._places.only_tls:
             self.app = _plain
+        self.scope["extensions"] = extensions
         super().on_headers_complete()
         if self.parser.get_method() != b"HEAD":  # which gets a head and nothing else
             self.cycle.transport = cast(asyncio.Transport, _Together(self.transport))
@@ -413,6 +365,7 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take bytes of a body, unless the method has none."""
         self._moved = True
+        self._body_bytes += len(body)
         if not self._bodiless:
             super().on_body(body)
 
@@ -422,6 +375,18 @@ class Connection(HttpToolsProtocol):
             return
         self._moved, self._in_body = True, False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that a request was answered."""
+        self._answered = self.loop.time()
+        super().on_response_complete()
+
+    def _prove(self, proof: Proof) -> bool:
+        """Take the place that the caller has a right to; False if none is left."""
+        found = self._places.prove(self, proof)
+        if found:
+            self._proof = proof
+        return found
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the request is answered as any other."""
@@ -442,11 +407,22 @@ class Connection(HttpToolsProtocol):
         elif self._head_since is not None:
             if now - self._head_since > HEAD_S:
                 self._refuse(_too_late())
-        elif self._in_body and not self.flow.read_paused:
-            if now - self.heard > SILENCE_S:
-                self.abort()
         elif self.flow.read_paused:
-            self.heard = now  # the node itself does not read
+            self.heard = self._body_since = now  # the node itself does not read
+        elif self._in_body:
+            self._check_body(now)
+
+    def _check_body(self, now: float) -> None:
+        """Close the connection if its body stands still, trickles, or was not asked for."""
+        if now - self.heard > SILENCE_S:
+            self.abort()
+        elif self.cycle.response_complete:
+            if now - self._answered > DRAIN_S:
+                self.abort()
+        elif now - self._body_since > SILENCE_S:
+            if self._body_bytes < LEAST_BYTES and self._proof is not Proof.PEER:
+                self.abort()
+            self._body_since, self._body_bytes = now, 0
 
     def _tell_that_it_moves(self) -> None:
         """Tell the peer that bytes arrive: a slow link may need longer than the peer's timeout."""
@@ -523,17 +499,6 @@ async def _plain(scope: Any, receive: Any, send: Any) -> None:
             "this node speaks only https",
             hint="Write https:// in the URL, and name the authority of its certificate: --ca-file, "
             "ca_file or SPARKTXLOG_CA_FILE.",
-        )
-    )
-    response.headers["connection"] = "close"
-    await response(scope, receive, send)
-
-
-async def _full(scope: Any, receive: Any, send: Any) -> None:
-    response = problem_response(
-        BusyError(
-            "too many connections are open",
-            hint="Close unused connections, or raise connections-limit.",
         )
     )
     response.headers["connection"] = "close"

@@ -29,8 +29,9 @@ from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.declared_route import BINARY, MSGPACK, Route
-from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response
+from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response, take_place
 from sparktxlog.service.listener import HEAD_S, SHOWN_NAMES
+from sparktxlog.service.places import Proof
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 #: The header of a peer that has the first bytes of a file.
@@ -60,6 +61,7 @@ class PeerDoor(Door):
         shown = request.scope.get("extensions", {}).get(SHOWN_NAMES)
         if peering.is_certified(headers, None if shown is None else shown["names"]):
             sender = verifier.check_certified(headers, greeting=greeting)
+            take_place(request, Proof.PEER)
             structlog.contextvars.bind_contextvars(peer=sender)
             return {"sender": sender, "body": await _read_body(request, limit)}
         claimed = verifier.claimed_digest(headers, greeting=greeting)
@@ -70,6 +72,8 @@ class PeerDoor(Door):
             )
 
         sender = check(claimed) if claimed else ""
+        if claimed:
+            take_place(request, Proof.PEER)
         try:
             # A signed body may take as long as bytes arrive; the sender of others is unknown.
             async with asyncio.timeout(None if claimed else HEAD_S):
@@ -78,6 +82,7 @@ class PeerDoor(Door):
             raise SlowRequestError("a body without a digest did not come in time") from None
         if not claimed:
             sender = check(digest)
+            take_place(request, Proof.PEER)
         elif digest != claimed:
             raise UnauthorizedError(
                 f"a body of node {sender!r} differs from the one that it signed"

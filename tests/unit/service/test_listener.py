@@ -10,7 +10,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from sparktxlog.service.listener import Connection, Doors, _Together
+from sparktxlog.service.listener import Connection, _Together
+from sparktxlog.service.places import Places
 
 
 class Caller:
@@ -24,7 +25,7 @@ class Caller:
 
 
 def test_who_is_let_in_while_the_server_stops_is_closed() -> None:
-    doors = Doors(4)
+    doors = Places(4)
     early: Any = Caller()
     late: Any = Caller()
     doors.enter(early)
@@ -39,13 +40,13 @@ def test_the_second_packet_of_an_answer_does_not_wait_for_the_first() -> None:
     """As the listener of a node accepts it: the system's default would cost 40 ms an answer."""
 
     async def main() -> None:
-        doors, config = Doors(4), uvicorn.Config(None, ws="none", lifespan="off")  # type: ignore[arg-type]
+        places, config = Places(4), uvicorn.Config(None, ws="none", lifespan="off")  # type: ignore[arg-type]
         config.load()
         ours, made = socket.create_server(("127.0.0.1", 0)), []
 
         def connection() -> Connection:
             made.append(
-                Connection(doors=doors, config=config, server_state=ServerState(), app_state={})
+                Connection(places=places, config=config, server_state=ServerState(), app_state={})
             )
             return made[-1]
 

@@ -66,7 +66,7 @@ class PageDoor(Door):
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
         """Check that the caller may read; a browser shows the token as a password."""
         take_password(request)
-        return self.check(request, route)
+        return await super().admit(request, route)
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
         """Return the page of an error; of a twin its problem document."""

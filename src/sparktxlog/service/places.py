@@ -1,0 +1,151 @@
+"""Places of connections: they belong to callers that proved something; strangers share a few.
+
+A connection begins as a stranger's.  The first request that passes the check of its route makes it
+a client's or a peer's (`prove`), and until then nothing that it sends takes a place of theirs: no
+path, no header, no body.  Health checks need no proof and have places of their own, so that a node
+under attack still says that it lives.
+
+Where strangers or probes are too many, the address that holds most of them loses its oldest one.
+So one address cannot push out the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol, TypeVar
+
+#: Extension of an ASGI scope: gives the connection its place, once its caller has proved something.
+PROVE = "sparktxlog.prove"
+#: Places of peers, of connections that proved nothing yet, and of health checks.
+PEER_PLACES = 64
+NEW_PLACES = 256
+PROBE_PLACES = 16
+
+
+class Proof(Enum):
+    """What the caller of a connection has shown so far."""
+
+    NOTHING = "nothing"
+    #: It asks only for health.
+    PROBE = "probe"
+    CLIENT = "client"
+    PEER = "peer"
+
+
+class Placed(Protocol):
+    """A connection, as `Places` sees it."""
+
+    #: Time of the last bytes.
+    heard: float
+
+    @property
+    def address(self) -> str:
+        """Of its caller, empty = unknown."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a request was answered and no other one came."""
+
+    def abort(self) -> None:
+        """Close without an answer."""
+
+    def check(self, now: float) -> None:
+        """Close it if it has been silent too long."""
+
+
+_One = TypeVar("_One")
+
+
+def too_many(held: Mapping[_One, str]) -> _One:
+    """Return which of too many must go: the oldest one of the address that holds most.
+
+    Args:
+        held: In the order of arrival, and the address of each; not empty.
+    """
+    largest = Counter(held.values()).most_common(1)[0][0]
+    return next(one for one, address in held.items() if address == largest)
+
+
+class Places:
+    """The connections of a server, by what their callers proved.
+
+    Args:
+        clients: Connections that clients may have.
+        only_tls: Whether requests without TLS are refused.
+    """
+
+    def __init__(self, clients: int, *, only_tls: bool = False) -> None:
+        self.only_tls = only_tls
+        self._most = {
+            Proof.NOTHING: NEW_PLACES,
+            Proof.PROBE: PROBE_PLACES,
+            Proof.CLIENT: clients,
+            Proof.PEER: PEER_PLACES,
+        }
+        #: In the order of arrival.
+        self._held: dict[Proof, dict[Placed, None]] = {proof: {} for proof in Proof}
+        #: True: the server stops and takes no more connections.
+        self.shut = False
+
+    def enter(self, connection: Placed) -> None:
+        """Add a connection of a stranger; if there are too many, one of them is closed."""
+        if self.shut:
+            connection.abort()
+        self._take(connection, Proof.NOTHING)
+
+    def leave(self, connection: Placed) -> None:
+        """Forget a connection."""
+        for held in self._held.values():
+            held.pop(connection, None)
+
+    def probe(self, connection: Placed) -> None:
+        """Let a stranger's connection take the place of a health check."""
+        if connection in self._held[Proof.NOTHING]:
+            self._take(connection, Proof.PROBE)
+
+    def prove(self, connection: Placed, proof: Proof) -> bool:
+        """Give a connection the place of a client or a peer; False if none is left.
+
+        A peer's stays one whatever its next request is.
+        """
+        mine = self._held[proof]
+        if connection in mine or connection in self._held[Proof.PEER]:
+            return True
+        if len(mine) >= self._most[proof]:
+            idle = [other for other in mine if other.is_idle]
+            if not idle:
+                return False
+            self._close(min(idle, key=lambda other: other.heard))
+        self.leave(connection)
+        mine[connection] = None
+        return True
+
+    def close(self) -> None:
+        """Close all connections that are left."""
+        for connection in self._all():
+            connection.abort()
+
+    async def sweep(self) -> None:
+        """Close the connections that have been silent too long; called once a second."""
+        now = asyncio.get_running_loop().time()
+        for connection in self._all():
+            connection.check(now)
+
+    def _all(self) -> list[Placed]:
+        return [connection for held in self._held.values() for connection in held]
+
+    def _take(self, connection: Placed, proof: Proof) -> None:
+        """Give a place that needs no proof; the largest holder's oldest one makes room."""
+        self.leave(connection)
+        held = self._held[proof]
+        held[connection] = None
+        if len(held) > self._most[proof]:
+            self._close(too_many({other: other.address for other in held}))
+
+    def _close(self, connection: Placed) -> None:
+        """Close a connection; its place is free at once, though it ends a little later."""
+        self.leave(connection)
+        connection.abort()
