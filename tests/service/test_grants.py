@@ -24,10 +24,10 @@ from sparktxlog.runtime.node import Node
 CLIENT, OWN = "a token of the clients", "a token of the reports"
 ID = "00000000-0000-0000-0000-000000000001"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
-#: They write nothing: what was added to a transaction is checked at its commit.
+#: They write nothing: what a commit writes was checked when it was added.
 WRITE_NOTHING = {
     "POST /v1/open-transactions",
-    "POST /v1/open-transactions/{id}/operations",
+    "POST /v1/open-transactions/{id}/commit",
     "DELETE /v1/open-transactions/{id}",
     f"POST {SCHEMA}/tables/{{table}}/metrics",
 }
@@ -129,6 +129,20 @@ def is_forbidden(answer: tuple[int, Any]) -> bool:
     return (status, code) == (403, "forbidden")
 
 
+async def keeps_its_transaction(own: Caller, other: Caller, path: str) -> None:
+    """Nobody else sees, adds to, commits or rolls back what a client opened."""
+    for method, target, body in (
+        ("GET", path, None),
+        ("POST", f"{path}/operations", append("orders")),
+        ("POST", f"{path}/commit", None),
+        ("DELETE", path, None),
+    ):
+        assert is_forbidden(await other(method, target, body)), target
+    assert await other.good("GET", "/v1/open-transactions") == []
+    assert len(await own.good("GET", "/v1/open-transactions")) == 1
+    await own.good("DELETE", path)
+
+
 async def reads_and_does_no_more(own: Caller) -> None:
     """It reads whatever clients read, and is neither a worker nor an operator."""
     await own.good("GET", f"{path_of('x', 'hr')}/credentials?operation=READ")
@@ -172,9 +186,8 @@ def test_a_client_writes_what_its_grant_says(tmp_path: Path) -> None:
             asked = writes("people", "hr", foreign)
             opened = await own.good("POST", "/v1/open-transactions", {})
             path = f"/v1/open-transactions/{opened['transaction_id']}"
-            await own.good("POST", f"{path}/operations", append("people"))
-            key = "POST /v1/open-transactions/{id}/commit"
-            asked[key] = (f"{path}/commit", None)
+            key = "POST /v1/open-transactions/{id}/operations"
+            asked[key] = (f"{path}/operations", append("people"))
             assert set(asked) == SENT_BY_CLIENTS - WRITE_NOTHING
             end = node.base.ordered.value
             answers = {
@@ -202,6 +215,7 @@ def test_a_client_writes_what_its_grant_says(tmp_path: Path) -> None:
             assert is_forbidden(await own("GET", f"{credentials}READ_WRITE"))
             assert node.base.ordered.value == end
 
+            await keeps_its_transaction(own, free, path)
             await reads_and_does_no_more(own)
             await writes_what_is_granted(own)
             # All others write everything.

@@ -34,6 +34,7 @@ _DIGEST_BYTES = 4
 BEGUN, DONE = "begun", "done"
 
 #: Who asks in this request: a role, or the name of a grant.
+OPERATOR = "operator"
 asks: ContextVar[str] = ContextVar("asks", default="node")
 
 

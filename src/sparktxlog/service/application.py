@@ -186,7 +186,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
             checks[route.role](request)
         grant = tokens.grant(request)
         set_client(grant)
-        asks.set(tokens.name(grant, is_admin=route.role is Role.ADMIN))
+        asks.set(tokens.name(request, grant))
         guard.check(request)
         if traces is not None:
             traces.note_client(request.headers)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from sparktxlog.config import ClientGrant
 from sparktxlog.errors import ForbiddenError, UnauthorizedError
+from sparktxlog.runtime.audit_trail import OPERATOR
 
 _SCHEME, _BASIC = b"bearer ", b"basic "
 
@@ -50,13 +51,16 @@ class Tokens:
         found = [one for token, one in self._grants if _equal(shown, token)]
         return found[0] if found else None
 
-    def name(self, grant: ClientGrant | None, *, is_admin: bool) -> str:
+    def name(self, request: Request, grant: ClientGrant | None) -> str:
         """Return who asks, once that was checked: a role, or the name of a grant."""
         if grant is not None:
             return f"client {grant.name}"
         if self._client is None and self._admin is None:
             return "anybody"
-        return "operator" if is_admin and self._admin is not None else "client"
+        shown = bearer_token(request)
+        if _equal(shown, self._admin):
+            return OPERATOR
+        return "worker" if _equal(shown, self._worker) else "client"
 
     def _is_client(self, shown: bytes) -> bool:
         own = tuple(_equal(shown, token) for token, _ in self._grants)

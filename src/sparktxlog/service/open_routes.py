@@ -21,6 +21,7 @@ from sparktxlog.runtime.commit.open_transactions import OpenTransaction
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import RouteHandlers, json_response
+from sparktxlog.service.granted import check_writes
 from sparktxlog.service.submit_routes import (
     THREAD_BYTES,
     SubmitRoutes,
@@ -85,6 +86,7 @@ class OpenRoutes(RouteHandlers):
                 value=added.first,
                 operations=preparation.given,
             )
+        check_writes(lambda: (operation.table for operation in added.operations))
         first = preparation.given
         is_large = len(body) > THREAD_BYTES or takes_long(added.operations)
         self._open.take_memory(transaction, len(body))
@@ -128,7 +130,7 @@ class OpenRoutes(RouteHandlers):
         transaction_id = transaction_id_from_text(id_)
         if self._open.how_it_ended(transaction_id) == _ROLLED_BACK:
             return
-        with self._open.working(transaction_id) as transaction:
+        with self._open.working(transaction_id, writes=False) as transaction:
             if transaction.committing:
                 raise InvalidRequestError(
                     f"transaction {id_} is being committed",

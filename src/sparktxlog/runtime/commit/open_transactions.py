@@ -3,7 +3,8 @@
 An open transaction is in the memory of one node, under a *lease* that each request of its client
 renews.  Nothing of it is in the log, and no table is locked: it takes effect as a whole when it is
 committed, under the id that it was opened with.  It ends without effect if its lease ends, if it is
-rolled back, or if the node ends.
+rolled back, or if the node ends.  It belongs to the client that opened it: to others it is
+forbidden, but operators see all and may roll them back.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from sparktxlog.codec.mark_requests import check_prepared
 from sparktxlog.codec.requests import Preparation
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import PreparedTransaction
-from sparktxlog.errors import BusyError, InvalidRequestError, TransactionNotOpenError
+from sparktxlog.errors import (
+    BusyError,
+    ForbiddenError,
+    InvalidRequestError,
+    TransactionNotOpenError,
+)
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.runtime.audit_trail import OPERATOR, asks
 
 #: Open transactions of a node.
 MAX_OPEN = 1_000
@@ -55,6 +62,8 @@ class OpenTransaction:
             check_prepared((), valid_until, session)
         self.transaction_id = transaction_id
         self.lease_s = lease_s
+        #: Whose token opened it.
+        self.owner = asks.get()
         self.preparation = Preparation(transaction_id, limits)
         #: Bytes of the requests that added its operations.
         self.size_bytes = 0
@@ -133,20 +142,34 @@ class OpenTransactions:
         self._open[transaction.transaction_id] = transaction
         self._renew(transaction)
 
-    def get(self, transaction_id: bytes) -> OpenTransaction:
-        """Return an open transaction; its lease runs on.
+    def get(self, transaction_id: bytes, *, writes: bool = False) -> OpenTransaction:
+        """Return an open transaction of the client that asks; its lease runs on.
+
+        Args:
+            writes: It is to be added to, or committed, which even operators cannot do for others.
 
         Raises:
             TransactionNotOpenError: It is not open; the message says how it ended (definite).
+            ForbiddenError: Another client opened it (definite).
         """
         transaction = self._open.get(transaction_id)
         if transaction is None:
             raise self._not_open(transaction_id)
+        caller = asks.get()
+        if transaction.owner != caller and (writes or caller != OPERATOR):
+            text = transaction_id_to_text(transaction_id)
+            raise ForbiddenError(
+                f"transaction {text} was opened with another token",
+                hint="Use the token that opened it, or open one of your own.  Operators may look "
+                "at it and roll it back.",
+                transaction_id=text,
+            )
         return transaction
 
     def all(self) -> list[OpenTransaction]:
-        """Return all open transactions, oldest first."""
-        return list(self._open.values())
+        """Return the open transactions of the client that asks, oldest first; operators see all."""
+        caller = asks.get()
+        return [one for one in self._open.values() if caller in (one.owner, OPERATOR)]
 
     def check_open(self, transaction: OpenTransaction) -> None:
         """Compare with what is open now; errors as `get`."""
@@ -154,12 +177,12 @@ class OpenTransactions:
             raise self._not_open(transaction.transaction_id)
 
     @contextmanager
-    def working(self, transaction_id: bytes) -> Iterator[OpenTransaction]:
+    def working(self, transaction_id: bytes, *, writes: bool = True) -> Iterator[OpenTransaction]:
         """Give an open transaction; its lease does not end meanwhile, and is renewed after that.
 
-        Errors as `get`.
+        Arguments and errors as `get`.
         """
-        transaction = self.get(transaction_id)
+        transaction = self.get(transaction_id, writes=writes)
         transaction.busy += 1
         try:
             yield transaction
@@ -212,7 +235,7 @@ class OpenTransactions:
 
     def close(self) -> None:
         """End all of them: they are not in the log."""
-        for transaction in self.all():
+        for transaction in list(self._open.values()):
             self.end(transaction, "the node stopped")
 
     def _renew(self, transaction: OpenTransaction) -> None:

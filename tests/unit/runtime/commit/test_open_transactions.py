@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sparktxlog.codec.runs import RunLimits
-from sparktxlog.errors import BusyError, InvalidRequestError, TransactionNotOpenError
+from sparktxlog.errors import (
+    BusyError,
+    ForbiddenError,
+    InvalidRequestError,
+    TransactionNotOpenError,
+)
+from sparktxlog.runtime.audit_trail import OPERATOR, asks
 from sparktxlog.runtime.commit.open_transactions import (
     MAX_OPEN,
     OpenTransaction,
@@ -90,5 +96,43 @@ def test_a_lease_does_not_end_while_a_request_works() -> None:
         assert opened.how_it_ended(one.transaction_id) == "its lease of 0 s ended"
         with pytest.raises(TransactionNotOpenError, match="its lease of 0 s ended"):
             opened.get(one.transaction_id)
+
+    _run(work)
+
+
+def test_operators_see_all_and_may_roll_back_but_not_commit() -> None:
+    async def work(opened: OpenTransactions) -> None:
+        transaction_id = (1).to_bytes(16, "big")
+        given = asks.set("client reports")
+        one = _new(1)
+        opened.open(one)
+        asks.set("client sales")
+        assert opened.all() == []
+        with pytest.raises(ForbiddenError, match="opened with another token"):
+            opened.get(transaction_id)
+        asks.set(OPERATOR)
+        assert opened.all() == [one]
+        assert opened.get(transaction_id) is one
+        with opened.working(transaction_id, writes=False) as found:
+            opened.end(found, "it was rolled back")
+        asks.set("client sales")
+        with pytest.raises(TransactionNotOpenError, match="rolled back"):
+            opened.get(transaction_id)
+        asks.reset(given)
+
+    _run(work)
+
+
+def test_an_operator_adds_nothing_to_the_transaction_of_another() -> None:
+    async def work(opened: OpenTransactions) -> None:
+        given = asks.set("client reports")
+        opened.open(_new(1))
+        asks.set(OPERATOR)
+        with (
+            pytest.raises(ForbiddenError, match="opened with another token"),
+            opened.working((1).to_bytes(16, "big")),
+        ):
+            pass
+        asks.reset(given)
 
     _run(work)
