@@ -20,7 +20,13 @@ from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import LoopThreads
-from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
+from sparktxlog.runtime.membership.founding import (
+    check_version,
+    claim,
+    core_config,
+    found,
+    with_lineage,
+)
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
     INSTANCE,
@@ -115,7 +121,8 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     """Open the data directory and recover the core; call it on the event loop.
 
     Raises:
-        ConfigError: The data directory cannot be made, or a certificate not used (definite).
+        ConfigError: The data directory cannot be made or is another node's, the log has other
+            members, or a certificate cannot be used (definite).
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
         FrontLostError: The journal is new, but there is the rest of a log (definite).
@@ -146,7 +153,7 @@ def _recovered(
     start, counted = count_start(state.values)
     check_version(config, state.core, config.data_dir)
     remains = _find_remains(config, journal, state, order)
-    founding = found(config, state.values)
+    founding = [*claim(config, state, joins=order is not None), *found(config, state.values)]
     if INSTANCE not in state.values:
         founding.append(PutValue(name=INSTANCE, value=str(uuid.uuid4()).encode()))
     journal.write([counted, *founding])

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.config import NodeConfig, load_config
-from sparktxlog.errors import NewerReleaseError
+from sparktxlog.errors import ConfigError, NewerReleaseError
+from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import View
@@ -148,3 +150,57 @@ def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: P
     asyncio.run(main())
     with pytest.raises(NewerReleaseError, match=rf"uses wire version {NEWEST}, .* speaks 2 to 2"):
         version_of(older)
+
+
+_PEER = {
+    "cluster-secret": "a secret of the test cluster",
+    "peer.1.id": "B",
+    "peer.1.url": "http://127.0.0.1:1",
+}
+
+
+def commit_one(directory: Path) -> None:
+    """Let node A, alone, order one transaction."""
+
+    async def main() -> None:
+        running = build_node(config_of(directory))
+        await running.start()
+        prepared = PreparedTransaction(transaction_id=b"1" * 16, operations=())
+        receipt = await running.submit(prepared, level=Level.ORDERED, timeout=30)
+        assert receipt.position == 1
+        await running.stop()
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_is_only_in_the_file_renames_no_log(tmp_path: Path) -> None:
+    """All workers found another log after the restart, and the old file did not bring it back."""
+    name = lineage_of(config_of(tmp_path))
+    commit_one(tmp_path)
+    with pytest.raises(
+        ConfigError, match="was founded by A; the configuration lists A, B"
+    ) as found:
+        lineage_of(config_of(tmp_path, **_PEER))
+    assert "sparktxlog peer add" in found.value.hint
+    assert found.value.fields["key"] == "peer"
+    assert lineage_of(config_of(tmp_path)) == name
+
+
+def test_the_members_of_an_empty_log_may_still_be_put_right(tmp_path: Path) -> None:
+    alone, both = config_of(tmp_path), config_of(tmp_path, **_PEER)
+    first = lineage_of(alone)
+    assert lineage_of(both) == both.lineage != first
+    assert lineage_of(both) == both.lineage
+    assert lineage_of(alone) == first
+
+
+@pytest.mark.parametrize(("key", "value"), [("node-id", "B"), ("cluster", "other")])
+def test_the_data_directory_of_another_node_is_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """It answered, and lost what it had accepted once its id was put right."""
+    name = lineage_of(config_of(tmp_path))
+    with pytest.raises(ConfigError, match=f"has {key} = .*, the configuration says {value!r}") as e:
+        lineage_of(config_of(tmp_path, **{key: value}))
+    assert (e.value.fields["key"], e.value.fields["value"]) == (key, value)
+    assert lineage_of(config_of(tmp_path)) == name
