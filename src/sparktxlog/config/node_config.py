@@ -195,6 +195,13 @@ class NodeConfig:
     cluster_secret_file: Path | None = Setting(_path)(
         "File that holds the cluster secret, which no other user may read."
     )
+    cluster_secret_also: str | None = Setting(read_text, secret=True)(
+        "Another secret that peers may sign with, while cluster-secret is replaced "
+        "(docs/administration.md)."
+    )
+    cluster_secret_also_file: Path | None = Setting(_path)(
+        "File that holds that other secret, which no other user may read."
+    )
     grants_file: Path | None = Setting(_path)(
         "TOML file with clients that have tokens of their own and may write only the tables it "
         "names; needs client-token."

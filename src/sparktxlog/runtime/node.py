@@ -196,6 +196,7 @@ class Node:
         self._run("executor", self.core.executor.run(self._delivery))
         secrets = {
             "cluster-secret": config.cluster_secret,
+            "cluster-secret-also": config.cluster_secret_also,
             "client-token": config.client_token,
             "admin-token": config.admin_token,
         }

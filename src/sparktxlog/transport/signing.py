@@ -18,6 +18,8 @@ replace a session that was opened since.
 The headers with both boots and the counter are sent in either case: they also keep apart the
 starts of one node, of which a late request of a dead one may still arrive.
 
+While the secret is replaced, a node signs with one and also believes another one.
+
 A recorded request is therefore useless: now (window), after the receiver's restart (`to`), and
 after the sender's (retired boot).
 """
@@ -66,12 +68,19 @@ class Signer:
         node_id: This node.
         boot: This start of it.
         certificate: This node's, None = it has none.
+        also: Another secret that answers may be sealed with; empty = none.
     """
 
     def __init__(
-        self, secret: str, node_id: str, boot: str, certificate: NodeCertificate | None = None
+        self,
+        secret: str,
+        node_id: str,
+        boot: str,
+        certificate: NodeCertificate | None = None,
+        also: str = "",
     ) -> None:
         self._secret = secret.encode()
+        self._believed = _believed(secret, also)
         self._node_id = node_id
         self.boot = boot
         self._certificate = certificate
@@ -104,13 +113,33 @@ class Signer:
             TO: to,
             COUNTER: counter,
             DIGEST: digest,
-            SIGNATURE: hmac.new(self._secret, text, hashlib.sha256).hexdigest(),
+            SIGNATURE: _sign(self._secret, text),
         }
 
     def answer_signature(self, request_signature: str, body: bytes) -> str:
         """Return the signature of an answer, bound to the request with that signature."""
-        text = b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
-        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+        return _sign(self._secret, _sealed_text(request_signature, body))
+
+    def is_sealed(self, request_signature: str, body: bytes, seal: str) -> bool:
+        """Return whether an answer proves that a node with a secret gave it to that request."""
+        return _is_signed(self._believed, _sealed_text(request_signature, body), seal)
+
+
+def _believed(*secrets: str) -> tuple[bytes, ...]:
+    return tuple(secret.encode() for secret in secrets if secret)
+
+
+def _sign(secret: bytes, text: bytes) -> str:
+    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+
+def _is_signed(secrets: tuple[bytes, ...], text: bytes, signature: str) -> bool:
+    shown = signature.encode()
+    return any(hmac.compare_digest(_sign(secret, text).encode(), shown) for secret in secrets)
+
+
+def _sealed_text(request_signature: str, body: bytes) -> bytes:
+    return b"answer\n" + request_signature.encode() + b"\n" + hashlib.sha256(body).digest()
 
 
 def _sender(headers: Mapping[str, str]) -> tuple[str, str, str, str]:
@@ -152,10 +181,16 @@ class _Session:
 
 
 class Verifier:
-    """Checks requests that claim to come from configured nodes."""
+    """Checks requests that claim to come from configured nodes.
 
-    def __init__(self, secret: str, boot: str) -> None:
-        self._secret = secret.encode()
+    Args:
+        secret: The cluster's; empty = no signature is believed.
+        boot: This start of this node.
+        also: Another secret that requests may be signed with; empty = none.
+    """
+
+    def __init__(self, secret: str, boot: str, also: str = "") -> None:
+        self._believed = _believed(secret, also)
         self._boot = boot
         self._sessions: dict[str, _Session] = {}
         self._retired: dict[tuple[str, str], None] = {}
@@ -201,14 +236,14 @@ class Verifier:
         """
         node, boot, to, counter = _sender(headers)
         signature = headers.get(SIGNATURE, "")
-        if not self._secret or not signature:
+        if not self._believed or not signature:
             raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
         text = _signed_text(method, target, digest, node, boot, to, counter)
-        expected = hmac.new(self._secret, text, hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(expected.encode(), signature.encode()):
+        if not _is_signed(self._believed, text, signature):
             raise UnauthorizedError(
                 f"a request of node {node!r} has a wrong signature",
-                hint="cluster-secret must be the same on all members.",
+                hint="cluster-secret must be the same on all members; while it is replaced, "
+                "cluster-secret-also names the other one (docs/administration.md).",
                 node=node,
             )
         return self._take(node, boot, to, counter, greeting=greeting)

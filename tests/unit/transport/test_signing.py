@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import pytest
 
@@ -227,3 +228,34 @@ def test_without_a_secret_nothing_counts_as_signed() -> None:
     headers = Signer("", "A", "a1").headers("GET", "/x", b"", verifier.challenge("A"))
     with pytest.raises(UnauthorizedError, match="not signed"):
         verifier.check(headers, "GET", "/x", headers[DIGEST], greeting=True)
+
+
+NEW = "the secret that comes"
+
+
+def test_in_every_round_of_a_replacement_nodes_believe_each_other() -> None:
+    """OLD with NEW also, NEW with OLD also, NEW: nodes of one round and the next one."""
+    rounds = [(SECRET, ""), (SECRET, NEW), (NEW, SECRET), (NEW, "")]
+    for (own, also), (their, theirs_also) in [
+        *itertools.pairwise(rounds),
+        *((later, earlier) for earlier, later in itertools.pairwise(rounds)),
+    ]:
+        signer = Signer(own, "A", "a1", also=also)
+        answering = Signer(their, "B", "b1", also=theirs_also)
+        verifier = Verifier(their, "b1", theirs_also)
+        headers = signer.headers("POST", "/hello", b"x", verifier.challenge("A"))
+        digest = headers[DIGEST]
+        assert verifier.check(headers, "POST", "/hello", digest, greeting=True) == "A"
+        seal = answering.answer_signature(headers[SIGNATURE], b"answer")
+        assert signer.is_sealed(headers[SIGNATURE], b"answer", seal)
+
+
+def test_an_old_secret_is_refused_once_it_is_not_named_any_more() -> None:
+    verifier = Verifier(NEW, "b1")
+    headers = Signer(SECRET, "A", "a1", also=NEW).headers("GET", "/x", b"", verifier.challenge("A"))
+    with pytest.raises(UnauthorizedError, match="wrong signature") as found:
+        verifier.check(headers, "GET", "/x", headers[DIGEST], greeting=True)
+    assert "cluster-secret-also" in found.value.hint
+    seal = Signer(SECRET, "B", "b1").answer_signature("s1", b"answer")
+    assert not Signer(NEW, "A", "a1").is_sealed("s1", b"answer", seal)
+    assert not Signer("", "A", "a1").is_sealed("s1", b"answer", "")

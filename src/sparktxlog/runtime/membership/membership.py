@@ -88,9 +88,10 @@ class Membership(GreetingNode):
         self.positions: dict[str, int] = {}
         self.greeter = self._greeter()
         self.epochs = Epochs(base, core, self.greeter)
-        secret, boot = config.cluster_secret or "", base.core.boot
-        self.verifier = Verifier(secret, boot) if secret or speaks_only_tls(config) else None
-        self.signer = Signer(secret, config.node_id, boot, base.certificate)
+        secret, also = config.cluster_secret or "", config.cluster_secret_also or ""
+        checks, boot = secret or speaks_only_tls(config), base.core.boot
+        self.verifier = Verifier(secret, boot, also) if checks else None
+        self.signer = Signer(secret, config.node_id, boot, base.certificate, also)
         self.joining = Joining(base, core)
         self.addresses = AddressCheck(
             links=base.links,
