@@ -14,7 +14,7 @@ from sparktxlog.model.copies import check_expression
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
-from sparktxlog.protocol.words.view import Seat, is_rule
+from sparktxlog.protocol.words.view import NO_MAJORITY, Seat, is_rule
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import (
@@ -65,7 +65,18 @@ class MemberRoutes(RouteHandlers):
         def edit(roster: Roster) -> Roster:
             return _put_in(roster, seat, len(roster))
 
-        return await self._change(edit, timeout)
+        try:
+            return await self._change(edit, timeout)
+        except LocalProtocolError as error:
+            if error.message.endswith(NO_MAJORITY) and seat.weight:
+                # Until it has joined it does not answer.  From one node to two that is so always.
+                name = seat.node_id
+                error.hint = (
+                    f"Add it without votes, `sparktxlog peer add {name} {seat.url} --weight 0`, "
+                    "start it, and give it votes once it is a member: "
+                    f"`sparktxlog peer set {name} --weight {seat.weight}`."
+                )
+            raise
 
     async def remove_peer(self, id_: str, timeout: float) -> EpochView:
         return await self._change(lambda roster: _take_out(roster, id_)[1], timeout)

@@ -56,7 +56,7 @@ from sparktxlog.protocol.words.events import earliest
 from sparktxlog.protocol.words.outbox import Outbox
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.protocol.words.versions import Raising
-from sparktxlog.protocol.words.view import Ballot, Phase, View, same_decision
+from sparktxlog.protocol.words.view import NO_MAJORITY, Ballot, Phase, View, same_decision
 
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000
@@ -651,9 +651,7 @@ class Succession:
         elif not suspicion.allows(view, overdue, now, voting=self._left_out(overdue, now)):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
         elif not self.changes.allow(view, suspicion.responders(now)):
-            self._give_up_change(
-                now, 1, "with this roster, those that answer would have no majority"
-            )
+            self._give_up_change(now, 1, NO_MAJORITY)
         else:
             yield from self._propose(intent, now)
 

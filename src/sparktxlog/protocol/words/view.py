@@ -20,6 +20,8 @@ from sparktxlog.protocol.words.messages import MergeBase, RunHeader
 
 #: Wire version of views and nodes that name none.
 FIRST_VERSION = 2
+#: Why a roster is refused that would leave the nodes that answer without a majority.
+NO_MAJORITY = "with this roster, those that answer would have no majority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
