@@ -29,6 +29,7 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.copies import DEFAULT_EXPRESSION
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.words.actions import TellChange, TellPhase
 from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.words.messages import Post
@@ -385,6 +386,33 @@ class Epochs:
         }
 
 
+def has_moved(config: NodeConfig, seats: Iterable[Seat]) -> bool:
+    """Return whether this node has an address that the nodes have not decided upon."""
+    decided = {split_urls(seat.url) for seat in seats if seat.node_id == config.node_id}
+    return any(urls and config.master_url not in urls for urls in decided)
+
+
+def _moved_places(config: NodeConfig, view: View) -> list[str]:
+    """Return how addresses differ between configuration and decided view."""
+    found = []
+    for place in config.places:
+        seat = view.seat(place.id)
+        if seat is None or not seat.url or place.urls[0] in split_urls(seat.url):
+            continue
+        found.append(
+            f"the address of {place.id} is {place.url} in the configuration, {seat.url} is in "
+            f"force: run `sparktxlog peer set {place.id} --address {place.url}` once the nodes are "
+            "linked, or change the configuration."
+        )
+    if len(found) > 1 and len(found) == len(config.places) and has_moved(config, view.roster):
+        found.append(
+            "all nodes have other addresses than they decided upon: this is a cluster that moved, "
+            "or a copy of one.  If the original still runs, give this one another cluster-secret, "
+            "and let no worker of one use the other."
+        )
+    return found
+
+
 def differences(config: NodeConfig, view: View) -> list[str]:
     """Return the differences between configuration and decided view, a sentence for each."""
     found = []
@@ -410,7 +438,7 @@ def differences(config: NodeConfig, view: View) -> list[str]:
                 f"is in force: run `sparktxlog peer set {place.id} --weight {place.weight}`, or "
                 "change the configuration."
             )
-    return found
+    return found + _moved_places(config, view)
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:

@@ -30,7 +30,7 @@ from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.epochs import Epochs, has_moved
 from sparktxlog.runtime.membership.founding import newest_version
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.membership.join_steps import Joining
@@ -49,16 +49,21 @@ _log = structlog.get_logger("sparktxlog.membership")
 def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
     """Return the places of all other nodes.
 
-    Addresses of a node that only this node's configuration has are added: they are another way to
-    it.  Those without TLS are left out if this node speaks only TLS, unless there are no others.
+    Addresses of a node that only this node's configuration has are another way to it, and come
+    last.  If this node itself has moved (`has_moved`), it and its peers may be a copy of a cluster
+    that still runs at the decided addresses: then those of the configuration count alone.
+    Addresses without TLS are left out if this node speaks only TLS, unless there are no others.
     """
-    found = {}
+    seats = tuple(seats)
+    moved, found = has_moved(config, seats), {}
     for seat in seats:
         if seat.node_id == config.node_id:
             continue
         urls, peer = split_urls(seat.url), config.peer(seat.node_id)
-        if peer is not None and (not urls or set(urls) & set(peer.urls)):
-            urls = (*urls, *(url for url in peer.urls if url not in urls))
+        if peer is not None:
+            configured = peer.urls
+            apart = moved and not set(urls) & set(configured)
+            urls = configured if apart else tuple(dict.fromkeys((*urls, *configured)))
         if speaks_only_tls(config):
             urls = tuple(url for url in urls if url.startswith("https:")) or urls
         if urls:
