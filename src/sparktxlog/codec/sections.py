@@ -3,7 +3,7 @@
 A section is one Arrow stream whose columns are the table's columns (all, or only the keys) and
 then `TX_COLUMN` and `OP_COLUMN`, both int32.  Three attacks are refused: sizes over the limit
 (`arrow_messages`; a 32 KB frame may hold 1 GiB), types that no table has (Arrow's casts trust a
-type's parameters: a decimal scale of 2^26 crashes the process), and buffers whose offsets point
+type's parameters, and a process ended in one), and buffers whose offsets point
 outside (pyarrow trusts them until `validate(full=True)`).
 
 Small sections stay uncompressed: measured on runs of 1,000 rows (178 KB), zstd costs 0.57 ms to

