@@ -42,6 +42,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TransportError,
 )
+from sparktxlog.health.verdicts import ClusterState, judge_status
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
     CHUNK_DIGEST_HEADER,
@@ -51,7 +52,6 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
-from sparktxlog.model.status_words import ClusterState, judge_status
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink

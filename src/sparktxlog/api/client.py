@@ -54,6 +54,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TxLogError,
 )
+from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
     table_name,
@@ -62,7 +63,6 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.shown import ClusterStatus
 from sparktxlog.model.table import TableDefinition, VersionedTable
 from sparktxlog.model.table_kind import TableDescription
 

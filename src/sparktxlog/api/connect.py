@@ -45,12 +45,13 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
+from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.shown import ClusterStatus, html_table
+from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_kind import TableDescription, TableKind
 from sparktxlog.worker.apply.worker_session import check_digits

@@ -14,15 +14,14 @@ from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.health.verdicts import alarms_of, judge_status
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     CONTESTED,
-    alarms_of,
     alive_text,
     awaited_text,
     batch_text,
-    judge_status,
     last_transfer_text,
     restricted_text,
     synchronous_text,

@@ -11,16 +11,16 @@ import typer
 from sparktxlog.cli.printing import Columns, print_json, say, show
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.errors import InvalidRequestError, NotFoundError
-from sparktxlog.http.tokens import client_token
-from sparktxlog.model.run_search import PAGE, run_at
-from sparktxlog.model.shown import time_text
-from sparktxlog.model.transaction_words import (
+from sparktxlog.health.transaction_words import (
     entry_sentences,
     missing_sentences,
     receipt_sentences,
     sites_of,
     unseen_sentences,
 )
+from sparktxlog.http.tokens import client_token
+from sparktxlog.model.run_search import PAGE, run_at
+from sparktxlog.model.shown import time_text
 
 tx_app = typer.Typer(help="Show single transactions, and decide prepared ones.")
 app.add_typer(tx_app, name="tx", no_args_is_help=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparktxlog.health.verdicts import ClusterState, alarms_of, judge_status
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.status_words import ClusterState, alarms_of, judge_status
 
 #: Of the URIs of tables, and of connections.
 SCHEME = "sparktxlog"

@@ -510,6 +510,11 @@ class StatusAnswer(EpochView):
     warnings: list[OperatorWarning]
     undelivered: list[UndeliveredRun]
     damaged_files: list[DamagedFile]
+    #: Whether it takes part in its epoch: it orders, or the members count its vote.
+    takes_part: bool
+    #: Its journal is lost: it waits for a peer whose log it can join.
+    only_joins: bool
+    stopping: bool
     wire_version: int
     wire_versions: list[int]
     wire_version_waits_for: dict[str, OlderVersion]

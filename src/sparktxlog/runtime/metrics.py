@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
-from sparktxlog.model.status_words import is_diverged
+from sparktxlog.health.verdicts import is_diverged
 from sparktxlog.protocol.words.view import Phase
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -16,6 +16,7 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
+from sparktxlog.health.readiness import Check, readiness
 from sparktxlog.model.answers import InfoAnswer, SettingValue, Survival
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
@@ -370,30 +371,6 @@ class Node:
             "maintenance_open": is_open(base.settings.in_force.maintenance_windows, wall_us()),
         }
 
-    def ready(self) -> list[tuple[str, bool, str]]:
-        """Return checks (name, good, text); the node is ready if all are good."""
-        base, halted, paused = self.base, self.core.cycle.halted, self.base.settings.in_force.paused
-        failure, stopping = self.log.publisher.failure, self.base.ending.is_set()
-        damaged = [warning["text"] for warning in self.damage.warnings()]
-        full = self.core.executor.disk_full
-        journal = (not full, "disk full" if full else "writable")
-        if self.membership.joining.only_joins:
-            journal = (False, "lost: this node waits for a peer whose log it can join")
-        return [
-            ("membership", *self.membership.epochs.takes_part()),
-            ("submits", not paused, "paused" if paused else "taken"),
-            ("protocol", halted is None, "takes part" if halted is None else halted.text),
-            ("front", *journal),
-            ("payloads", not damaged, damaged[0] if damaged else "whole"),
-            ("publisher", failure is None, "publishing" if failure is None else str(failure)),
-            ("running", not stopping, "stopping" if stopping else "started"),
-            *(
-                (one.name, False, str(one.error))
-                for one in base.supervisor.failing()
-                if one.error is not failure
-            ),
-            *(
-                (f"peer {link.node_id}", True, "linked" if link.up else link.reason)
-                for link in base.links.values()
-            ),
-        ]
+    def ready(self) -> list[Check]:
+        """Return the checks of this node; it is ready if all are good."""
+        return readiness(self.status())

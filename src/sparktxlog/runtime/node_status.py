@@ -101,6 +101,9 @@ class NodeStatus:
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
             **epochs.view(),
+            "takes_part": epochs.takes_part,
+            "only_joins": membership.joining.only_joins,
+            "stopping": base.ending.is_set(),
             **membership.versions(),
             # The core does not know failures outside of it.
             **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),

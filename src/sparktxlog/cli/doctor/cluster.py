@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem, warning
+from sparktxlog.health.verdicts import alarms_of
 from sparktxlog.http.tokens import ADMIN_TOKEN_VARIABLE, TOKEN_VARIABLE, notes_directory
-from sparktxlog.model.status_words import alarms_of
 
 _TIMEOUT_S = 3.0
 #: Microseconds that clocks may differ: above the first a node is warned of, above the other one

@@ -305,23 +305,26 @@ class Epochs:
                     position=position,
                 )
 
-    def takes_part(self) -> tuple[bool, str]:
-        """Return whether this node takes part in its epoch, and its phase in words (readiness)."""
-        master, reason = self._master, self.reason
-        phase, view = master.phase, master.view
-        takes_part = phase in _TAKING_PART
-        if phase is Phase.WITNESS and not view.is_current(self._node_id, master.incarnation):
-            takes_part = False
-            reason = f"votes after the members admitted it under {master.incarnation}"
-        text = f"{phase.value} in epoch {view.epoch}"
-        return takes_part, f"{text}: {reason}" if reason else text
+    @property
+    def takes_part(self) -> bool:
+        """Whether this node takes part in its epoch: it orders, or the members count its vote."""
+        return self._master.phase in _TAKING_PART and self._admitted
+
+    @property
+    def _admitted(self) -> bool:
+        """A witness that came with an empty disk is not, until the members know its number."""
+        if self._master.phase is not Phase.WITNESS:
+            return True
+        return self._master.view.is_current(self._node_id, self._master.incarnation)
 
     def view(self) -> EpochView:
         """Return the current view for people."""
-        status, view = self._master.status(), self._master.view
+        status, view, reason = self._master.status(), self._master.view, self.reason
+        if not self._admitted:
+            reason = f"votes after the members admitted it under {self._master.incarnation}"
         return {
             "phase": status.phase.value,
-            "phase_reason": self.reason,
+            "phase_reason": reason,
             "lineage": view.lineage,
             "ancestors": [{"lineage": name, "epoch": epoch} for name, epoch in view.ancestors],
             "epoch": view.epoch,

@@ -13,24 +13,17 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
-from sparktxlog.model.ids import transaction_id_from_text
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.run_search import last_runs
-from sparktxlog.model.status_words import (
-    alarms_of,
-    awaited_text,
-    batch_text,
-    is_diverged,
-    judge_status,
-    last_transfer_text,
-    verdict_text,
-)
-from sparktxlog.model.transaction_words import (
+from sparktxlog.health.transaction_words import (
     receipt_sentences,
     sites_of,
     unseen_sentences,
 )
+from sparktxlog.health.verdicts import alarms_of, is_diverged, judge_status
+from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
+from sparktxlog.model.ids import transaction_id_from_text
+from sparktxlog.model.receipt import Level
+from sparktxlog.model.run_search import last_runs
+from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.wait_history import MOST

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparktxlog.health.verdicts import is_diverged
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     awaited_text,
-    is_diverged,
     restricted_text,
     synchronous_text,
     verdict_text,

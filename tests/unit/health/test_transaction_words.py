@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.model import transaction_words
-from sparktxlog.model.transaction_words import (
+from sparktxlog.health import transaction_words
+from sparktxlog.health.transaction_words import (
     entry_sentences,
     missing_sentences,
     receipt_sentences,
