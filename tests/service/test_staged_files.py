@@ -269,7 +269,9 @@ def test_a_file_lost_after_it_was_accepted_alarms_every_node(tmp_path: Path, har
             assert lost["path"] == file.path
             for node, code in ((a, "damaged-file"), (b, "undelivered-run")):
                 assert [warning["code"] for warning in node.status()["warnings"]] == [code]
-                assert [name for name, good, _ in node.ready() if not good] == ["payloads"]
+            # It is wrong with A alone: B takes transactions.
+            assert [name for name, good, _ in a.ready() if not good] == ["payloads"]
+            assert all(good for _, good, _ in b.ready())
             assert "sparktxlog_undelivered_runs 1.0" in b.base.metrics.text().decode()
             assert "sparktxlog_damaged_files 1.0" in a.base.metrics.text().decode()
             # No byte of the file travelled.
@@ -284,10 +286,19 @@ def test_a_file_lost_after_it_was_accepted_alarms_every_node(tmp_path: Path, har
 
 
 @pytest.mark.parametrize("harm", ["damaged", "deleted"])
-def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, harm: str) -> None:
+def test_a_file_lost_before_the_stamp_rejects_its_transaction(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_max=0.3) as nodes:
             a, b = nodes.values()
+            failed, wanted = b.damage.failed, list[bytes]()
+
+            def fail(run: Any, reason: str) -> None:
+                wanted.append(run.digest)
+                failed(run, reason)
+
+            monkeypatch.setattr(b.damage, "failed", fail)
             await a.submit(create(), level=Level.ORDERED, timeout=20)
             transaction, (file,) = stage(a, files=1)
             path = Path(a.payloads.path(file.path))
@@ -307,6 +318,10 @@ def test_a_file_lost_before_the_stamp_rejects_its_transaction(tmp_path: Path, ha
             # Nothing waits for it, and a peer that asks for it again takes no alarm.
             await b.submit(create("u"), level=Level.ORDERED, timeout=20)
             assert b.status()["undelivered"] == []
+            # Who had asked hears that it is gone; before, both were unready for ten minutes.
+            await until(lambda: not any(map(b.damage.concerns, wanted)))
+            assert wanted and a.status()["damaged_files"] == []
+            assert all(good for node in (a, b) for _, good, _ in node.ready())
             path.write_bytes(good)
             receipt = await a.submit(transaction, level=Level.ORDERED, timeout=60)
             assert (receipt.outcome, receipt.position) == ("committed", 3)

@@ -66,6 +66,8 @@ def _journal(status: Mapping[str, Any]) -> str:
 
 
 def _damage(status: Mapping[str, Any]) -> str:
-    codes = ("undelivered-run", "damaged-file")
-    texts = [one["text"] for one in status.get("warnings") or [] if one["code"] in codes]
-    return texts[0] if texts else ""
+    """Return what is wrong with this node's own files; what others cannot deliver is not."""
+    texts = (
+        f"{one['path']} is damaged: {one['reason']}" for one in status.get("damaged_files") or []
+    )
+    return next(texts, "")

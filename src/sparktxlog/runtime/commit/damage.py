@@ -1,7 +1,8 @@
 """Lost or damaged data: runs that no node can deliver, and damaged files of this node.
 
 The core asks again at growing intervals, and orders nothing after such a run.  So it is reported to
-the operator: in the log, in `status`, in `readyz` and by a metric.
+the operator: in the log, in `status` and by a metric.  Only a damaged file makes a node unready,
+and only the node that has it.
 """
 
 from __future__ import annotations

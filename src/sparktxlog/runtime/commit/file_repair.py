@@ -153,8 +153,8 @@ class FileRepair:
         if not lost:
             self._core.cycle.tell_always(FilesHeld(digest=digest))
             return
-        file, (why, asked) = next(iter(lost.items()))
-        self._damage.unreadable(file, why)
+        # No damage to report: the run is rejected, so nobody wants its files any more.
+        why, asked = next(iter(lost.values()))
         text = f"a staged file was lost before the transaction was ordered: {why}{_told(asked)}"
         self._core.cycle.tell_always(FilesLost(digest=digest, text=text))
 

@@ -76,8 +76,10 @@ class Holdings:
             self.cache(run.digest, run.payload)
 
     def own_rejected(self, ticket: int) -> None:
-        """Forget a submit that the core refused."""
-        self._own.pop(ticket, None)
+        """Forget a submit that the core refused; peers that want its run hear that it is gone."""
+        run = self._own.pop(ticket, None)
+        if run is not None:
+            self._drop(run.digest)
 
     # -- runs of peers -----------------------------------------------------------------------------
 
@@ -141,9 +143,10 @@ class Holdings:
     def release(self, position: int) -> None:
         """Drop payloads up to a position, because no node needs them."""
         while self._ends and self._ends[0][0] <= position:
-            payload = self._cache.pop(self._ends.popleft()[1], None)
-            if payload is not None:
-                self._cache_bytes -= len(payload)
+            self._drop(self._ends.popleft()[1])
+
+    def _drop(self, digest: bytes) -> None:
+        self._cache_bytes -= len(self._cache.pop(digest, b""))
 
     def size_bytes(self) -> int:
         """Bytes held."""

@@ -114,7 +114,7 @@ def test_what_nobody_has_is_rejected_and_told(tmp_path: Path) -> None:
     assert isinstance(told, FilesLost) and told.digest == digest_of(RUN)
     assert "lost before the transaction was ordered" in told.text
     assert "not linked: silent" in told.text and "has the digest" in told.text
-    assert [file["path"] for file in damage.files()] == [FILE.path]
+    assert damage.files() == [], "its transaction is rejected: nobody wants the file"
 
 
 def test_a_full_disk_says_nothing_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

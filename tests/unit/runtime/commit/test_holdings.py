@@ -66,3 +66,12 @@ def test_an_announced_run_leaves_its_payload_to_the_front() -> None:
     held.own_persisted(1)
     with pytest.raises(InvariantViolation):
         held.own(1)
+
+
+def test_a_refused_run_is_not_served_from_memory() -> None:
+    held = Holdings(foreign_limit_bytes=0, cache_limit_bytes=100)
+    held.put_own(1, OwnRun(digest=b"d" * 32, payload=b"run"))
+    held.announced(1)
+    assert held.find(b"d" * 32) == b"run"
+    held.own_rejected(1)
+    assert held.find(b"d" * 32) is None and held.size_bytes() == 0
