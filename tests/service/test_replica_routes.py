@@ -42,7 +42,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TransportError,
 )
-from sparktxlog.health.verdicts import ClusterState, judge_status
+from sparktxlog.health.verdicts import ClusterState, judge
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
     CHUNK_DIGEST_HEADER,
@@ -585,10 +585,10 @@ def test_a_worker_that_goes_silent_is_told_of(
             report = replace(report_of(a.status(), 0), follows=True, error="no such file")
             with capture_logs() as said:
                 a.accept_report(report)
-                assert judge_status(a.status()) is ClusterState.LAGGING
+                assert judge(a.status()).state is ClusterState.LAGGING
                 await until(lambda: a.status()["replicas"][0]["silent"])
                 await until(lambda: [entry for entry in said if entry["event"] == "worker silent"])
-            assert judge_status(a.status()) is ClusterState.LAGGING
+            assert judge(a.status()).state is ClusterState.LAGGING
             (warning,) = a.status()["warnings"]
             assert "has been silent for" in warning["text"] and "no such file" in warning["text"]
             text = a.base.metrics.text().decode()
@@ -600,7 +600,7 @@ def test_a_worker_that_goes_silent_is_told_of(
                 a.accept_report(left)
                 assert not a.status()["replicas"][0]["silent"]
             await until(lambda: not a.status()["replicas"][0]["alive"])
-            assert judge_status(a.status()) is ClusterState.IN_SYNC
+            assert judge(a.status()).state is ClusterState.IN_SYNC
             workers = a.config.data_dir / "log" / "workers"
             await until(
                 lambda: history(workers) == ["the worker is silent; its last error: no such file"]

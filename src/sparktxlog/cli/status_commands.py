@@ -14,7 +14,16 @@ from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.health.verdicts import alarms_of, judge_status
+from sparktxlog.health.verdicts import (
+    NOTE,
+    Judgement,
+    alarms_of,
+    findings,
+    judge,
+    judge_sites,
+    replica_lines,
+    worst,
+)
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
@@ -23,10 +32,6 @@ from sparktxlog.model.status_words import (
     awaited_text,
     batch_text,
     last_transfer_text,
-    restricted_text,
-    synchronous_text,
-    uncompared_text,
-    upgrade_text,
     verdict_text,
 )
 
@@ -46,14 +51,24 @@ def status(
         if every:
             return _status_of_all(url, as_json)
         found = _status_of(url, as_json)
-        state = judge_status(found)
+        verdict = judge(found)
         if as_json:
-            print_json(found | {"state": state.value})
+            print_json(found | _judged(found))
         else:
-            _print_status(found, state.value)
-        return ExitCode[state.name]
+            _print_status(found, verdict)
+        return ExitCode[verdict.state.name]
 
     repeat(watch, as_json, once)
+
+
+def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the verdicts that `--json` has beside a node's status."""
+    verdict, sites = judge(found), judge_sites(found)
+    return {
+        "state": verdict.word,
+        "verdict": verdict.to_document(),
+        "sites": {site: one.to_document() for site, one in sites.items()},
+    }
 
 
 _LINE: Columns = {
@@ -62,6 +77,7 @@ _LINE: Columns = {
     "waiting": "incoming_transactions",
     "missing": "suspects",
     "alarms": lambda found: [alarm["text"] for alarm in alarms_of(found)],
+    "what to do": lambda found: found["verdict"]["way_out"],
 }
 
 
@@ -70,11 +86,11 @@ def _status_of_all(url: str, as_json: bool) -> ExitCode:
 
     def ask(api: NodeApi) -> Any:
         found = api.get("/v1/status", tables=1 if as_json else None)
-        return found | {"state": judge_status(found).value}
+        return found | _judged(found)
 
     answers = ask_all(url, ask, NodeApi)
     failed = print_all(answers, as_json, "nodes", _LINE)
-    states = [judge_status(one.answer).name for one in answers if one.error is None]
+    states = [judge(one.answer).state.name for one in answers if one.error is None]
     return max(failed, *(ExitCode[name] for name in states), key=int)
 
 
@@ -83,39 +99,28 @@ def _status_of(url: str, as_json: bool) -> Any:
     return NodeApi(url).get("/v1/status", tables=1 if as_json else None)
 
 
-def _print_status(found: Mapping[str, Any], word: str) -> None:
+def _print_status(found: Mapping[str, Any], verdict: Judgement) -> None:
     names = (
         "position published kept_after log_bytes incoming_runs incoming_transactions "
         "round epoch phase"
     )
     columns: Columns = {name.replace("_", " "): name for name in names.split()}
-    print_table(f"node {found.get('node_id')}: {word}", columns | {"on duty": "duty"}, [found])
-    if found.get("phase_reason") and found.get("phase") not in ("NORMAL", "WITNESS", "FAULT"):
-        say(f"{found['phase']}: {found['phase_reason']}")
-    for warning in found.get("warnings") or []:
-        say(f"warning: {warning['text']}")
-    if found.get("wire_version_waits_for"):
-        say(upgrade_text(found))
-    for name in found.get("suspects") or []:
-        say(f"missing {name}: it does not answer")
+    title = f"node {found.get('node_id')}: {verdict.word}"
+    print_table(title, columns | {"on duty": "duty"}, [found])
+    say(verdict.sentence)
+    if until := found.get("maintenance_until"):
+        say(f"in maintenance until {until}")
+    for one in findings(found):
+        if one != verdict and one.severity != NOTE:
+            say(f"{one.severity}: {one.sentence}")
     for waiting in found.get("waiting_for") or []:
         say(f"waits for {awaited_text(waiting)}")
-    if waits := synchronous_text(found):
-        say(waits)
-    if found.get("restricted"):
-        say(restricted_text(found["restricted"]))
-    for failing in found.get("failing") or []:
-        say(f"failing {failing['task']}, {failing['times']:,} times: {failing['text']}")
-    if found.get("halted"):
-        say(f"halted: {found['halted']}")
     if taking := found.get("taking_snapshot"):
         share = f"{taking['bytes']:,} of {taking['of_bytes']:,} bytes"
         say(f"fetching a snapshot from {taking['peer']}: {share}")
-    if found.get("uncompared"):
-        say(uncompared_text(found["uncompared"]))
     _print_undecided(found.get("undecided") or 0, found.get("prepared") or [])
     print_table("peers", _PEERS, found.get("peers") or [])
-    print_table("replicas", _REPLICAS, found.get("replicas") or [])
+    print_table("replicas", _REPLICAS, replica_lines(found))
     _print_commit_tables(found.get("commit_tables") or {})
 
 
@@ -152,14 +157,15 @@ _REPLICAS: Columns = {
     "site": "node_id",
     "position": "position",
     "behind": "behind",
-    "verdict": verdict_text,
+    "state": "state",
     "report is old (s)": "age_s",
     "alive": alive_text,
     "needs copy": lambda replica: bool(replica.get("needs_copy")),
     "plan": "plan",
     "batch": batch_text,
     "catch-up": last_transfer_text,
-    "last error": "error",
+    "what it means": "text",
+    "what to do": "way_out",
 }
 
 
@@ -190,8 +196,9 @@ def workers(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False
 
     def once() -> ExitCode:
         found = _status_of(url, as_json)
-        show(found.get("replicas") or [], as_json, "replicas", _REPLICAS)
-        return ExitCode[judge_status({**found, "waiting_for": []}).name]
+        show(replica_lines(found), as_json, "replicas", _REPLICAS)
+        bad = worst(list(judge_sites(found).values()))
+        return ExitCode.IN_SYNC if bad is None else ExitCode[bad.state.name]
 
     repeat(watch, as_json, once)
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from sparktxlog.health.verdicts import alarms_of, judge_status
+from sparktxlog.health.verdicts import (
+    ClusterState,
+    Judgement,
+    alarms_of,
+    judge,
+    judge_sites,
+    replica_lines,
+)
 from sparktxlog.model.shown import html_table
-from sparktxlog.model.status_words import awaited_text, last_transfer_text, verdict_text
+from sparktxlog.model.status_words import awaited_text, last_transfer_text
 
 _COLUMNS = ("site", "worker", "state", "position", "behind", "plan", "catch-up")
 
@@ -17,8 +24,18 @@ class ClusterStatus(dict[str, Any]):
 
     @property
     def state(self) -> str:
-        """`in sync`, `lagging` or `diverged`."""
-        return judge_status(self).value
+        """`in sync`, `lagging` or `diverged`; of a witness `witness`."""
+        return self.verdict.word
+
+    @property
+    def verdict(self) -> Judgement:
+        """The verdict on the cluster: its state, what that means, and the way out."""
+        return judge(self)
+
+    @property
+    def sites(self) -> dict[str, Judgement]:
+        """The verdict on each site with data."""
+        return judge_sites(self)
 
     @property
     def alarms(self) -> list[str]:
@@ -30,31 +47,35 @@ class ClusterStatus(dict[str, Any]):
         """Which nodes the order waits for, and why."""
         return [awaited_text(one) for one in self.get("waiting_for") or []]
 
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
+        verdict = self.verdict
         place = f"position {self['position']:,}, published {self['published']:,}"
         waiting = f"{self['incoming_transactions']:,} transactions wait"
-        lines = [
-            f"Node {self['node_id']}: {self.state}, {place}, {waiting}",
-            *self.alarms,
+        return [
+            f"Node {self['node_id']}: {verdict.word}, {place}, {waiting}",
+            *([] if verdict.state is ClusterState.IN_SYNC else [verdict.sentence]),
+            *(text for text in self.alarms if text != verdict.text),
             *(f"The order waits for node {text}" for text in self.waits),
         ]
-        return "\n".join([*lines, *("  ".join(map(str, row)) for row in self._replicas())])
+
+    def __str__(self) -> str:
+        return "\n".join([*self._lines(), *("  ".join(map(str, row)) for row in self._replicas())])
 
     def _replicas(self) -> list[tuple[object, ...]]:
         return [
             (
                 one["node_id"],
                 one["worker_id"] or "no worker yet",
-                verdict_text(one),
+                one["state"],
                 one["position"],
-                max(0, self["published"] - one["position"]),
+                one["behind"],
                 one.get("plan") or "",
                 last_transfer_text(one),
             )
-            for one in self.get("replicas") or []
+            for one in replica_lines(self)
         ]
 
     def _repr_html_(self) -> str:
-        head, *rest = str(self).split("\n")[: 1 + len(self.alarms) + len(self.waits)]
+        head, *rest = self._lines()
         told = "".join(f"<br>{escape(text)}" for text in rest)
         return f"<p><b>{escape(head)}</b>{told}</p>{html_table(_COLUMNS, self._replicas())}"

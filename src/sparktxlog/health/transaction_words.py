@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparktxlog.health.verdicts import is_diverged
+from sparktxlog.health.verdicts import (
+    ClusterState,
+    Judgement,
+    furthest_lines,
+    judge_replica,
+    rows_until,
+)
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     awaited_text,
@@ -102,47 +108,40 @@ def missing_sentences(position: int, status: Mapping[str, Any]) -> list[str]:
 
 def sites_of(position: int | None, status: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return, for each site with data, its furthest replica and whether that applied a position."""
-    furthest: dict[str, Mapping[str, Any]] = {}
-    lines = status.get("replicas") or []
-    for line in sorted(lines, key=lambda one: one["position"]):
-        furthest[line["node_id"]] = line
-    seats = [seat["id"] for seat in status.get("roster") or [] if not seat["witness"]]
     found = []
-    for site in sorted({*seats, *furthest}):
-        line = furthest.get(site, {})
-        has = line.get("position")
+    for site, line in furthest_lines(status).items():
+        verdict, has = judge_replica(status, {**line, "node_id": site}), line.get("position")
+        is_applied = position is not None and (
+            (has is not None and has >= position) or _needs_no_worker(position, status, verdict)
+        )
         found.append(
             {
                 "site": site,
                 "worker": line.get("worker_id") or None,
                 "position": has,
-                "applied": has is not None and position is not None and has >= position,
+                "applied": is_applied,
                 "verdict": verdict_text(line),
-                "text": _site_text(site, line, position),
+                "state": verdict.word,
+                "text": _site_text(site, verdict, is_applied),
             }
         )
     return found
 
 
-def _site_text(site: str, line: Mapping[str, Any], position: int | None) -> str:
-    if not line.get("worker_id"):
-        return f"Site {site} has not applied it: no worker has reported there."
-    if is_diverged(line):
-        text = f"The replica of site {site} differs: {verdict_text(line)}"
-        return f"{text}, {line['reason']}." if line.get("reason") else f"{text}."
-    if position is None or line["position"] < position:
-        text = f"Site {site} has not applied it: its replica is at {line['position']:,}"
-        if line.get("error"):
-            return f"{text}, and its worker fails: {line['error']}."
-        if line.get("silent"):
-            return f"{text}, and its worker is silent."
-        if line.get("plan") not in (None, "up-to-date"):
-            why = f", because {line['plan_reason']}" if line.get("plan_reason") else ""
-            return f"{text}, and its plan is {line['plan']}{why}."
-        return f"{text}, and " + (
-            "its worker runs." if line.get("alive") else "its worker does not run at the moment."
-        )
-    return f"Site {site} has applied it."
+def _needs_no_worker(position: int, status: Mapping[str, Any], verdict: Judgement) -> bool:
+    """Return whether a site without a worker lacks nothing of a transaction of commit tables."""
+    is_published = rows_until(status) < position <= (status.get("published") or 0)
+    return is_published and verdict.state is ClusterState.IN_SYNC
+
+
+def _site_text(site: str, verdict: Judgement, is_applied: bool) -> str:
+    if verdict.state is ClusterState.DIVERGED:
+        return verdict.sentence
+    if is_applied:
+        return f"Site {site} has applied it."
+    if verdict.state is ClusterState.IN_SYNC:
+        return f"Site {site} has not applied it, and lacks nothing that is published for workers."
+    return f"Site {site} has not applied it.  {verdict.sentence}"
 
 
 def _at_sites(position: int, status: Mapping[str, Any]) -> list[str]:

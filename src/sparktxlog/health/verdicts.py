@@ -1,103 +1,443 @@
-"""Is it well: one verdict for a node's cluster, and what a person must look at.
+"""Is it well: one verdict for each site and for the cluster, and what a person must look at.
 
-Functions take `/v1/status` as it comes from a node, which may be of an older release.
+Functions take `/v1/status` as it comes from a node, which may be of an older release: a field that
+is missing says nothing, and never that all is well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 from sparktxlog.model.status_words import (
+    awaited_text,
     restricted_text,
     synchronous_text,
     uncompared_text,
     upgrade_text,
     verdict_text,
 )
+from sparktxlog.model.values import split_urls
 
+_Facts = Mapping[str, Any]
 _WITHOUT_PART = ("IDLE", "JOINING")
+_CALM = ("NORMAL", "WITNESS", "FAULT")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
+_COMPARE = "`sparktxlog verify --compare` says in which table, and since which position."
+_SEE_LOG = "The log of the node has the trace; docs/runbooks.md says what to do."
+_BY_ITSELF = "Nothing is to be done: it catches up by itself."
+_SEE_PEERS = "`sparktxlog peer list` says which nodes are linked."
+#: Levels of need; a note is shown where the state is explained, and wakes nobody.
+ALARM, WARNING, NOTE = "alarm", "warning", "note"
 
 
 class ClusterState(str, Enum):
-    """The state of the cluster as one node's status shows it."""
+    """How a site or the cluster is, as one node knows it; in rising order of need."""
 
     IN_SYNC = "in sync"
     LAGGING = "lagging"
     DIVERGED = "diverged"
 
 
-def judge_status(status: Mapping[str, Any]) -> ClusterState:
-    """Return the state of the cluster as `/v1/status` of one node shows it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The answer to one question: how is it, what does that mean, and what is the way out."""
 
-    DIVERGED: a replica or a commit table differs from the log or from another one, or the node
-    halted.  LAGGING: the node is not a member of its epoch or has no quorum, one of its tasks
-    fails, a node is missing while transactions wait, a replica is behind what is published, a
-    worker stands still or is silent, or a commit table lacks versions here.
-    A worker that ended, and whose replica has everything, is in sync: a scheduler may run it.
+    #: Names the case, see docs/verdicts.md.
+    code: str
+    state: ClusterState
+    #: alarm, warning or note.
+    severity: str
+    #: What it means, in a sentence.
+    text: str
+    #: What to do, with the command; empty = nothing.
+    way_out: str = ""
+    #: The site that it is about, empty = the asked node or the order of the log.
+    site: str = ""
+
+    @property
+    def word(self) -> str:
+        """The state in a word; a witness knows of no tables, so it has no state."""
+        return "witness" if self.code == "witness" else self.state.value
+
+    @property
+    def sentence(self) -> str:
+        """What it means, and the way out."""
+        text = self.text if self.text.endswith(".") else f"{self.text}."
+        return f"{text}  {self.way_out}" if self.way_out else text
+
+    def to_document(self) -> dict[str, str]:
+        """Return its fields as JSON has them."""
+        return {**asdict(self), "state": self.word}
+
+
+_STATES = tuple(ClusterState)
+_SEVERITIES = (NOTE, WARNING, ALARM)
+#: What a node itself warns of: code → state, severity and way out; others are warnings only.
+_WARNED: dict[str, tuple[ClusterState, str, str]] = {
+    "undelivered-run": (
+        ClusterState.LAGGING, ALARM,
+        "Put a good copy of its file back where it was staged; docs/epochs.md says what else.",
+    ),
+    "damaged-file": (
+        ClusterState.LAGGING, ALARM, "Put a good copy in its place; the node goes on by itself.",
+    ),
+    "commit-table-not-placed": (
+        ClusterState.LAGGING, WARNING, "`sparktxlog plan` says from which site the files come.",
+    ),
+    "commit-table-diverged": (
+        ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
+    ),
+}  # fmt: skip
+#: Warnings of older releases about what the lines of replicas say too.
+_SAID_BY_LINES = ("worker-silent", "worker-error")
+#: Judgement on a site → warning that it says too.
+_SAID_BY_SITES = {"commit-table-differs": "commit-table-diverged"}
+
+
+def judge(status: _Facts) -> Judgement:
+    """Return the verdict on the cluster as one node knows it: the worst of all that is found."""
+    return worst(findings(status)) or _well(status)
+
+
+def worst(found: list[Judgement]) -> Judgement | None:
+    """Return the verdict with the worst state, of these the most severe; None = all are in sync."""
+    bad = [one for one in found if one.state is not ClusterState.IN_SYNC]
+    return max(bad, key=lambda one: (_STATES.index(one.state), _rank(one.severity)), default=None)
+
+
+def _rank(severity: str) -> int:
+    return _SEVERITIES.index(severity)
+
+
+def _well(status: _Facts) -> Judgement:
+    if status.get("phase") == "WITNESS":
+        text = "This node votes on epochs and keeps no data: the others know what is applied."
+        return _note("witness", text)
+    if not (status.get("position") or status.get("published")):
+        if status.get("phase") in _WITHOUT_PART:
+            return _note("not-known", "This node does not know the log yet.", _SEE_PEERS, lags=True)
+        return _note("empty-log", "Nothing has been committed yet.")
+    if rows_until(status) == 0:
+        return _note("no-rows", "No row table needs a worker, and all commit tables are placed.")
+    return _note("in-sync", "All replicas have what is published, and none differs.")
+
+
+def findings(status: _Facts) -> list[Judgement]:
+    """Return all that is not as it should be: of the node, of the order, of each site."""
+    sites = [one for one in judge_sites(status).values() if one.code not in _GOOD]
+    said = {*_SAID_BY_LINES, *(_SAID_BY_SITES.get(one.code) for one in sites)}
+    warned = (one for one in status.get("warnings") or [] if one["code"] not in said)
+    return [*_of_node(status), *_of_order(status), *sites, *map(_of_warning, warned)]
+
+
+def banner_of(status: _Facts) -> list[dict[str, str]]:
+    """Return what is shown first of a node: the verdict, and what a person must look at.
+
+    Returns:
+        As `alarms_of`, with `word`; of a verdict that is no alarm the severity is calm or note.
     """
-    if status.get("halted"):
-        return ClusterState.DIVERGED
-    replicas = list(status.get("replicas") or [])
-    if any(map(is_diverged, replicas)):
-        return ClusterState.DIVERGED
-    commit_tables = dict((status.get("commit_tables") or {}).get("states") or {})
-    if commit_tables.pop("diverged", 0):
-        return ClusterState.DIVERGED
-    if status.get("phase") in _WITHOUT_PART or status.get("restricted") or status.get("failing"):
-        return ClusterState.LAGGING
-    if status.get("waiting_for") and status.get("incoming_transactions"):
-        return ClusterState.LAGGING
-    if any(replica.get("silent") or replica.get("error") for replica in replicas):
-        return ClusterState.LAGGING
-    if any(number for state, number in commit_tables.items() if state != "in-sync"):
-        return ClusterState.LAGGING
-    published = int(status.get("published") or 0)
-    if any(int(replica.get("position") or 0) < published for replica in replicas):
-        return ClusterState.LAGGING
-    return ClusterState.IN_SYNC
+    verdict, found = judge(status), [one | {"word": ""} for one in alarms_of(status)]
+    calm = verdict.state is ClusterState.IN_SYNC
+    if not found or (verdict.severity == NOTE and not calm):
+        shown = _shown("calm" if calm else NOTE, verdict.text, verdict.way_out)
+        found.insert(0, shown | {"word": verdict.word})
+    return found
 
 
-def alarms_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what a person must look at: `severity` is alarm or warning, `text` a sentence."""
+def alarms_of(status: _Facts) -> list[dict[str, str]]:
+    """Return what a person must look at, as pages and commands show it.
 
-    def alarm(text: str) -> dict[str, str]:
-        return {"severity": "alarm", "text": text}
-
-    def warning(text: str) -> dict[str, str]:
-        return {"severity": "warning", "text": text}
-
+    Returns:
+        `severity` is alarm or warning, `text` a sentence, `way_out` another one or empty.
+    """
     if until := status.get("maintenance_until"):
-        return [warning(f"In maintenance until {until}: other alarms of this node are silent.")]
-    found = [alarm(f"This node halted: {status['halted']}")] if status.get("halted") else []
-    for line in status.get("replicas") or []:
-        if is_diverged(line):
-            site = f"Site {line['node_id']}, worker {line['worker_id']}"
-            found.append(alarm(f"{site}: {verdict_text(line)}: {line['reason']}"))
-    for table in (status.get("commit_tables") or {}).get("tables") or []:
-        if table["state"] == "diverged":
-            found.append(alarm(f"Commit table {table['name']} differs here: {table['reason']}"))
-    if status.get("phase_reason") and status["phase"] not in ("NORMAL", "WITNESS", "FAULT"):
-        found.append(warning(f"{status['phase']}: {status['phase_reason']}"))
-    found += [warning(f"{name} does not answer") for name in status.get("suspects") or []]
-    texts = [one["text"] for one in status.get("warnings") or []]
-    texts += [
-        f"{one['task']} fails, {one['times']:,} times: {one['text']}"
-        for one in status.get("failing") or []
-    ]
-    if restricted := status.get("restricted"):
-        texts.append(restricted_text(restricted))
-    if text := synchronous_text(status):
-        texts.append(text)
+        text = f"In maintenance until {until}: other alarms of this node are silent."
+        return [_shown(WARNING, text, "`sparktxlog maintenance end` ends it now.")]
+    found = [one for one in findings(status) if one.severity != NOTE]
+    found.sort(key=lambda one: (_rank(one.severity), _STATES.index(one.state)), reverse=True)
+    return [_shown(one.severity, one.text, one.way_out) for one in found]
+
+
+def _shown(severity: str, text: str, way_out: str) -> dict[str, str]:
+    return {"severity": severity, "text": text, "way_out": way_out}
+
+
+# -- the asked node --------------------------------------------------------------------------------
+
+
+def _note(code: str, text: str, way_out: str = "", *, lags: bool = False) -> Judgement:
+    state = ClusterState.LAGGING if lags else ClusterState.IN_SYNC
+    return Judgement(code=code, state=state, severity=NOTE, text=text, way_out=way_out)
+
+
+def _warning(code: str, text: str, way_out: str = "", *, lags: bool = True) -> Judgement:
+    state = ClusterState.LAGGING if lags else ClusterState.IN_SYNC
+    return Judgement(code=code, state=state, severity=WARNING, text=text, way_out=way_out)
+
+
+def _of_node(status: _Facts) -> Iterator[Judgement]:
+    if halted := status.get("halted"):
+        yield Judgement(
+            code="halted",
+            state=ClusterState.DIVERGED,
+            severity=ALARM,
+            text=f"This node halted: {halted}",
+            way_out="Keep its data-dir; docs/runbooks.md (SparktxlogHalted) says what to do.",
+        )
+    if status.get("only_joins"):
+        text = "The journal of this node is lost: it waits for a peer whose log it can join"
+        yield _warning("journal-lost", text, _SEE_PEERS)
+    phase, reason = status.get("phase"), status.get("phase_reason") or "it says no reason"
+    if phase in _WITHOUT_PART:
+        yield _warning("no-member", f"{phase}: {reason}", _SEE_PEERS)
+    elif phase not in (*_CALM, None) and status.get("phase_reason"):
+        lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
+        yield _warning(str(phase).lower(), f"{phase}: {reason}", _SEE_PEERS, lags=lags)
+    elif phase == "WITNESS" and not status.get("takes_part", True):
+        yield _warning("no-vote", f"{phase}: {reason}", _SEE_PEERS)
+    if status.get("disk_full"):
+        text = "The disk of this node is full: it takes no transactions"
+        yield Judgement(
+            code="disk-full",
+            state=ClusterState.LAGGING,
+            severity=ALARM,
+            text=text,
+            way_out="Make room; it goes on by itself.",
+        )
+    if status.get("paused"):
+        text = "This node is paused: it takes no transactions"
+        yield _warning("paused", text, "`sparktxlog peer continue` ends the pause.", lags=False)
+    for one in status.get("failing") or []:
+        text = f"{one['task']} fails, {one['times']:,} times: {one['text']}"
+        yield _warning("task-fails", text, _SEE_LOG)
+    failure = status.get("publish_failure")
+    if failure and not any(failure == one["text"] for one in status.get("failing") or []):
+        yield _warning("publishing-fails", f"Publishing fails: {failure}", _SEE_LOG)
     if uncompared := status.get("uncompared"):
-        texts.append(uncompared_text(uncompared))
+        yield _warning("uncompared", uncompared_text(uncompared), lags=False)
     if status.get("wire_version_waits_for"):
-        texts.append(upgrade_text(status))
-    return [*found, *map(warning, texts)]
+        yield _warning("upgrade", upgrade_text(status), lags=False)
 
 
-def is_diverged(replica: Mapping[str, Any]) -> bool:
+def _of_order(status: _Facts) -> Iterator[Judgement]:
+    for name in status.get("suspects") or []:
+        yield _warning("peer-away", f"{name} does not answer", lags=False)
+    if restricted := status.get("restricted"):
+        yield _warning("restricted", restricted_text(restricted), _SEE_PEERS)
+    waits, waiting = status.get("waiting_for") or [], status.get("incoming_transactions") or 0
+    if waits and waiting:
+        text = f"{waiting:,} transactions wait for node {awaited_text(waits[0])}"
+        yield _note("order-waits", text, _SEE_PEERS, lags=True)
+    if text := synchronous_text(status):
+        yield _warning("synchronous-waits", text, lags=False)
+
+
+def _of_warning(one: Mapping[str, str]) -> Judgement:
+    state, severity, way_out = _WARNED.get(one["code"], (ClusterState.IN_SYNC, WARNING, ""))
+    return Judgement(
+        code=one["code"], state=state, severity=severity, text=one["text"], way_out=way_out
+    )
+
+
+# -- sites -----------------------------------------------------------------------------------------
+
+#: Of sites that lack nothing.
+_GOOD = ("in-sync", "no-rows", "empty-log", "not-known")
+
+
+def rows_until(status: _Facts) -> int:
+    """Return up to which position workers have something to apply, as far as it is published."""
+    published = int(status.get("published") or 0)
+    until = status.get("rows_until")
+    return published if until is None else min(int(until), published)
+
+
+def furthest_lines(status: _Facts) -> dict[str, _Facts]:
+    """Return each site with data and its furthest replica's line; empty = no worker reported."""
+    if status.get("phase") == "WITNESS":
+        return {}  # it hears of no replicas
+    roster = status.get("roster") or []
+    seats = [one for one in roster if one.get("member", True) and not one.get("witness")]
+    found: dict[str, _Facts] = {one["id"]: {} for one in seats}
+    lines = [one for one in status.get("replicas") or [] if one.get("node_id")]
+    for line in sorted(lines, key=lambda one: int(one.get("position") or 0)):
+        found[line["node_id"]] = line
+    return dict(sorted(found.items()))
+
+
+def judge_sites(status: _Facts) -> dict[str, Judgement]:
+    """Return the verdict on each site with data, as far as the asked node knows it."""
+    return {site: _judge_site(status, site, line) for site, line in furthest_lines(status).items()}
+
+
+def judge_replica(status: _Facts, line: _Facts) -> Judgement:
+    """Return the verdict on one replica: that on its site, by this line."""
+    return _judge_site(status, str(line.get("node_id") or ""), line)
+
+
+def replica_lines(status: _Facts) -> list[dict[str, Any]]:
+    """Return the lines of replicas with their verdicts, and one for each site without a worker.
+
+    Each line has `state`, `code`, `text` and `way_out` in addition.
+    """
+    if status.get("phase") == "WITNESS":
+        return []
+    lines = [dict(line) for line in status.get("replicas") or []]
+    known = {line.get("node_id") for line in lines}
+    absent = {"worker_id": "", "position": 0}
+    lines += [absent | {"node_id": site} for site in furthest_lines(status) if site not in known]
+    found = []
+    for line in sorted(lines, key=lambda one: str(one.get("node_id"))):
+        verdict, has = judge_replica(status, line), int(line.get("position") or 0)
+        behind = int(status.get("published") or 0) - has if has < rows_until(status) else 0
+        said = {"state": verdict.word, "code": verdict.code, "text": verdict.text}
+        found.append({"behind": behind} | line | said | {"way_out": verdict.way_out})
+    return found
+
+
+def is_diverged(replica: _Facts) -> bool:
     """Return whether a replica differs from the log or from others."""
     return replica.get("verdict") in _BAD_VERDICTS or bool(replica.get("contested"))
+
+
+def _judge_site(status: _Facts, site: str, line: _Facts) -> Judgement:
+    own = site == status.get("node_id")
+    rules: tuple[Callable[..., Judgement | None], ...] = (
+        _differs,
+        *((_commit_table_differs,) if own else ()),
+        _worker_wrong,
+        _without_worker,
+        _rows_missing,
+        *((_commit_tables_missing,) if own else ()),
+    )
+    for rule in rules:
+        if (found := rule(status, site, line)) is not None:
+            return found
+    return _site(site, _well(status))
+
+
+def _site(site: str, found: Judgement) -> Judgement:
+    return Judgement(**{**asdict(found), "site": site})
+
+
+def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
+    if not is_diverged(line):
+        return None
+    # First words for people: which replica, and the verdict of catch-up on it.
+    verdict, reason = verdict_text(line), line.get("reason")
+    code, way_out = "diverged", f"{_COMPARE}  `sparktxlog repair TABLE` brings a table back."
+    if line.get("verdict") == "FOREIGN":
+        code = "foreign"
+        way_out = "It is of another log: give the worker its own --lake, or the URL of its node."
+    elif line.get("contested"):
+        code, way_out = "contested", f"{_COMPARE}  `sparktxlog verify` recounts the rows there."
+        verdict = verdict.removeprefix("IN_SYNC, ")
+    text = f"Site {site}, worker {line.get('worker_id')}: {verdict}"
+    return Judgement(
+        code=code,
+        state=ClusterState.DIVERGED,
+        severity=ALARM,
+        text=f"{text}: {reason}" if reason else text,
+        way_out=way_out,
+        site=site,
+    )
+
+
+def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | None:
+    found = status.get("commit_tables") or {}
+    number = (found.get("states") or {}).get("diverged") or 0
+    if not number:
+        return None
+    first = next((one for one in found.get("tables") or [] if one["state"] == "diverged"), None)
+    text, name = f"{number:,} commit tables of site {site} differ from the log", "SCHEMA.TABLE"
+    if first is not None:
+        name = first["name"]
+        more = f", and {number - 1:,} more" if number > 1 else ""
+        text = f"Commit table {name} differs here{more}: {first['reason']}"
+    return Judgement(
+        code="commit-table-differs",
+        state=ClusterState.DIVERGED,
+        severity=ALARM,
+        text=text,
+        way_out=f"`sparktxlog repair {name}` fetches its files again from other sites.",
+        site=site,
+    )
+
+
+def _worker_wrong(status: _Facts, site: str, line: _Facts) -> Judgement | None:
+    name, error = f"Worker {line.get('worker_id')} of site {site}", line.get("error")
+    if line.get("silent"):
+        age = line.get("age_s")
+        text = f"{name} has been silent" + (f" for {age:,.1f} s" if age is not None else "")
+        text += " and did not end" + (f"; its last error: {error}" if error else "")
+        return _site(site, _warning("worker-silent", text, _start(status, site)))
+    if error:
+        way_out = "`sparktxlog doctor` on its machine finds missing JARs, Java and space."
+        return _site(site, _warning("worker-fails", f"{name} fails: {error}", way_out))
+    return None
+
+
+def _without_worker(status: _Facts, site: str, line: _Facts) -> Judgement | None:
+    if line.get("worker_id") or line.get("position") or not rows_until(status):
+        return None
+    peer = next((one for one in status.get("peers") or [] if one["id"] == site), None)
+    if peer is not None and not peer.get("linked"):
+        text = f"Nothing is known of the tables of site {site}: its node does not answer"
+        return _site(site, _warning("site-unknown", text, _SEE_PEERS))
+    text = (
+        f"No worker has applied anything at site {site}: its tables lack what is published, up to "
+        f"position {rows_until(status):,}"
+    )
+    return _site(site, _warning("no-worker", text, _start(status, site)))
+
+
+def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
+    has, until = int(line.get("position") or 0), rows_until(status)
+    end = status.get("position")
+    if line.get("verdict") == "AHEAD" and end is not None and has > int(end):
+        text = f"Site {site} is at position {has:,}, and the log of this node ends at {end:,}"
+        return _site(site, _note("ahead", f"{text}: it is not compared yet", _BY_ITSELF, lags=True))
+    if has >= until:
+        return None
+    published = int(status.get("published") or 0)
+    text = f"Site {site} is at position {has:,} of {published:,}"
+    if line.get("needs_copy"):
+        text += ", and the log begins after that: it needs a copy"
+        way_out = _command(status, site, "catch-up")
+        return _site(site, _warning("needs-copy", f"{text}", f"Run {way_out}."))
+    if line.get("plan") == "stop":
+        text += f", and its worker must stop: {line.get('plan_reason') or 'it says no reason'}"
+        return _site(site, _warning("must-stop", text, "`sparktxlog plan` says why."))
+    if (plan := line.get("plan")) not in (None, "", "up-to-date"):
+        why = f", because {line['plan_reason']}" if line.get("plan_reason") else ""
+        text += f", its plan is {plan}{why}"
+    if line.get("alive"):
+        return _site(site, _note("behind", f"{text}, and its worker runs", _BY_ITSELF, lags=True))
+    text += ", and its worker does not run at the moment"
+    return _site(site, _note("worker-ended", text, _start(status, site), lags=True))
+
+
+def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | None:
+    states = (status.get("commit_tables") or {}).get("states") or {}
+    late = {state: number for state, number in states.items() if number and state != "in-sync"}
+    if not late:
+        return None
+    said = ", ".join(f"{number:,} {state}" for state, number in late.items())
+    text = f"Commit tables of site {site} lack versions that the log has: {said}"
+    way_out = "`sparktxlog plan` lists them, and from where they come."
+    return _site(site, _note("commit-tables-behind", text, way_out, lags=True))
+
+
+def _start(status: _Facts, site: str) -> str:
+    return f"Start one: {_command(status, site, 'apply --follow')}."
+
+
+def _command(status: _Facts, site: str, command: str) -> str:
+    """Return a command for the node of a site; without its address as the site would run it."""
+    seats = {one["id"]: one.get("url") for one in status.get("roster") or []}
+    url = seats.get(site)
+    where = f" --url {split_urls(url)[0]}" if url else ""
+    return f"`sparktxlog {command}{where}`"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparktxlog.health.verdicts import ClusterState, alarms_of, judge_status
+from sparktxlog.health.verdicts import ClusterState, judge, rows_until
 from sparktxlog.model.ids import table_name
 
 #: Of the URIs of tables, and of connections.
@@ -54,28 +54,27 @@ def progress_of(status: Mapping[str, Any], wanted: int | None) -> SiteProgress:
             have applied the whole log, and are equal.
     """
     applied, position = int(status["applied"]), int(status["position"])
-    state = judge_status(status)
-    alarms = [one["text"] for one in alarms_of(status)]
-    waits_for = ""
+    verdict, waits_for = judge(status), ""
     if wanted is not None:
-        if applied < wanted:
-            waits_for = f"the replica is at position {applied:,}, {wanted:,} is wanted"
-    elif lacking := _without_replica(status):
-        waits_for = f"no worker has reported for {', '.join(lacking)}"
-    elif late := [
-        f"{line['node_id']} at {line['position']:,}"
-        for line in status["replicas"]
-        if line["position"] < position
-    ]:
-        waits_for = f"replicas are behind position {position:,}: {', '.join(late)}"
-    elif state is not ClusterState.IN_SYNC or status.get("incoming_transactions"):
-        waits_for = (alarms or ["transactions are not ordered yet"])[0]
-    differs = alarms[0] if state is ClusterState.DIVERGED and alarms else ""
-    return SiteProgress(applied=applied, position=position, waits_for=waits_for, differs=differs)
+        waits_for = _waits_for(status, wanted)
+    elif verdict.state is not ClusterState.IN_SYNC:
+        waits_for = verdict.text
+    elif status.get("incoming_transactions"):
+        waits_for = "transactions are not ordered yet"
+    elif int(status.get("published") or 0) < position:
+        waits_for = f"what is after position {status['published']:,} is not published yet"
+    differs = verdict.text if verdict.state is ClusterState.DIVERGED else ""
+    return SiteProgress(
+        applied=applied, position=position, waits_for=waits_for or differs, differs=differs
+    )
 
 
-def _without_replica(status: Mapping[str, Any]) -> list[str]:
-    """Return the members with data that no worker has reported for."""
-    known = {line["node_id"] for line in status["replicas"]}
-    places = {place["id"] for place in status["roster"] if place["member"] and not place["witness"]}
-    return sorted(places - known)
+def _waits_for(status: Mapping[str, Any], wanted: int) -> str:
+    """Return why the site lacks a position: of row tables, or of commit tables."""
+    applied, published = int(status["applied"]), int(status.get("published") or 0)
+    if published < wanted:
+        return f"the log is published up to position {published:,}, {wanted:,} is wanted"
+    if applied < min(wanted, rows_until(status)):
+        return f"the replica is at position {applied:,}, {wanted:,} is wanted"
+    behind = (status.get("commit_tables") or {}).get("behind")
+    return f"{behind:,} versions of commit tables are not placed yet" if behind else ""

@@ -432,7 +432,7 @@ class ReplicaLine(TypedDict):
     tables: NotRequired[dict[str, ListedTable]]
     #: The batch that the worker was applying when it reported.
     batch: NotRequired[BatchProgress | None]
-    #: Published transactions that it has not applied.
+    #: Published transactions after its position, 0 if none of them concerns a row table.
     behind: int
     needs_copy: bool
     plan: str | None
@@ -524,6 +524,9 @@ class StatusAnswer(EpochView):
     chain_position: int
     published: int
     kept_after: int
+    #: Last position at which a row table was written to, changed or dropped: a worker has nothing
+    #: to apply after it; 0 = there never was a row table.
+    rows_until: int
     applied: int
     incoming_runs: int
     incoming_transactions: int

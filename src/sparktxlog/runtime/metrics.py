@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
-from sparktxlog.health.verdicts import is_diverged
+from sparktxlog.health.verdicts import ClusterState, is_diverged, judge, judge_sites
 from sparktxlog.protocol.words.view import Phase
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -88,6 +88,7 @@ _PEER_COUNTERS = (
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
     ("position", "Position the replica applied.", lambda r: r["position"]),
+    ("behind", "Published transactions that it has to apply.", lambda r: r["behind"]),
     ("alive", "1 while it reports.", lambda r: r["alive"]),
     ("in_sync", "1 while its verdict is IN_SYNC.", lambda r: r["verdict"] == "IN_SYNC"),
     ("diverged", "1 while it differs from the log or from others.", is_diverged),
@@ -184,8 +185,30 @@ class StatusMetrics(Collector):
         )
         maintained.add_metric([status["node_id"]], ends_at(status["maintenance_until"]))
         yield maintained
+        yield from verdict_metrics(status)
         yield from _per_peer(status)
         yield from _per_replica(status)
+
+
+def verdict_metrics(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
+    """Return the verdicts on the cluster and on each site."""
+    state = GaugeMetricFamily(
+        "sparktxlog_state",
+        "1 for the cluster's state as this node knows it.",
+        labels=["state"],
+    )
+    word = judge(status).state
+    for one in ClusterState:
+        state.add_metric([one.value], 1 if one is word else 0)
+    yield state
+    sites = GaugeMetricFamily(
+        "sparktxlog_site_verdict",
+        "1: the verdict on a site, see docs/verdicts.md.",
+        labels=["site", "code"],
+    )
+    for site, verdict in judge_sites(status).items():
+        sites.add_metric([site, verdict.code], 1)
+    yield sites
 
 
 def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

@@ -101,9 +101,7 @@ class NodeStatus:
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
             **epochs.view(),
-            "takes_part": epochs.takes_part,
-            "only_joins": membership.joining.only_joins,
-            "stopping": base.ending.is_set(),
+            **self._own_part(),
             **membership.versions(),
             # The core does not know failures outside of it.
             **({"phase": Phase.FAULT.value, "phase_reason": halted} if halted else {}),
@@ -113,6 +111,7 @@ class NodeStatus:
             "chain_position": status.position,
             "published": base.published.value,
             "kept_after": base.kept_after.value,
+            "rows_until": status.rows_until,
             "applied": replicas.applied(1),
             "incoming_runs": status.incoming_runs,
             "incoming_transactions": status.incoming_transactions,
@@ -144,6 +143,14 @@ class NodeStatus:
             "commit_tables": self._commit_tables.show(tables=tables),
         }
         return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
+
+    def _own_part(self) -> dict[str, bool]:
+        """Return what only this node knows of its part in the cluster, for readiness."""
+        return {
+            "takes_part": self._membership.epochs.takes_part,
+            "only_joins": self._membership.joining.only_joins,
+            "stopping": self._base.ending.is_set(),
+        }
 
     def prepared(self) -> list[UndecidedAnswer]:
         """Return all prepared transactions that are undecided, in the order of the queue."""

@@ -187,7 +187,7 @@ def test_status_prints_what_the_node_warns_of(
     failing = {"task": "publishing", "text": "too many open files", "times": 3}
     node.answers["/v1/status"] = STATUS | {"failing": [failing]}
     assert invoke(monkeypatch, "status") == 3
-    assert "failing publishing, 3 times: too many open files" in capsys.readouterr().out
+    assert "publishing fails, 3 times: too many open files" in capsys.readouterr().out
 
 
 def test_status_tells_of_a_history_that_nobody_could_compare(
@@ -420,7 +420,7 @@ def test_tables_and_peers_and_workers_print(
     out = capsys.readouterr().out
     assert "origin string" in out
     assert "http://b:1" in out
-    assert "IN_SYNC" in out
+    assert "in sync" in out and "All replicas have what is published" in out
 
 
 def test_init_writes_a_file_that_passes_the_check(

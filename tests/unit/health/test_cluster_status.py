@@ -26,11 +26,13 @@ STATUS = {
 def test_a_status_says_its_state_alarms_and_waits() -> None:
     status = ClusterStatus(STATUS)
     assert status["node_id"] == "A" and status.state == "diverged"
+    alarm = "Site <C>, worker w: DIVERGED: at position 900 table 't' differs"
+    assert status.verdict.text == alarm and status.alarms == [alarm]
     assert str(status).split("\n") == [
         "Node A: diverged, position 1,200, published 1,000, 3 transactions wait",
-        "Site <C>, worker w: DIVERGED: at position 900 table 't' differs",
+        status.verdict.sentence,
         "The order waits for node B: its timestamp counter (no post since), for 2.5 s",
-        "<C>  w  DIVERGED  900  100  copy  ",
+        "<C>  w  diverged  900  100  copy  ",
     ]
     html = status._repr_html_()
     assert "<b>Node A: diverged" in html and "&lt;C&gt;" in html and "<C>" not in html

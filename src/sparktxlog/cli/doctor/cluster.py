@@ -74,12 +74,9 @@ def check_alarms(status: Mapping[str, Any]) -> Iterator[Finding]:
     found = alarms_of(status)
     for alarm in found:
         grade = problem if alarm["severity"] == "alarm" else warning
-        fix = "See `sparktxlog status`, and docs/runbooks.md."
+        fix = alarm["way_out"] or "See `sparktxlog status`, and docs/runbooks.md."
         yield grade("node", f"{name}: {alarm['text']}", fix)
-    if status.get("disk_full"):
-        text = f"{name}: its disk is full, it takes no transactions"
-        yield problem("node", text, "Make room; it goes on by itself.")
-    elif not found:
+    if not found:
         yield good("node", f"{name} answers, and warns of nothing")
 
 

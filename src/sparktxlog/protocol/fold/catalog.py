@@ -32,6 +32,7 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.protocol.fold.commits import CommitFold
 from sparktxlog.protocol.fold.idwindow import IdWindow
@@ -84,6 +85,16 @@ class Catalog:
         self._commits = commits or CommitFold()
         #: The same by name, as it grows.
         self.tables = Tables(self._tables)
+
+    def rows_until(self) -> int:
+        """Return a position after which no row table was written to, changed or dropped.
+
+        A worker has nothing to apply after it.  0: there never was a row table.
+        """
+        if not len(self._tables) - (RESTORE_POINTS in self._tables):
+            return 0
+        after = self._writes.after
+        return self._window.end if after is None else max(self._writes.last, after)
 
     def locate(self, transaction_id: bytes) -> int | None:
         """Return the first position of a transaction id, None if not among the last positions."""

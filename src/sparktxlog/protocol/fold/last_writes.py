@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sparktxlog.errors import ConflictError
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.protocol.words.messages import Rejection
 
 #: Table and what was written to it, as of the run that wrote.
@@ -30,11 +31,13 @@ class LastWrites:
         window: Positions for which a read counts.
     """
 
-    __slots__ = ("_by_table", "_fresh", "_window", "after")
+    __slots__ = ("_by_table", "_fresh", "_window", "after", "last")
 
     def __init__(self, writes: Mapping[str, TableWrites], window: int) -> None:
         self._by_table = dict(writes)
         self._window = window
+        #: The last position at which a table was written to; restore points have no rows.
+        self.last = max((w.position for t, w in writes.items() if t != RESTORE_POINTS), default=0)
         #: Writes count after this position; None = nowhere yet (P31).
         self.after: int | None = None
         self._fresh: list[tuple[str, TableWrites]] = []
@@ -119,6 +122,8 @@ class LastWrites:
 
     def _put(self, table: str, version: int, position: int) -> None:
         self._by_table[table] = TableWrites(version=version, position=position)
+        if table != RESTORE_POINTS:
+            self.last = position
 
     # -- conditions --------------------------------------------------------------------------------
 

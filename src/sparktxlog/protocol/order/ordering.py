@@ -741,6 +741,7 @@ class Ordering:
             synchronous=synchronous_status(
                 self._staging, self._own.runs, self._peers, self._config.quorum
             ),
+            rows_until=queue.catalog.rows_until(),
         )
 
     def incoming(self, limit: int) -> list[IncomingRun]:

@@ -168,6 +168,8 @@ class MasterStatus:
     #: Members that are missing at the moment.
     suspects: tuple[NodeId, ...] = ()
     synchronous: SynchronousStatus = SynchronousStatus()
+    #: After it no row table was written to, changed or dropped: workers have nothing to apply.
+    rows_until: int = 0
 
 
 def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:

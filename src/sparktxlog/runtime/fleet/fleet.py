@@ -311,10 +311,11 @@ class Fleet:
     def status(self, now: int, *, tables: bool) -> list[dict[str, Any]]:
         """Return a line for each replica; `tables`: with its tables."""
         kept_after, published = self._base.kept_after.value, self._base.published.value
+        until = min(published, self._base.master.status().rows_until)
         return [
             line
             | {
-                "behind": max(0, published - line["position"]),
+                "behind": published - line["position"] if line["position"] < until else 0,
                 "needs_copy": line["position"] < kept_after,
             }
             | self._work_of(line, now)

@@ -18,7 +18,7 @@ from sparktxlog.health.transaction_words import (
     sites_of,
     unseen_sentences,
 )
-from sparktxlog.health.verdicts import alarms_of, is_diverged, judge_status
+from sparktxlog.health.verdicts import alarms_of, banner_of, is_diverged, judge, replica_lines
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.receipt import Level
@@ -58,17 +58,18 @@ class DashboardViews:
 
     def frame(self, status: StatusAnswer) -> View:
         """Return what every page has: the node, the state of the cluster, its alarms, others."""
+        verdict = judge(status)
+        differing = [
+            {"severity": "alarm", "text": one["sentence"], "way_out": "", "word": ""}
+            for one in self._node.fleet.differences.found()
+        ]
         return {
             "node": status["node_id"],
             "lineage": status["lineage"],
-            "state": judge_status(status).value,
-            "alarms": [
-                *(
-                    {"severity": "alarm", "text": one["sentence"]}
-                    for one in self._node.fleet.differences.found()
-                ),
-                *alarms_of(status),
-            ],
+            "state": verdict.word,
+            "verdict": verdict.to_document(),
+            "banner": [*differing, *banner_of(status)],
+            "alarms": [*differing, *alarms_of(status)],
             "at": status["wall"],
             "witness": self._node.config.is_witness,
             "others": [
@@ -90,7 +91,7 @@ class DashboardViews:
             "survival": self._losses(),
             "sites": (sites := _sites(status)),
             "links": _links(status, sites),
-            "replicas": [_replica_line(status, line) for line in status["replicas"]],
+            "replicas": [_replica_line(line) for line in replica_lines(status)],
             "commit_tables": status["commit_tables"],
         }
 
@@ -317,10 +318,10 @@ def _links(status: StatusAnswer, sites: Sequence[View]) -> list[View]:
     return links
 
 
-def _replica_line(status: StatusAnswer, line: Mapping[str, Any]) -> View:
+def _replica_line(line: Mapping[str, Any]) -> View:
     names = (
         "worker_id node_id position behind age_s alive silent error plan plan_reason needs_copy "
-        "table_count running_transfers"
+        "table_count running_transfers state code text way_out"
     )
     return {
         **{name: line.get(name) for name in names.split()},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from tests.verification.reference import ReferenceCatalog
 
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.fold.catalog import Catalog
 from sparktxlog.protocol.fold.idwindow import IdWindow
@@ -115,3 +118,27 @@ def test_a_condition_where_none_counts_yet_is_a_conflict() -> None:
         facts = RunFacts(n=1, ids=bytes(16), conditions=((0, condition),))
         (rejection,), _ = catalog.fold(1, facts)
         assert (rejection.code, rejection.table) == ("conflict", None)
+
+
+def test_it_is_known_up_to_where_workers_have_something_to_apply() -> None:
+    catalog, writes = _folding(0)
+    assert catalog.rows_until() == 0
+
+    def fold(position: int, **facts: Any) -> None:
+        ids = position.to_bytes(16, "big")
+        catalog.fold(position, RunFacts(n=1, ids=ids, **facts))
+
+    fold(1)  # of a commit table, or without effect
+    assert catalog.rows_until() == 0
+    fold(2, creates=((0, _table("t")),))
+    fold(3, touches=(Touch(table="t", schema_version=1, txs=None),))
+    fold(4)
+    assert catalog.rows_until() == 3
+    points = replace(_table("t"), name=RESTORE_POINTS)
+    fold(5, creates=((0, points),))
+    assert catalog.rows_until() == 3, "restore points have no rows"
+    fold(6, touches=(Touch(table="t", schema_version=9, txs=None),))
+    assert catalog.rows_until() == 3, "it was rejected"
+    writes.after = None
+    assert catalog.rows_until() == 6, "not known: all counts"
+    assert LastWrites({"t": TableWrites(version=1, position=8)}, _WINDOW).last == 8
