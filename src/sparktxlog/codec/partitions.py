@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +119,7 @@ def check_partition_texts(
 def check_partition_text(table: str, column: str, value: str) -> None:
     """Refuse a text that cannot be the name of a partition's directory.
 
-    A MERGE writes the partition anew, in a directory of this name, at every site.
+    Each site writes the partition in a directory of this name.
 
     Raises:
         InvalidRowsError: (definite).
@@ -129,7 +130,7 @@ def check_partition_text(table: str, column: str, value: str) -> None:
     elif "\x00" in value or any(unicodedata.category(char) in ("Zl", "Zp") for char in value):
         reason = "no directory can have its name"
     else:
-        size = len(f"{column}={value}".encode()) + 2 * len(_ESCAPED.findall(column + value))
+        size = len(_directory(column, value).encode())
         if size > _LONGEST:
             reason = f"the name of its directory would have {size} bytes, {_LONGEST} are allowed"
     if reason:
@@ -141,3 +142,28 @@ def check_partition_text(table: str, column: str, value: str) -> None:
             column=column,
             value=value[:60],
         )
+
+
+def partition_directories(partition: Mapping[str, str | None]) -> str:
+    """Return where Spark puts the files of a partition, with a slash at the end.
+
+    Some readers take a partition's values from there, and not from the table's log.  A value that
+    cannot be a directory's name, of a log from before `check_partition_text`, has no directory.
+
+    Args:
+        partition: Partition column, as in files → value as Delta writes it.
+
+    **Shape:** `day=2026-01-01/place=a%2Fb/`, "" if there are no partition columns.
+    """
+    names = [_directory(column, value or NULL_PARTITION) for column, value in partition.items()]
+    if any("\x00" in name or len(name.encode()) > _LONGEST for name in names):
+        return ""
+    return "".join(f"{name}/" for name in names)
+
+
+def _directory(column: str, value: str) -> str:
+    return f"{_escaped(column)}={_escaped(value)}"
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

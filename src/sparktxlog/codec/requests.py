@@ -617,11 +617,10 @@ def check_partition(
             path=path[:140],
         )
     found: dict[str, str | None] = {}
-    for stored, text in given.items():
-        name = named[stored]
+    for stored, name in named.items():
         column = definition.column(name)
         assert column is not None
-        value = canonical_value(definition.name, name, arrow_type(column.type), text)
+        value = canonical_value(definition.name, name, arrow_type(column.type), given[stored])
         found[stored] = value
         if value is None:
             if not column.nullable or name in definition.keys:

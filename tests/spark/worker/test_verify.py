@@ -17,7 +17,7 @@ from tests.support.worker_log import LogBuilder, MemoryLog, Row, rows_table, tab
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.report import RecountedTable
-from sparktxlog.worker.apply.placing import placed_name
+from sparktxlog.worker.apply.placing import placed_name, placed_path
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.applier import Applier
@@ -142,7 +142,7 @@ def test_an_altered_row_is_named_by_its_file(spark: SparkSession, source: Memory
     apply(spark, source)
     effect = next(e for e in source.log.segments[1].effects if e.table == "parts")
     file = effect.files[0]
-    target = source.lake / "parts" / placed_name(file.path)
+    target = source.lake / "parts" / placed_path(file)
     # Same rows and size, one value changed, the payload's copy untouched.
     copy = target.with_suffix(".new")
     shutil.copyfile(target, copy)

@@ -3,6 +3,9 @@
 No row is read or rewritten, but each file is compared with its digest in the log, so a damaged file
 is not added.  A hard link costs nothing, and stays when the payload store removes its name; on
 another file system the file is copied.  delta-rs makes the commit, without Spark.
+
+Files of a partition lie in its directory, as those that Spark and delta-rs write: polars takes the
+values of partition columns from there.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
+from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -98,7 +103,8 @@ class Placer:
         lines = [
             {
                 "add": {
-                    "path": action.path,
+                    # delta-rs quotes it by itself.
+                    "path": quote(action.path),
                     "partitionValues": action.partition_values,
                     "size": action.size,
                     "modificationTime": action.modification_time,
@@ -132,8 +138,8 @@ class Placer:
         return handle
 
     def _link(self, table: Path, file: StagedFile) -> AddAction:
-        name = placed_name(file.path)
-        source, target = self.payload_root / file.path, table / name
+        path = placed_path(file)
+        source, target = self.payload_root / file.path, table / path
         while True:
             fresh = _link_or_copy(source, target)
             try:
@@ -146,13 +152,18 @@ class Placer:
                     raise
         status = target.stat()
         return AddAction(
-            path=name,
+            path=path,
             size=file.size_bytes,
             partition_values=file.partition or {},
             modification_time=status.st_mtime_ns // 1_000_000,
             data_change=True,
             stats=file.stats or json.dumps({"numRecords": file.rows}),
         )
+
+
+def placed_path(file: StagedFile) -> str:
+    """Return where a payload file lies in its table: in the directory of its partition, if any."""
+    return partition_directories(file.partition or {}) + placed_name(file.path)
 
 
 def placed_name(path: str) -> str:
@@ -198,6 +209,7 @@ def check_payload(file: StagedFile, path: Path) -> None:
 def _link_or_copy(source: Path, target: Path) -> bool:
     """Bring a file into its table's directory; return whether it is new there."""
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         os.link(source, target)
         return True
     except FileExistsError:
@@ -205,7 +217,8 @@ def _link_or_copy(source: Path, target: Path) -> bool:
         return False
     except FileNotFoundError as error:
         if source.exists():
-            raise
+            # A VACUUM removed the directory while it was empty.
+            return _link_or_copy(source, target)
         raise ApplyError(
             f"payload file {source} is missing",
             hint="Node and worker must share the payload store, "

@@ -351,12 +351,14 @@ class _Search:
     def altered_files(self, definition: TableDefinition, files: Mapping[str, int]) -> list[str]:
         """Name placed files whose bytes differ from those in the log."""
         found = []
+        # They keep their names where they are put into the directories of their partitions.
+        by_name = {name.rsplit("/", 1)[-1]: name for name in files}
         for effects in self._ranges(definition.name):
             for effect in effects:
                 for file in effect.files:
-                    name = placed_name(file.path)
-                    path = self._lake / definition.name / name
-                    if name not in files or not file.digest or not path.exists():
+                    name = by_name.get(placed_name(file.path), "")
+                    path = _located(self._lake / definition.name, name)
+                    if not name or not file.digest or not path.exists():
                         continue
                     if digest_of(path) != file.digest:
                         found.append(f"data file {name} was altered ({_whose(effect, file)})")
