@@ -357,7 +357,12 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             )
 
     def release_table(
-        self, name: str, path: str | None = None, *, drop: bool = False
+        self,
+        name: str,
+        path: str | None = None,
+        *,
+        drop: bool = False,
+        keep_features: bool = False,
     ) -> TableRelease | RowRelease:
         """Give a table back as a plain Delta table.
 
@@ -367,9 +372,9 @@ class TxLog(Commits[Rows, Columns], StateFrames):
 
         Args:
             name: Of the table.
-            path: A directory that does not exist; it appears when it is whole.  A commit table
-                needs it.
+            path: A new directory, which appears when it is whole; a commit table needs it.
             drop: Drop a commit table from the log then.
+            keep_features: Those of a commit table that nothing in it uses stay in its protocol.
 
         Raises:
             UnknownTableError, InvalidRequestError: (definite).
@@ -383,7 +388,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
                 f"no directory is given for commit table {name!r}", field="path"
             )
         with closing(CatalogLink.beside(self.home)) as link:
-            return release(link, name, path, drop=drop)
+            return release(link, name, path, drop=drop, keep_features=keep_features)
 
     def rename_table(
         self, table: str, name: str, *, level: str = "ordered", timeout: float | None = None

@@ -65,6 +65,14 @@ def table_release(
     drop: Annotated[
         bool, typer.Option("--drop", help="Drop a commit table from the log, at all sites.")
     ] = False,
+    keep_features: Annotated[
+        bool,
+        typer.Option(
+            "--keep-features",
+            help="Keep features of a commit table that nothing in it uses, such as in-commit "
+            "timestamps: many readers refuse them.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -100,10 +108,12 @@ def table_release(
         from sparktxlog.worker.commit_tables.table_release import release
 
         with closing(CatalogLink(url, token=client_token())) as link:
-            done = release(link, name, str(path), drop=drop)
+            done = release(link, name, str(path), drop=drop, keep_features=keep_features)
         dropped = ", and the log has it no more" if done.dropped else ""
         document = done.to_document()
         said = f"{done.path} is a plain Delta table at version {done.version}{dropped}."
+        if done.features is not None:
+            said += f"\nFeatures of its protocol: {', '.join(done.features) or 'none'}."
     if as_json:
         print_json(document)
         return

@@ -1,4 +1,7 @@
-"""Gives a commit table back as a plain Delta table: same files, same versions, no catalog."""
+"""Gives a commit table back as a plain Delta table: same files, same versions, no catalog.
+
+It has no more features than it uses, so that its readers know them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     make_plain_twin,
     twin_version,
 )
+from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.durability import storing, sync_directory
 from sparktxlog.worker.commit_tables.table_adoption import local_path
 
@@ -31,6 +35,8 @@ class TableRelease:
     version: int
     #: Whether the log has it no more.
     dropped: bool
+    #: Those that its protocol names, for its readers to know; None = all that it had stayed.
+    features: tuple[str, ...] | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -43,6 +49,7 @@ def release(
     path: str,
     *,
     drop: bool = False,
+    keep_features: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TableRelease:
     """Make a plain Delta table of a commit table, in a directory of its own.
@@ -52,6 +59,8 @@ def release(
         name: `schema.table`.
         path: A directory that does not exist; it appears when it is whole.
         drop: Drop the table from the log then; what was committed until then is in the directory.
+        keep_features: Of its protocol, but the one that says that a catalog has it; else those go
+            that nothing in the table uses.
         tell: Takes a line for people at each step.
 
     Raises:
@@ -73,8 +82,11 @@ def release(
             f"{name!r} is a row table: {table} is a plain Delta table already", value=name
         )
     beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.releasing")
+    features = None
     try:
         make_plain_twin(table, version, beside)
+        if not drop and not keep_features:
+            features = drop_unused_features(beside)
         with storing(target):
             beside.rename(target)
             sync_directory(target.parent)
@@ -86,4 +98,8 @@ def release(
         # What others committed until the drop is placed by now, and comes along.
         version = twin_version(table)
         extend_plain_twin(table, version, target)
-    return TableRelease(table=name, path=str(target), version=version, dropped=drop)
+        if not keep_features:
+            features = drop_unused_features(target)
+    return TableRelease(
+        table=name, path=str(target), version=version, dropped=drop, features=features
+    )

@@ -1,0 +1,184 @@
+"""The log of a commit table that was given back, without what only a catalog's table needs.
+
+Every commit table has deletion vectors, checkpoints of version 2, a check of VACUUM and in-commit
+timestamps among its features, and many readers refuse the names alone.  A released table keeps a
+feature that something in it uses, in any of its versions; its other ones go from all versions, so
+older ones are as readable as the newest.  Commits get their in-commit timestamps as times of their
+files, where Delta looks without that feature.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.plain_twin import FEATURES, published, twin_version
+from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
+from sparktxlog.storage.durability import storing, sync_directory, sync_file, write_durably
+
+_MAP = pa.map_(pa.string(), pa.string())
+_VECTORS, _V2, _TIMES = "deletionVectors", "v2Checkpoint", "inCommitTimestamp"
+#: What every commit table has, whether it uses it or not.
+_FORCED = frozenset({_VECTORS, _V2, _TIMES, "vacuumProtocolCheck"})
+#: Features that version 2 of a writer's protocol stands for.
+_OLDEST = frozenset({"appendOnly", "invariants"})
+#: Feature → beginnings of the properties that go with it.
+_PROPERTIES = {
+    _VECTORS: ("delta.enableDeletionVectors",),
+    _V2: ("delta.checkpointPolicy",),
+    _TIMES: ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement"),
+}
+#: Actions of a checkpoint that are not about files.
+_KINDS = {
+    "protocol": pa.struct(
+        {
+            "minReaderVersion": pa.int32(),
+            "minWriterVersion": pa.int32(),
+            "readerFeatures": pa.list_(pa.string()),
+            "writerFeatures": pa.list_(pa.string()),
+        }
+    ),
+    "metaData": pa.struct(
+        {
+            "id": pa.string(),
+            "name": pa.string(),
+            "description": pa.string(),
+            "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+            "schemaString": pa.string(),
+            "partitionColumns": pa.list_(pa.string()),
+            "configuration": _MAP,
+            "createdTime": pa.int64(),
+        }
+    ),
+    "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+    "domainMetadata": pa.struct(
+        {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
+    ),
+}
+assert {*REQUIRED_PROPERTIES} == {names[0] for names in _PROPERTIES.values()}
+
+
+def drop_unused_features(table: Path) -> tuple[str, ...]:
+    """Take from a plain twin's log the features that nothing in it uses.
+
+    Args:
+        table: A twin with all its versions, which nobody else uses.
+
+    Returns:
+        The features that the newest version has then, sorted.
+
+    Raises:
+        CorruptLogError: The log lacks a version.
+        DiskFullError, StorageError: Some versions may have all features still.
+    """
+    newest = twin_version(table)
+    checkpoint = newest_checkpoint(table, newest)
+    first = 0 if checkpoint is None else checkpoint.version
+    raws = {number: published(table, number) for number in range(first, newest + 1)}
+    dropped = set(_FORCED)
+    if _has_vectors(raws, checkpoint):
+        dropped.remove(_VECTORS)
+    before = b""
+    if checkpoint is not None:
+        before = checkpoint.path.read_bytes()
+        _replace_by_classic(table, checkpoint, dropped)
+    with storing(table):
+        for number, raw in raws.items():
+            # A new file: the old one may be that of the commit table, too.
+            path = table / commit_file_name(number)
+            write_durably(path, _reduced(raw, dropped))
+            at_ns = read_commit_file(raw).timestamp * 1_000_000
+            os.utime(path, ns=(at_ns, at_ns))
+            sync_file(path)
+        sync_directory(table / COMMIT_LOG)
+    return _features(_reduced(b"".join([before, *raws.values()]), dropped))
+
+
+def _features(log: bytes) -> tuple[str, ...]:
+    """Return the features that the last protocol in the lines of a log names, sorted."""
+    actions = (json.loads(line) for line in log.splitlines() if b'"protocol"' in line)
+    (*_, last) = (action["protocol"] for action in actions if "protocol" in action)
+    return tuple(sorted({name for key in FEATURES for name in last.get(key) or ()}))
+
+
+def _has_vectors(raws: dict[int, bytes], checkpoint: TableCheckpoint | None) -> bool:
+    if any(b'"deletionVector"' in raw for raw in raws.values()):
+        return True
+    return checkpoint is not None and any(add.get("deletionVector") for add in checkpoint.adds())
+
+
+def _replace_by_classic(table: Path, found: TableCheckpoint, dropped: set[str]) -> None:
+    """Replace a checkpoint of version 2 by one of the form that every reader knows, durably."""
+    log = table / COMMIT_LOG
+    with storing(log):
+        lines = _reduced(found.path.read_bytes(), dropped).splitlines()
+        said = [
+            {kind: one for kind, one in json.loads(line).items() if kind in _KINDS}
+            for line in lines
+        ]
+        top = {
+            kind: pa.array([_listed(one.get(kind)) for one in said if one], fields)
+            for kind, fields in _KINDS.items()
+        }
+        parts = [pa.table(top), *map(pq.read_table, found.sidecars)]
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        classic = log / f"{found.version:020}.checkpoint.parquet"
+        pq.write_table(whole, classic)
+        sync_file(classic)
+        named = json.dumps({"version": found.version, "size": whole.num_rows})
+        write_durably(log / "_last_checkpoint", named.encode())
+        for path in (found.path, *found.sidecars):
+            path.unlink()
+
+
+def _listed(value: Any) -> Any:
+    """Return JSON with the values of maps as Arrow takes them."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: [*one.items()]
+        if key in ("configuration", "options") and isinstance(one, dict)
+        else _listed(one)
+        for key, one in value.items()
+    }
+
+
+def _reduced(raw: bytes, dropped: set[str]) -> bytes:
+    """Return the lines of a log without some features and their properties."""
+    changes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        "protocol": lambda action: _protocol(action, dropped),
+        "metaData": lambda action: _metadata(action, dropped),
+    }
+    lines = []
+    for line in raw.splitlines():
+        action = json.loads(line)
+        for kind in changes.keys() & action.keys():
+            action[kind] = changes[kind](action[kind])
+            line = json.dumps(action, separators=(",", ":")).encode()
+        lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+def _protocol(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
+    """Return the lowest protocol that has the other features."""
+    readers, writers = (sorted({*(given.get(key) or ())} - dropped) for key in FEATURES)
+    if not readers and {*writers} <= _OLDEST:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    found: dict[str, Any] = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
+    return found | ({FEATURES[0]: readers} if readers else {}) | {FEATURES[1]: writers}
+
+
+def _metadata(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
+    gone = (TABLE_ID, *(name for feature in dropped for name in _PROPERTIES.get(feature, ())))
+    settings = given.get("configuration") or {}
+    kept = {key: value for key, value in settings.items() if not key.startswith(gone)}
+    return given | {"configuration": kept}
