@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
+from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.partitions import NULL_PARTITION, split_by_partition
 from sparktxlog.codec.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
@@ -143,6 +144,7 @@ class FileStage:
                 folder.mkdir(exist_ok=True)
             path = folder / f"{self._name}-{self._made:03d}.parquet"
             self._made += 1
+            schema = schema.with_metadata(TODAYS_CALENDAR)
             return _Open(path=path, writer=pq.ParquetWriter(path, schema), waiting=[])
         except FileNotFoundError as error:
             raise PayloadStoreError(

@@ -130,7 +130,7 @@ def schema_of_file(file: pq.ParquetFile) -> pa.Schema:
     """Return the schema of a Parquet file as Spark reads it: INT96, its old default, is an instant.
 
     Args:
-        file: Opened with `coerce_int96_timestamp_unit="us"`, as its rows should be read.
+        file: Opened by `open_parquet`, as its rows should be read.
     """
     schema = file.schema_arrow
     for index in range(len(file.schema)):

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import schema_of_file
+from sparktxlog.codec.calendars import TODAYS_CALENDAR, batches_of, open_parquet
 from sparktxlog.errors import ManifestMismatchError, TxLogError
 from sparktxlog.storage.durability import storage_error
 
@@ -73,19 +74,15 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
     Raises:
         ManifestMismatchError: It is no Parquet file, a page is damaged, or the footer says another
             number of rows (definite).
+        InvalidRowsError: It has days of the old calendar (definite).
         StorageError: The disk failed.
     """
     with _reading(path):
-        with pq.ParquetFile(
-            path,
-            buffer_size=_READ_BYTES,
-            page_checksum_verification=True,
-            coerce_int96_timestamp_unit="us",
-        ) as file:
+        with open_parquet(path, buffer_size=_READ_BYTES, page_checksum_verification=True) as file:
             metadata, schema = file.metadata, schema_of_file(file)
             check(schema)
             found = RowStatistics(schema)
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+            for batch in batches_of(file, path, batch_size=_BATCH_ROWS, use_threads=False):
                 batch.validate(full=True)
                 found.take(batch)
         if found.rows != metadata.num_rows:
@@ -219,15 +216,17 @@ def _reading(path: str | Path) -> Iterator[None]:
 def write_parquet(rows: pa.Table) -> pa.Buffer:
     """Return rows as one Parquet file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
+    with pq.ParquetWriter(
         sink,
+        rows.schema,
         version="2.6",
         compression="zstd",
         compression_level=1,
         use_dictionary=_repeating_columns(rows),
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(TODAYS_CALENDAR)
     return sink.getvalue()
 
 

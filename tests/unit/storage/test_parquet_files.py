@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.storage.parquet_files import RowStatistics, inspect_parquet, write_parquet
 
@@ -189,6 +190,13 @@ def test_statistics_of_a_file_are_those_of_its_rows(rows: list[dict[str, Any]]) 
         path.write_bytes(write_parquet(table))
         facts = inspect_parquet(path, lambda schema: None)
     assert json.loads(facts.stats, parse_float=Decimal) == stats_of(table)
+
+
+def test_written_files_name_todays_calendar() -> None:
+    """Else sessions of Spark whose rebase mode is LEGACY read other days."""
+    data = write_parquet(pa.table({"day": pa.array([-200_000], pa.date32())}))
+    metadata = pq.read_metadata(pa.BufferReader(data)).metadata
+    assert metadata == {key.encode(): value.encode() for key, value in TODAYS_CALENDAR.items()}
 
 
 def test_a_file_is_inspected_page_by_page(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def adopt_rows(
     files = source.files()
     definition = draft.definition(name)
     check_definition(definition)
-    split = source.split(files, definition)
+    split = source.split(log.spark, files, definition)
     planned = _planned(log, source, definition, split)
     rows = source.rows(log.spark, files) if files else None
     transaction_id, receipt = _former(log, name, source, timeout_s)

@@ -1,7 +1,8 @@
 """A Delta table that others write: what it is, and which of its files the log can take as they are.
 
 Files are taken as they are if they hold exactly the table's columns under their names.  Rows of
-other files (with deletion vectors, names or types of an older schema) are written again by Spark.
+other files (with deletion vectors, names or types of an older schema, days of the old calendar) are
+written again by Spark.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from sparktxlog.codec.arrow import schema_of_file
+from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
 from sparktxlog.codec.requests import check_partition
 from sparktxlog.codec.validation import check_file_schema
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
@@ -238,15 +239,25 @@ class SourceTable:
             for add in (self.log.adds if adds is None else adds)
         ]
 
-    def split(self, files: Sequence[SourceFile], definition: TableDefinition) -> SplitFiles:
-        """Find out which files can be taken as they are; reads their footers.
+    def split(
+        self, spark: SparkSession, files: Sequence[SourceFile], definition: TableDefinition
+    ) -> SplitFiles:
+        """Find out which files can be taken as they are.
+
+        Reads their footers, and where these name the old calendar, dates and timestamps.
+
+        Args:
+            spark: The session that reads rows.
 
         Raises:
             InvalidRequestError: A file is missing or damaged (definite).
         """
+        modes = [str(spark.conf.get(name)) for name in READ_MODES]
         is_mapped = any(stored != name for stored, name in self.log.names_in_files.items())
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "footers") as threads:
-            found = list(threads.map(lambda file: _misfit(file, definition, is_mapped), files))
+            found = list(
+                threads.map(lambda file: _misfit(file, definition, is_mapped, modes), files)
+            )
         counted: dict[str, int] = {}
         for reason in filter(None, found):
             counted[reason] = counted.get(reason, 0) + 1
@@ -286,11 +297,19 @@ def refused(path: Path, obstacles: list[str]) -> InvalidRequestError:
 _LOST = "a file cannot be read: "
 
 
-def _misfit(file: SourceFile, definition: TableDefinition, is_mapped: bool) -> str:
-    """Return why a file cannot be taken as it is, empty if it can."""
+def _misfit(
+    file: SourceFile, definition: TableDefinition, is_mapped: bool, modes: Sequence[str]
+) -> str:
+    """Return why a file cannot be taken as it is, empty if it can.
+
+    Args:
+        modes: How the session that reads rows takes files without a version.
+    """
     try:
-        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as opened:
-            schema = schema_of_file(opened)
+        with open_parquet(file.path) as opened:
+            schema, calendar = schema_of_file(opened), FileCalendar(opened, modes)
+            batches = opened.iter_batches(columns=calendar.columns) if calendar.columns else ()
+            is_old = any(calendar.old_column(batch) for batch in batches)
     except (OSError, pa.ArrowException) as error:
         return f"{_LOST}{file.path}: {error}"
     if file.add.get("deletionVector"):
@@ -306,7 +325,7 @@ def _misfit(file: SourceFile, definition: TableDefinition, is_mapped: bool) -> s
         check_file_schema(file.path.name, definition, OperationKind.APPEND, schema)
     except CommitRejectedError:
         return "older or other columns in the file"
-    return ""
+    return "dates or timestamps of the old calendar" if is_old else ""
 
 
 def _local(path: str) -> str:

@@ -153,7 +153,7 @@ def _put_files(
     kind: OperationKind,
 ) -> None:
     definition = t.definition(name)
-    split = source.split(files, definition)
+    split = source.split(log.spark, files, definition)
     rows = source.rows(log.spark, files)
     append_files(t, name, source, split, lambda: signature_of_rows(rows, definition), log, kind)
 

@@ -15,12 +15,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staged_append import timeout_of
+from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
@@ -142,9 +142,9 @@ class TableFilesReader(DataSourceReader):
         kept, first = None, 0
         if partition.kept is not None:
             kept = np.unpackbits(np.frombuffer(partition.kept, dtype=np.uint8)).astype(bool)
-        with pq.ParquetFile(partition.path) as file:
+        with open_parquet(partition.path) as file:
             stored = {name: column for column, name in self._stored.items()}
-            for batch in file.iter_batches():
+            for batch in batches_of(file, partition.path, SPARK_READS_IT):
                 rows = pa.record_batch(
                     [self._column(batch, field, stored, partition) for field in self._schema],
                     schema=self._schema,

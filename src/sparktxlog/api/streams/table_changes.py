@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import StreamedLog
+from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnknownTableError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
@@ -323,7 +324,7 @@ def _packed(pieces: Sequence[ChangePiece]) -> list[list[ChangePiece]]:
 
 def _opened(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+        return open_parquet(path)
     except FileNotFoundError as error:
         raise PayloadStoreError(
             f"there is no file {path}",
@@ -339,7 +340,7 @@ def _rows_of(piece: ChangePiece, after: int, upto: int) -> Iterator[pa.Table]:
         yield pa.table({PREDICATE: pa.array([piece.predicate], pa.string())})
         return
     with _opened(piece.path) as source:
-        for batch in source.iter_batches(batch_size=_BATCH_ROWS):
+        for batch in batches_of(source, piece.path, SPARK_READS_IT, batch_size=_BATCH_ROWS):
             rows = pa.Table.from_batches([batch])
             if piece.place is None:
                 position = rows[POSITION_COLUMN]

@@ -99,6 +99,23 @@ def test_a_file_as_spark_and_delta_write_them_by_default(store: LocalPayloadStor
     assert (stats["maxValues"]["at"], stats["nullCount"]["at"]) == ("1970-01-01T00:00:00.001Z", 1)
 
 
+@pytest.mark.parametrize("kind", [OperationKind.APPEND, OperationKind.UPSERT])
+def test_days_of_the_old_calendar_are_refused(
+    store: LocalPayloadStore, kind: OperationKind
+) -> None:
+    """Spark reads them as other days than Arrow, of which statistics are made."""
+    footer = {"org.apache.spark.version": "3.0.1"}
+    modern, old = (
+        rows(at=pa.array([1, 2, at], pa.timestamp("us", tz="UTC"))).replace_schema_metadata(footer)
+        for at in (-2_208_988_800_000_000, -2_208_988_800_000_001)
+    )
+    assert verify(store, stage(store, modern, use_deprecated_int96_timestamps=True), kind).stats
+    assert verify(store, stage(store, old), kind).stats  # no INT96
+    with pytest.raises(InvalidRowsError, match="column 'at' has dates") as caught:
+        verify(store, stage(store, old, use_deprecated_int96_timestamps=True), kind)
+    assert caught.value.definite and "CORRECTED" in caught.value.hint
+
+
 def test_the_table_may_be_one_the_transaction_creates(store: LocalPayloadStore) -> None:
     file = stage(store, rows())
     transaction = PreparedTransaction(
