@@ -61,8 +61,12 @@ def columns_given(columns: Columns) -> tuple[Column, ...]:
     if isinstance(columns, Mapping):
         return tuple(_typed(name, text) for name, text in columns.items())
     if _is_spark(columns):
-        from sparktxlog.api.schema import columns_of
+        from pyspark.sql.types import StructType
 
+        from sparktxlog.api.schema import check_no_lengths, columns_of
+
+        if isinstance(columns, StructType):  # rows of a DataFrame are strings
+            check_no_lengths(columns)
         return columns_of(cast("StructType | DataFrame", columns))
     if isinstance(columns, Iterable):
         found = tuple(columns)

@@ -7,7 +7,9 @@ is narrowed or parsed silently: the user has to write such a cast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.refused_types import check_not_refused
 from sparktxlog.codec.rows import nearest, rows_to_arrow, to_json
 from sparktxlog.codec.validation import row_schema
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
@@ -29,6 +32,8 @@ from sparktxlog.model.table import Column, TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
+#: Metadata of a string column that was declared CHAR or VARCHAR, or has these inside: its type.
+LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
 #: How many rows have a key; no column of a table has this name.
 HOW_OFTEN = "__txlog_rows"
 #: Digits of the whole numbers, and the floating types that hold them all exactly.
@@ -38,6 +43,19 @@ _WHOLE: dict[type[T.DataType], tuple[int, tuple[type[T.DataType], ...]]] = {
     T.IntegerType: (10, (T.LongType, T.DoubleType)),
     T.LongType: (19, ()),
 }
+
+
+def check_no_lengths(struct: T.StructType) -> None:
+    """Refuse CHAR and VARCHAR, which Spark keeps as strings with metadata.
+
+    Raises:
+        SchemaMismatchError: A column is one, or has one inside (definite).
+    """
+    for field in struct.fields:
+        kind = str(field.metadata.get(LENGTHS) or "")
+        for word in re.findall("varchar|char", kind):
+            with _of_column(field.name):
+                check_not_refused(word, kind)
 
 
 def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:
@@ -54,16 +72,23 @@ def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:
     struct = schema if isinstance(schema, T.StructType) else schema.schema
     columns = []
     for field in struct.fields:
-        try:
+        with _of_column(field.name):
             kind = normal_type(ddl_of(field.dataType))
-        except SchemaMismatchError as error:
-            raise SchemaMismatchError(
-                f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name
-            ) from error
         nullable = field.nullable or not is_struct
         comment = str(field.metadata.get("comment") or "")
         columns.append(Column(name=field.name, type=kind, nullable=nullable, comment=comment))
     return tuple(columns)
+
+
+@contextmanager
+def _of_column(name: str) -> Iterator[None]:
+    """Name the column of a type that is refused."""
+    try:
+        yield
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(
+            f"column {name!r}: {error.message}", hint=error.hint, column=name
+        ) from error
 
 
 def ddl_of(kind: T.DataType) -> str:

@@ -50,6 +50,18 @@ def test_columns_mean_the_same_in_each_form(given: Any) -> None:
     assert columns_given(given) == _WANTED
 
 
+@pytest.mark.parametrize("kind", ["char(5)", "varchar(3)", "array<struct<a:char(5)>>"])
+def test_lengths_that_spark_keeps_beside_strings_are_refused(kind: str) -> None:
+    """So that columns of a table's schema are refused as the same columns in DDL are."""
+    metadata = {"__CHAR_VARCHAR_TYPE_STRING": kind}
+    with pytest.raises(SchemaMismatchError) as of_struct:
+        columns_given(T.StructType().add("c", "string", True, metadata))
+    with pytest.raises(SchemaMismatchError) as of_ddl:
+        columns_given(f"c {kind}")
+    assert "nobody would check its length" in of_struct.value.message
+    assert of_struct.value.hint == of_ddl.value.hint == "Use string."
+
+
 def test_comments_are_taken_from_ddl_and_from_spark() -> None:
     wanted = (
         Column(name="id", type="bigint", nullable=False, comment="the customer's, a number"),

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from sparktxlog.api.adopting.losses import left_behind, obstacles_of
 from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
 from sparktxlog.codec.requests import check_partition
@@ -37,51 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Action = dict[str, Any]
-
-#: Features that a table may have → what of them a row table does not keep, empty = nothing.
-_ALLOWED = {
-    "allowColumnDefaults": "defaults of columns",
-    "appendOnly": "",
-    "changeDataFeed": "",
-    "checkConstraints": "",
-    "checkpointProtection": "",
-    "clustering": "",
-    "columnMapping": "",
-    "deletionVectors": "",
-    "domainMetadata": "",
-    "generatedColumns": "",
-    "identityColumns": "",
-    "inCommitTimestamp": "",
-    "invariants": "",
-    "rowTracking": "its row ids",
-    "timestampNtz": "",
-    "typeWidening": "",
-    "typeWidening-preview": "",
-    "v2Checkpoint": "",
-    "vacuumProtocolCheck": "",
-}
-#: Property of a column → what it makes of it.  The log would not do that for its writers.
-_COMPUTED = {
-    "delta.generationExpression": "is generated",
-    "delta.identity.start": "is an identity column",
-    "delta.invariants": "has an invariant",
-}
-#: Property of a table → what a row table does not keep; empty = nothing that anybody misses.
-_LEFT = {
-    "delta.appendOnly": "that it is append-only",
-    "delta.enableChangeDataFeed": "its change data feed",
-    "delta.columnMapping.": "",
-    "delta.enableDeletionVectors": "",
-    "delta.enableInCommitTimestamps": "",
-    "delta.enableRowTracking": "",
-    "delta.enableTypeWidening": "",
-    "delta.feature.": "",
-    "delta.inCommitTimestampEnablement": "",
-    "delta.min": "",
-    "delta.requireCheckpointProtectionBeforeVersion": "",
-    "delta.rowTracking.": "",
-}
-_CONSTRAINT = "delta.constraints."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,40 +113,12 @@ class SourceTable:
     @cached_property
     def obstacles(self) -> list[str]:
         """Why it cannot become a row table, each with the way out; empty = it can."""
-        found = [
-            f"it has feature {name!r}, which row tables do not have (ALTER TABLE … DROP FEATURE)"
-            for name in sorted(self.log.features - _ALLOWED.keys())
-        ]
-        found += [
-            f"it has the constraint {name.removeprefix(_CONSTRAINT)!r}, which the log would not "
-            f"check (ALTER TABLE … DROP CONSTRAINT {name.removeprefix(_CONSTRAINT)})"
-            for name in sorted(self.log.configuration)
-            if name.startswith(_CONSTRAINT)
-        ]
-        found += [
-            f"column {field.name!r} {what}, which the log would not compute or check (add a plain "
-            "column, copy the values, drop this one)"
-            for field in self.struct.fields
-            for name, what in _COMPUTED.items()
-            if name in field.metadata
-        ]
-        return found
+        return obstacles_of(self.log, self.struct)
 
     @property
     def left_behind(self) -> list[str]:
         """What a row table does not keep of it, for people."""
-        found = [kept for name, kept in _ALLOWED.items() if kept and name in self.log.features]
-        if "clustering" in self.log.features and not self.cluster_by:
-            found.append("its clustering")
-        for name, value in sorted(self.log.configuration.items()):
-            reason = why_not(name, value)
-            if reason is None or value == "false":
-                continue
-            known = [kept for start, kept in _LEFT.items() if name.startswith(start)]
-            found += known or [f"property {name} ({reason})"]
-        if len(self.comment) < len(self.log.metadata.get("description") or ""):
-            found.append(f"what its comment says after {MAX_TEXT:,} characters")
-        return [kept for kept in found if kept]
+        return left_behind(self.log, self.struct, self.cluster_by)
 
     @property
     def comment(self) -> str:

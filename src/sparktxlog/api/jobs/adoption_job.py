@@ -98,5 +98,7 @@ def _lines_of_commits(done: Adoption, dry_run: bool) -> Iterator[str]:
         yield f"New features: {', '.join(done.new_features)}."
     for key, value in done.new_properties.items():
         yield f"Property {key} = {value}"
+    if done.left_behind:
+        yield f"Not kept: {', '.join(done.left_behind)}."
     if done.left:
         yield f"{done.left[0].upper()}{done.left[1:]}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ class PlainTable:
     adds: tuple[Action, ...]
     #: Domain → its configuration, JSON.
     domains: Mapping[str, str]
+    #: Ids of the applications that count their transactions in its log.
+    writers: tuple[str, ...] = ()
 
     @property
     def protocol_of_commits(self) -> Action:
@@ -101,6 +103,21 @@ class PlainTable:
         except StagedCommitError as error:
             found.append(error.message)
         return found
+
+    @property
+    def left_behind(self) -> list[str]:
+        """What a commit table does not keep of it, for people; older versions neither."""
+        content = read_commit_file(self.first_commit("its own", 1))
+        assert content.protocol is not None and content.metadata is not None
+        listed = ("readerFeatures", "writerFeatures")
+        given = {name for key in listed for name in self.protocol.get(key) or ()}
+        kept = content.metadata.configuration
+        names = self.metadata.get("configuration") or {}
+        return [
+            *(f"feature {name}" for name in sorted(given - content.protocol.features)),
+            *(f"property {name}" for name in sorted(names) if name not in kept),
+            *left_writers(self.writers),
+        ]
 
     def first_commit(self, uuid: str, timestamp: int) -> bytes:
         """Return the commit file of version 0.
@@ -148,6 +165,16 @@ def _as_new(add: Action) -> Action:
     if "defaultRowCommitVersion" in found:
         found["defaultRowCommitVersion"] = 0
     return found
+
+
+def left_writers(writers: Iterable[str]) -> list[str]:
+    """Say what becomes of the transactions that writers of an old table counted in its log."""
+    named = sorted(writers)
+    if not named:
+        return []
+    more = f" and {len(named) - 3:,} more" if len(named) > 3 else ""
+    twice = "a stream that goes on may write its last batch twice"
+    return [f"how far {', '.join(named[:3])}{more} came ({twice})"]
 
 
 def creation_of(content: CommitContent, name: str, location: str) -> CreateTableRequest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,8 @@ class LogVersion:
     adds: tuple[Action, ...]
     #: Domain → its configuration, JSON; where files were asked for.
     domains: dict[str, str] = field(default_factory=dict)
+    #: Ids of applications that count their transactions in it, such as streams (`with_writers`).
+    writers: tuple[str, ...] = ()
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -89,6 +91,14 @@ def read_log(
     if version is None:
         return _values(session, log.update(False, nothing, nothing), files=files)
     return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
+
+
+def with_writers(session: SparkSession, table: Path, log: LogVersion) -> LogVersion:
+    """Return what was read of a table with its `writers`; errors as `read_log`."""
+    nothing = _nothing(session)
+    snapshot = _open(session, table).getSnapshotAt(log.version, nothing, nothing, False)
+    found = _listed(session, snapshot.setTransactions())
+    return replace(log, writers=tuple(str(one.appId()) for one in found))
 
 
 def rows_of_files(

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.errors import InvalidRequestError, first_lines
-from sparktxlog.worker.apply.deltalog import LogVersion, read_log
+from sparktxlog.worker.apply.deltalog import LogVersion, read_log, with_writers
 from sparktxlog.worker.commit_tables.table_adoption import local_path
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def read_plain_table(spark: SparkSession, path: str) -> PlainTable:
         metadata=log.metadata,
         adds=log.adds,
         domains=log.domains,
+        writers=log.writers,
     )
 
 
@@ -50,12 +51,13 @@ def read_delta(
 
     Args:
         version: None = the newest.
-        files: Live files too.
+        files: Live files, domains and writers too.
     """
     problem = "it has no _delta_log"
     try:
         if (source / "_delta_log").is_dir():
-            return read_log(spark, source, version, files=files)
+            found = read_log(spark, source, version, files=files)
+            return with_writers(spark, source, found) if files else found
     except (PySparkException, Py4JError) as error:
         problem = first_lines(error)
     raise InvalidRequestError(

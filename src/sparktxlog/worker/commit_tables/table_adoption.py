@@ -53,6 +53,8 @@ class Adoption:
     #: Features and properties that the new table has, and the old one has not.
     new_features: list[str]
     new_properties: dict[str, str]
+    #: What the new table does not keep.
+    left_behind: list[str]
     #: Of the new table; empty = nothing was done.
     uuid: str = ""
     #: What is left of the old table, for people.
@@ -219,6 +221,7 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
             for key, value in content.metadata.configuration.items()
             if old.get(key) != value
         },
+        left_behind=plain.left_behind,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +117,19 @@ def test_what_is_in_the_way(feature: str, add: dict[str, Any], said: str | None)
     table = plain(FEATURES | {"readerFeatures": [], "writerFeatures": [feature]}, add)
     assert len(table.obstacles) == (said is not None)
     assert said is None or said in table.obstacles[0]
+
+
+def test_what_a_commit_table_does_not_keep_is_named() -> None:
+    features = {"writerFeatures": ["checkpointProtection", "clustering"], "readerFeatures": []}
+    table = plain(
+        FEATURES | features,
+        delta__requireCheckpointProtectionBeforeVersion="7",
+        delta__checkpointPolicy="classic",
+        team="sales",
+    )
+    assert replace(table, writers=("a query",)).left_behind == [
+        "feature checkpointProtection",
+        "property delta.requireCheckpointProtectionBeforeVersion",
+        "how far a query came (a stream that goes on may write its last batch twice)",
+    ]
+    assert plain({"minReaderVersion": 1, "minWriterVersion": 2}, ADD).left_behind == []
