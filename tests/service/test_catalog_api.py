@@ -251,6 +251,7 @@ def test_a_commit_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
                 {"add": {"path": "/etc/passwd", "size": 1}},
                 {"add": {"path": "..%2F..%2Fx", "size": 1}},
                 {"remove": {"path": "s3://bucket/x"}},
+                {"add": table.add()["add"] | {"partitionValues": {"id": "1"}}},
                 {"metaData": table.metadata | {"partitionColumns": ["id"]}},
                 {"protocol": table.protocol | {"writerFeatures": ["catalogManaged"]}},
             ):
@@ -368,6 +369,9 @@ def test_a_table_is_created_only_as_its_version_0_says(tmp_path: Path) -> None:
             assert told(await caller.ask("POST", path_of(), table.creation())) == wrong  # no file
             table.write_first()
             first = table.published(0).read_bytes()
+            table.write_first({"add": table.add()["add"] | {"partitionValues": {"id": "1"}}})
+            assert told(await caller.ask("POST", path_of(), table.creation())) == wrong
+            table.write_first()
             protocol = table.creation()["protocol"] | {"writer-features": []}
             gone = (404, "NoSuchTableException")
             for changes, expected in (

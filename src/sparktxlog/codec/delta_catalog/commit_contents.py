@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -26,6 +26,8 @@ _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+
 _FROM_Z85 = bytes.maketrans(_Z85, _B85)
 #: A UUID as Z85, and the bytes around a deletion vector in its file: size before, checksum after.
 _Z85_UUID, _AROUND_A_VECTOR = 20, 8
+#: Where a schema has the name in files of a column with two names.
+STORED_NAME = "delta.columnMapping.physicalName"
 #: Schemas that are remembered.
 _KNOWN_SCHEMAS = 128
 
@@ -86,6 +88,22 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
         """
         return _columns_of(self.schema_string)
 
+    @property
+    def partition_names(self) -> frozenset[str]:
+        """The names that partition columns have in commit files: the physical ones.
+
+        Raises:
+            StagedCommitError: A partition column is none of the schema (definite).
+        """
+        names = {
+            one["name"].lower(): one.get("metadata", {}).get(STORED_NAME, one["name"])
+            for one in self.columns.get("fields", ())
+        }
+        unknown = [column for column in self.partition_columns if column.lower() not in names]
+        if unknown:
+            raise _wrong("metaData.partitionColumns", unknown[0], "is no column of the table")
+        return frozenset(names[column.lower()] for column in self.partition_columns)
+
 
 @lru_cache(_KNOWN_SCHEMAS)
 def _columns_of(schema: str) -> dict[str, Any]:
@@ -108,6 +126,7 @@ class _File(msgspec.Struct, rename="camel"):
     size: int = 0
     deletion_vector: _Vector | None = None
     clustering_provider: str | None = None
+    partition_values: dict[str, str | None] | None = None
 
 
 class _Removed(msgspec.Struct, rename="camel"):
@@ -152,6 +171,28 @@ class CommitContent:
     #: Files of what the commit removes that it does not need itself; other deletion vectors of the
     #: version may be in one of them.
     removed: frozenset[str] = frozenset()
+    #: Names in the partition values of files that it adds → the first such file.
+    partitions: dict[frozenset[str], str] = field(default_factory=dict)
+
+    def check_partitions(self, names: frozenset[str]) -> None:
+        """Check that all files that it adds have values of the table's partition columns.
+
+        Readers take a name that is missing for NULL, so rows would be read with other values.
+
+        Args:
+            names: See `TableMetadata.partition_names`.
+
+        Raises:
+            StagedCommitError: One has not; the message names it (definite).
+        """
+        for given, path in self.partitions.items():
+            if given != names:
+                wanted = f"names {sorted(names)}" if names else "no partitions"
+                raise _wrong(
+                    "add.partitionValues",
+                    sorted(given),
+                    f"are not those of the table, which has {wanted}; the file is {path!r}",
+                )
 
 
 _lines = msgspec.json.Decoder(_Line)
@@ -177,12 +218,14 @@ def read_commit_file(content: bytes) -> CommitContent:
     domains: dict[str, str | None] = {}
     files: dict[str, NeededFile] = {}
     added: dict[str, tuple[NeededFile, ...]] = {}
+    partitions: dict[frozenset[str], str] = {}
     removed = {_relative("remove.path", line.remove.path) for line in lines if line.remove}
     vectors = [line.remove.deletion_vector for line in lines if line.remove]
     for line in lines:
         for file in (line.add, line.cdc):
             if file is not None:
                 needs = _needed(file)
+                partitions.setdefault(frozenset(file.partition_values or ()), file.path)
                 for needed in needs:
                     _keep(files, replace(needed, is_new=needed.path not in removed))
                 if file is line.add:
@@ -200,6 +243,7 @@ def read_commit_file(content: bytes) -> CommitContent:
         protocol=protocol,
         domains=domains,
         removed=frozenset({*removed, *(one.path for one in _vectors(vectors))} - files.keys()),
+        partitions=partitions,
     )
 
 

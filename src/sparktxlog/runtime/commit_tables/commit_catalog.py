@@ -276,6 +276,7 @@ class CommitCatalog:
         content = read_commit_file(raw)
         state = DeltaTableState.first(content)
         state.check(uuid)
+        content.check_partitions(state.metadata.partition_names)
         check_created(request, state)
         most = self._base.config.inline_limit
         return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
@@ -480,7 +481,9 @@ class CommitCatalog:
                 field="timestamp",
                 value=proposed.timestamp,
             )
-        before.after(content).check(uuid)
+        after = before.after(content)
+        after.check(uuid)
+        content.check_partitions(after.metadata.partition_names)
         if update is not None:
             check_changes(update, before, content)
         most = self._base.config.inline_limit // tables

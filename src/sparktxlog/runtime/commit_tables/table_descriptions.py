@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import known_table
@@ -21,8 +22,6 @@ from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, Shown
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import Foundation
 
-#: Where a column has the name in files that clustering columns are given by.
-_STORED_NAME = "delta.columnMapping.physicalName"
 _DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
@@ -127,7 +126,7 @@ def _clustering(state: DeltaTableState) -> tuple[str, ...]:
     """Return the columns that a table is clustered by; a field of a struct with its path."""
     told = domain_value(state.domains.get(CLUSTERING))
     names = {
-        field.get("metadata", {}).get(_STORED_NAME, field["name"]): field["name"]
+        field.get("metadata", {}).get(STORED_NAME, field["name"]): field["name"]
         for field in state.metadata.columns["fields"]
     }
     paths = told.get("clusteringColumns") or []

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Action = dict[str, Any]
-#: Where a schema has the name in files of a column with two names.
-STORED_NAME = "delta.columnMapping.physicalName"
 _DELTA = "org.apache.spark.sql.delta"
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 #: The row's number in its file.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
 import pytest
 from tests.support.delta_writer import info_of, lines_of
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, NeededFile, read_commit_file
+from sparktxlog.codec.delta_catalog.commit_contents import (
+    LiveFiles,
+    NeededFile,
+    TableMetadata,
+    read_commit_file,
+)
 from sparktxlog.errors import StagedCommitError
 
 #: A deletion vector as Delta writes it: the prefix "ab", then this UUID as Z85.
@@ -131,3 +137,32 @@ def test_files_that_a_commit_removes() -> None:
         {"add": {"path": "w", "size": 3}},
     )
     assert found.removed == {"x y", f"ab/deletion_vector_{VECTOR}.bin"}
+
+
+def test_partition_values_have_the_names_that_the_table_has_in_its_files() -> None:
+    """A reader takes a name that is missing for NULL: the rows would silently have other values."""
+    mapped = {"delta.columnMapping.physicalName": "col-7"}
+    fields = [{"name": "Day", "metadata": mapped}, {"name": "n", "metadata": {}}]
+    table = TableMetadata(
+        schema_string=json.dumps({"type": "struct", "fields": fields}),
+        partition_columns=("day", "n"),
+    )
+    assert table.partition_names == {"col-7", "n"}
+    path = {"path": "x.parquet", "size": 3}
+    right = {"add": path | {"partitionValues": {"col-7": "2026-01-01", "n": None}}}
+    read(right, {"remove": path}).check_partitions(table.partition_names)
+    read({"remove": path}).check_partitions(table.partition_names)
+    for kind in ("add", "cdc"):
+        for values in ({"Day": "1", "n": "1"}, {"col-7": "1"}, {}, None, {"n": "1", "m": "2"}):
+            with pytest.raises(StagedCommitError, match="are not those of the table") as wrong:
+                read(right, {kind: path | {"partitionValues": values}}).check_partitions(
+                    table.partition_names
+                )
+            assert wrong.value.fields["field"] == "add.partitionValues"
+            assert wrong.value.fields["value"] == str(sorted(values or ()))
+            assert "x.parquet" in wrong.value.message
+    with pytest.raises(StagedCommitError, match="are not those of the table"):
+        read({"add": path | {"partitionValues": {"n": "1"}}}).check_partitions(frozenset())
+    nowhere = TableMetadata(schema_string=table.schema_string, partition_columns=("gone",))
+    with pytest.raises(StagedCommitError, match="no column"):
+        _ = nowhere.partition_names
