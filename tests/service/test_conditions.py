@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.test_catalog_api import catalog
 from tests.service.test_start_behind_a_snapshot import free_ports
 
 from sparktxlog.protocol.words.versions import CONDITIONS
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.interfaces import AppendQueue, Write
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 
 _CREATE = {"kind": "create_table", "table": "t", "columns": [{"name": "id", "type": "bigint"}]}
@@ -53,6 +57,54 @@ def _read(position: int) -> dict[str, Any]:
 
 async def _reached(nodes: dict[str, Node], position: int) -> None:
     await until(lambda: all(n.info()["position"] >= position for n in nodes.values()))
+
+
+def test_what_is_told_of_a_table_holds_at_the_position_that_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the table at that position and expects that version must not lose an update."""
+    rows = ("/v1/tables/t", "/v1/tables", "/v1/descriptions/t", "/v1/descriptions")
+    commits = ("/v1/descriptions/c", "/v1/descriptions")
+
+    async def main() -> None:
+        async with catalog(tmp_path) as door, aiohttp.ClientSession() as session:
+            node, caller, table = door.node, _Caller(session), await door.create("c")
+            base, write = node.base, node.base.journal.write
+            assert (await caller.commit(node, operation=_CREATE))[0] == 200
+            update = table.update(table.stage(1, table.add()))
+            for paths, versions, act in (
+                (rows, {"t": 1, "default.c": 0}, lambda: caller.commit(node)),
+                (commits, {"t": 1, "default.c": 1}, lambda: door.commit(update, "c")),
+            ):
+                go_on = threading.Event()
+
+                def late(writes: Sequence[Write], go_on: threading.Event = go_on) -> None:
+                    if any(isinstance(one, AppendQueue) for one in writes):
+                        assert go_on.wait(60)
+                    write(writes)
+
+                monkeypatch.setattr(base.journal, "write", late)
+                try:
+                    before = base.ordered.value
+                    acting = asyncio.create_task(act())
+                    await until(lambda before=before: base.master.base.position > before)
+                    asked = [asyncio.create_task(caller.get(node, path)) for path in paths]
+                    waits, n = base.ordered._waiting, len(asked)
+                    await until(
+                        lambda asked=asked, waits=waits, n=n: (
+                            sum(one.done() for one in asked) + len(waits) >= n
+                        )
+                    )
+                finally:
+                    go_on.set()
+                assert (await acting)[0] == 200
+                for told in await asyncio.gather(*asked):
+                    for one in told if isinstance(told, list) else [told]:
+                        assert one["position"] == before + 1, one
+                        assert one["version"] == versions[one["name"]], one
+                        assert (one.get("last_write") or 0) <= one["position"], one
+
+    asyncio.run(main())
 
 
 def test_who_is_first_in_the_order_wins_and_the_other_is_told_by_whom(tmp_path: Path) -> None:

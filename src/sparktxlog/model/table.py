@@ -186,7 +186,7 @@ class TableDefinition:
 class VersionedTable(TableDefinition):
     """A table as a node knew it at a position; it equals others of the same definition."""
 
-    #: End of the node's queue when it was asked; `version` and `last_write` hold there.
+    #: End of the node's queue when it was asked; all else holds there.
     position: int = 0
     #: How many transactions wrote to it and took effect; None = the log does not count them yet.
     version: int | None = None

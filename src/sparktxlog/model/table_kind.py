@@ -45,7 +45,7 @@ class TableDescription:
     version: int | None = None
     #: Position of the last transaction that wrote to a row table.
     last_write: int | None = None
-    #: End of the node's queue when it was asked.
+    #: End of the node's queue when it was asked; all else holds there.
     position: int = 0
 
     def to_document(self) -> dict[str, Any]:

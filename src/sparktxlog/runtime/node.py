@@ -293,12 +293,20 @@ class Node:
 
     # -- questions ---------------------------------------------------------------------------------
 
+    @property
+    def end(self) -> int:
+        """Where `tables`, `writes` and `commit_tables` hold: the end of the core's queue.
+
+        The position of `info` follows a moment later, when the disk has it.
+        """
+        return self.base.master.base.position
+
     def tables(self) -> Mapping[str, Any]:
-        """Return the catalog at this node's position."""
+        """Return the catalog at `end`."""
         return self.base.master.catalog
 
     def writes(self, table: str) -> TableWrites | None:
-        """Return what was written to a table as of this node's position, None = nothing counts."""
+        """Return what was written to a table as of `end`, None = nothing counts."""
         return self.base.master.writes(table)
 
     def commit_tables(self) -> list[CommitTable]:

@@ -34,6 +34,8 @@ from sparktxlog.service.request_bodies import CopyRequest, RepairRequest, Segmen
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
+#: Seconds until what was just ordered is on the disk; it takes a few milliseconds.
+_DURABLE_S = 10.0
 
 
 class QuestionRoutes(RouteHandlers):
@@ -73,22 +75,40 @@ class QuestionRoutes(RouteHandlers):
 
     async def tables(self, after: int, timeout: float) -> list[TableAt]:
         await self._node.reach(after, timeout)
-        return [self._at_position(found) for _, found in sorted(self._node.tables().items())]
+        end = self._node.end
+        found = [self._at(end, table) for _, table in sorted(self._node.tables().items())]
+        await self._durable(end)
+        return found
 
     async def table(self, table: str, after: int, timeout: float) -> TableAt:
         await self._node.reach(after, timeout)
-        return self._at_position(known_table(self._node.tables(), table))
+        end = self._node.end
+        found = self._at(end, known_table(self._node.tables(), table))
+        await self._durable(end)
+        return found
 
     async def descriptions(self, after: int, timeout: float) -> list[TableDescription]:
         await self._node.reach(after, timeout)
-        return await self._node.descriptions.all()
+        found = await self._node.descriptions.all()
+        await self._durable(max((one.position for one in found), default=0))
+        return found
 
     async def description(self, table: str, after: int, timeout: float) -> TableDescription:
         await self._node.reach(after, timeout)
-        return await self._node.descriptions.of(table)
+        found = await self._node.descriptions.of(table)
+        await self._durable(found.position)
+        return found
 
-    def _at_position(self, definition: TableDefinition) -> TableAt:
-        position, writes = self._node.info()["position"], self._node.writes(definition.name)
+    async def _durable(self, position: int) -> None:
+        """Wait until this node's disk has what it tells: the core knows it a moment before.
+
+        Raises:
+            PositionNotReachedError: The disk is full, or fails (definite).
+        """
+        await self._node.reach(position, _DURABLE_S)
+
+    def _at(self, position: int, definition: TableDefinition) -> TableAt:
+        writes = self._node.writes(definition.name)
         counted = {
             "properties": dict(definition.properties),
             "position": position,

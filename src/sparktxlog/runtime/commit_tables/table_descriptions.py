@@ -15,6 +15,7 @@ from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableSt
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import known_table
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
+from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import full_table_name, table_name
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.model.table_kind import TableDescription, TableKind
@@ -26,7 +27,10 @@ _DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigin
 
 
 class TableDescriptions:
-    """Says what tables are; belongs to the event loop."""
+    """Says what tables are; belongs to the event loop.
+
+    Its answers hold at their `position`, which this node's disk may not have yet.
+    """
 
     def __init__(self, base: Foundation, rows: RowTables, commits: CommitCatalog) -> None:
         self._base = base
@@ -45,7 +49,7 @@ class TableDescriptions:
         if row_table is not None:
             return self._of_rows(row_table)
         try:
-            return self._of_commits(await self._commits.listed(schema, table))
+            return await self._of_commits(schema, table)
         except (UnknownSchemaError, UnknownTableError):
             # Its error names the nearest table.
             return self._of_rows(known_table(self._base.master.catalog, name))
@@ -56,7 +60,7 @@ class TableDescriptions:
         for table in list(self._base.master.commit_tables.values()):
             schema, _, name = table.name.partition(".")
             with suppress(UnknownSchemaError, UnknownTableError):  # it was dropped meanwhile
-                found.append(self._of_commits(await self._commits.listed(schema, name)))
+                found.append(await self._of_commits(schema, name))
         return sorted(found, key=lambda one: full_table_name(one.name))
 
     def _of_rows(self, table: TableDefinition) -> TableDescription:
@@ -77,11 +81,16 @@ class TableDescriptions:
             schema_version=table.schema_version,
             version=None if writes is None else writes.version,
             last_write=None if writes is None else writes.position,
-            position=self._base.ordered.value,
+            position=master.base.position,
         )
 
-    def _of_commits(self, shown: ShownTable) -> TableDescription:
-        position, state = self._base.ordered.value, shown.placed
+    async def _of_commits(self, schema: str, table: str) -> TableDescription:
+        master = self._base.master
+        shown = await self._commits.listed(schema, table)
+        # A version that was ordered meanwhile belongs to the position that is told with it.
+        while self._is_older(shown, master.commit_tables.get(shown.uuid)):
+            shown = await self._commits.listed(schema, table)
+        position, state = master.base.position, shown.placed
         if state is None:
             return TableDescription(name=shown.name, kind=TableKind.COMMIT_TABLE, position=position)
         properties = state.metadata.configuration
@@ -99,6 +108,11 @@ class TableDescriptions:
             version=state.version,
             position=position,
         )
+
+    @staticmethod
+    def _is_older(shown: ShownTable, newest: CommitTable | None) -> bool:
+        placed = shown.placed
+        return placed is not None and newest is not None and placed.version < newest.version
 
 
 def _column(field: dict[str, Any]) -> Column:
