@@ -317,6 +317,19 @@ class SynchroTimeoutError(
     way_out = "Submit it again once the missing nodes are back; see `sparktxlog status`."
 
 
+class SessionRolledBackError(CommitRejectedError, code="session-rolled-back", http_status=409):
+    """An earlier transaction of the session was withdrawn, and this one may rest on it (P34).
+
+    It waited for that one, so it has no timestamp either and took no effect at any site.  Field
+    `rests_on`: id of the withdrawn one.
+    """
+
+    way_out = (
+        "Submit the withdrawn transaction again, then this one; or let each transaction of the "
+        "session stand alone: rollback='transaction'."
+    )
+
+
 class NotMemberError(CommitRejectedError, code="not-a-member", retryable=True, http_status=503):
     """The node is not a member of the current epoch, so it takes no transactions (P19).
 

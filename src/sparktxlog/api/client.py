@@ -48,6 +48,7 @@ from sparktxlog.codec.requests import (
     parse_level,
 )
 from sparktxlog.codec.rows import to_json
+from sparktxlog.codec.transactions import Rollback, Session
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -84,7 +85,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         link: Nodes,
         *,
         transaction_id: str | None,
-        session: str | None,
+        session: Session,
         level: str,
         timeout_s: float | None,
         valid_until: datetime | None,
@@ -258,7 +259,8 @@ class Transaction(TransactionDraft[Rows, Columns]):
         request = TransactionRequest(
             operations=self._operations,
             transaction_id=self.id if is_recorded else None,
-            session=self._session,
+            session=self._session.name,
+            rollback=self._session.rollback,
             valid_until=microseconds(self._valid_until),
             conditions=request_of_condition(condition),
             is_sync=self._is_sync,
@@ -327,6 +329,7 @@ class Client(Commits[Rows, Columns]):
         isolation: Isolation = None,
         is_sync: bool = False,
         participants: Sequence[str] = (),
+        rollback: Rollback = "session",
     ) -> Transaction:
         """Begin a transaction for a `with` block.
 
@@ -348,16 +351,18 @@ class Client(Commits[Rows, Columns]):
                 members hold it as `synchro-quorum` says.
             participants: With these the transaction is *prepared*: it is ordered, and takes effect
                 where the last of them says YES (`mark`), or never.  It needs `valid_until`.
+            rollback: "session": it is withdrawn with an earlier one of its session that is
+                withdrawn before it has a timestamp, `SessionRolledBackError`; "transaction": not.
 
         Raises:
-            InvalidRequestError: No such isolation, its level is below `ordered`, or what cannot be
-                participants (definite).
+            InvalidRequestError: No such isolation or rollback, its level is below `ordered`, or
+                what cannot be participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
         return Transaction(
             self._link,
             transaction_id=None if transaction_id is None else str(transaction_id),
-            session=session,
+            session=Session(session, rollback),
             level=level or self._level,
             timeout_s=timeout,
             valid_until=valid_until,
@@ -422,6 +427,7 @@ class Client(Commits[Rows, Columns]):
         timeout: float | None = None,
         run_transactions: int = 1000,
         connections: int = 2,
+        rollback: Rollback = "session",
     ) -> BatchReceipt:
         """Submit a batch of many transactions, each row one of its own, or grouped by a column.
 
@@ -436,6 +442,7 @@ class Client(Commits[Rows, Columns]):
             run_transactions: Transactions in one request, to 8,192.
             connections: Requests at a time.  With more than one, the order of runs may differ from
                 that of `rows`, so kinds other than `append` use only one.
+            rollback: See `transaction`; a run is withdrawn as a whole.
 
         Raises:
             CommitStateUnknownError: Field `transaction_id` names the first of the run concerned;
@@ -456,7 +463,10 @@ class Client(Commits[Rows, Columns]):
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
         most = min(run_transactions, self._info["run_limit_transactions"])
-        runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, session)
+        wanted_session = Session(session, rollback)
+        runs = made.runs(
+            most, self._info["run_limit_bytes"], time.time_ns() // 1000, wanted_session
+        )
         level = level or self._level
 
         def send(run: EncodedRun) -> Receipt:

@@ -34,7 +34,7 @@ from sparktxlog.api.session import check_has_jvm, has_jvm
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.transactions import PreparedTransaction, Rollback, Session
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConfigError,
@@ -86,6 +86,7 @@ def connect(
     timeout: float = 60.0,
     ca_file: str | None = None,
     staging: Staging = "auto",
+    rollback: Rollback = "session",
 ) -> TxLog:
     """Connect a Spark session with a node of the log.
 
@@ -111,6 +112,9 @@ def connect(
         staging: How executors hand over files of rows: "shared", they write into the payload store
             of the node, which they share; "http", they upload them to the node; "auto", "shared"
             if a file on that way is seen at all ends, else "http".
+        rollback: "session": when a transaction is withdrawn before it has a timestamp, such as a
+            synchronous one that too few members were there for, those that the session committed
+            after it are withdrawn too, `SessionRolledBackError`; "transaction": they go on.
 
     Raises:
         UnreachableError: No node answers there (definite).
@@ -138,7 +142,7 @@ def connect(
         link,
         home,
         place,
-        session=session or str(uuid.uuid4()),
+        session=Session(session or str(uuid.uuid4()), rollback),
         timeout_s=timeout,
     )
     urls, way = ",".join(link.urls), "http" if place.uploads else "shared"
@@ -176,7 +180,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         home: Http,
         store: StagingPlace,
         *,
-        session: str,
+        session: Session,
         timeout_s: float,
     ) -> None:
         self.spark = spark
@@ -533,8 +537,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
 
     def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""
-        session = None if transaction.participants else self._session
-        stamped = replace(transaction, session=session)
+        stamped = self._session.takes(transaction)
         deadline = time.monotonic() + timeout_s
         receipt = submit_prepared(
             self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s

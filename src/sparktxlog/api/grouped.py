@@ -20,6 +20,7 @@ from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.codec.runs import check_distinct_ids
 from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.transactions import Session
 from sparktxlog.codec.validation import check_rows
 from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
@@ -102,7 +103,7 @@ class TransactionRuns:
         return {group.definition.name for group in self.groups}
 
     def runs(
-        self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: str | None
+        self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: Session
     ) -> Iterator[EncodedRun]:
         """Yield the runs in order; the same rows and limits give the same runs.
 
@@ -133,7 +134,7 @@ class TransactionRuns:
         return bounds
 
     def _encode(
-        self, first: int, end: int, limit_bytes: int, submitted_at: int, session: str | None
+        self, first: int, end: int, limit_bytes: int, submitted_at: int, session: Session
     ) -> Iterator[EncodedRun]:
         blocks: list[Block] = []
         sections: list[bytes] = []
@@ -166,7 +167,8 @@ class TransactionRuns:
             ids=self.ids[16 * first : 16 * end],
             blocks=tuple(blocks),
             submitted_at=submitted_at,
-            session=session,
+            session=session.name,
+            stands_alone=session.stands_alone,
         )
         payload = encode_payload(manifest, sections)
         if len(payload) <= limit_bytes:

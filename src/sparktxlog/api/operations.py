@@ -24,6 +24,7 @@ from sparktxlog.api.retry import Parameters, Result, Retry
 from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.transactions import Rollback
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,
@@ -61,6 +62,8 @@ class CommitOptions(TypedDict, total=False):
     timeout: float | None
     #: Of `Client` only: a `TxLog` has one session.
     session: str | None
+    #: The same.
+    rollback: Rollback
     is_sync: bool
 
 

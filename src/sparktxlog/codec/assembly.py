@@ -98,6 +98,7 @@ def assemble_run(
         blocks=tuple(blocks),
         submitted_at=submitted_at,
         session=session,
+        stands_alone=transactions[0].stands_alone,
         acceptance=acceptance,
         valid_until=_given(transaction.valid_until for transaction in transactions),
         conditions=_given(transaction.condition for transaction in transactions),

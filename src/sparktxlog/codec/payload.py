@@ -44,7 +44,7 @@ _encode = msgspec.msgpack.Encoder().encode
 #: and its place in the order says with which schema version it begins.
 _LATER_FIELDS = (
     *("conditions", "copies", "participants", "marks", "commits", "commit_files"),
-    "carried_files",
+    *("carried_files", "stands_alone"),
 )
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")

@@ -49,6 +49,7 @@ from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.transactions import (
     PreparedOperation,
     PreparedTransaction,
+    Rollback,
     StagedCommitRequest,
 )
 from sparktxlog.codec.validation import (
@@ -162,6 +163,8 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     operations: Annotated[list[OperationRequest], msgspec.Meta(max_length=MAX_OPERATIONS)]
     transaction_id: str | None = None
     session: _Session | None = None
+    #: What takes it along when it is withdrawn: an earlier one of the session, or none.
+    rollback: Rollback = "session"
     level: str | None = None
     #: Seconds.
     timeout: float | None = None
@@ -183,6 +186,7 @@ class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     transaction_id: str | None = None
     session: _Session | None = None
+    rollback: Rollback = "session"
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
@@ -308,6 +312,7 @@ def prepare(
         transaction_id=transaction_id,
         operations=preparation.operations,
         session=request.session,
+        stands_alone=request.rollback == "transaction",
         valid_until=request.valid_until,
         condition=condition_of(request.conditions, tables),
         is_sync=request.is_sync,
@@ -701,6 +706,7 @@ def request_of(
             operations=requests,
             transaction_id=transaction_id_to_text(transaction.transaction_id),
             session=transaction.session,
+            rollback="transaction" if transaction.stands_alone else "session",
             level=level,
             timeout=timeout_s,
             valid_until=transaction.valid_until,

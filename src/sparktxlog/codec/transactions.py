@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import ROW_KINDS, Mark, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, Tables
+
+#: What takes a transaction along when it is withdrawn: an earlier one of its session, or none.
+Rollback: TypeAlias = Literal["session", "transaction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class PreparedTransaction:
     transaction_id: bytes
     operations: tuple[PreparedOperation, ...]
     session: str | None = None
+    #: See `RunManifest.stands_alone`.
+    stands_alone: bool = False
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     #: Under which it takes effect (P27).
@@ -102,6 +108,45 @@ class PreparedTransaction:
     def carried(self) -> int:
         """Number of rows it carries."""
         return sum(operation.carried for operation in self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Whose transactions are ordered as they were submitted.
+
+    Args:
+        name: None = no session.
+        rollback: See `sparktxlog.connect`.
+
+    Raises:
+        InvalidRequestError: No such `rollback` (definite).
+    """
+
+    name: str | None
+    rollback: Rollback = "session"
+
+    def __post_init__(self) -> None:
+        allowed = get_args(Rollback)
+        if self.rollback not in allowed:
+            raise InvalidRequestError(
+                f"rollback={self.rollback!r} is unknown",
+                hint="Use rollback='session', the default: what a withdrawn transaction is "
+                "followed by in its session is withdrawn too; or rollback='transaction'.",
+                field="rollback",
+                value=self.rollback,
+                allowed=list(allowed),
+            )
+
+    @property
+    def stands_alone(self) -> bool:
+        """See `RunManifest.stands_alone`."""
+        return self.rollback == "transaction"
+
+    def takes(self, transaction: PreparedTransaction) -> PreparedTransaction:
+        """Return a transaction as one of the session; a prepared one belongs to none."""
+        if transaction.participants:
+            return transaction
+        return replace(transaction, session=self.name, stands_alone=self.stands_alone)
 
 
 def is_synchronous(transaction: PreparedTransaction, tables: Mapping[str, TableDefinition]) -> bool:

@@ -147,6 +147,8 @@ class RunManifest:
     submitted_at: int
     #: Transactions of one session are stamped in submit order (protocol P1a).
     session: str | None = None
+    #: It stays if what its session submitted before it is withdrawn (P34).  Only its origin asks.
+    stands_alone: bool = False
     #: Written by the node that accepts the run, never by a client; None: a run of an older version.
     acceptance: Acceptance | None = None
     #: (transaction index, microseconds since 1970 UTC): no effect if ordered later.

@@ -54,6 +54,7 @@ class OpenRoutes(RouteHandlers):
             body.lease,
             self._limits,
             session=body.session,
+            stands_alone=body.rollback == "transaction",
             valid_until=body.valid_until,
             condition=condition_of(body.conditions, self._node.tables()),
             is_sync=body.is_sync,

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.frame_staging import StagingPlace, inline_rows
+from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import (
     ApplyError,
     CommitStateUnknownError,
@@ -91,7 +92,7 @@ def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, 
         cast(Any, Link()),
         home,
         StagingPlace(root=tmp_path, inline_limit_bytes=1),
-        session="s",
+        session=Session("s"),
         timeout_s=5,
     )
     worker = Worker(failure)

@@ -14,6 +14,7 @@ from sparktxlog.api.grouped import GroupedRows, GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedReceipt
 from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.codec.runs import RunLimits, validate_run
+from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import (
     DuplicateTransactionError,
     InvalidRowsError,
@@ -59,7 +60,8 @@ def _manifests(
 ) -> list[RunManifest]:
     limits = RunLimits(transactions=n, size_bytes=size)
     return [
-        validate_run(run.payload, TABLES, limits) for run in grouped.runs(n, size, 1_000_000, "s")
+        validate_run(run.payload, TABLES, limits)
+        for run in grouped.runs(n, size, 1_000_000, Session("s"))
     ]
 
 

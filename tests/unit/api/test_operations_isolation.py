@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sparktxlog.api.client import Client
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.frame_staging import StagingPlace
+from sparktxlog.codec import transactions
 from sparktxlog.errors import (
     ConflictError,
     InvalidNameError,
@@ -115,7 +116,7 @@ def log(link: Link, home: Home, tmp_path: Path) -> TxLog:
         cast(Any, link),
         cast(Any, home),
         StagingPlace(root=tmp_path, inline_limit_bytes=1),
-        session="s",
+        session=transactions.Session("s"),
         timeout_s=5,
     )
 

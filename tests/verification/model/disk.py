@@ -219,7 +219,8 @@ class CoreDisk:
                 case PersistAnnouncement():
                     self.announcements[action.ticket] = submits[action.ticket]
                 case PersistWithdrawal():
-                    self.announcements.pop(action.ticket, None)
+                    for run in action.runs:
+                        self.announcements.pop(run.ticket, None)
                 case PersistBallot():
                     self.ballot = action.state
                 case PersistView():
@@ -278,6 +279,7 @@ class CoreDisk:
                     facts=submit.facts,
                     session=submit.session,
                     submitted_at=submit.submitted_at,
+                    stands_alone=submit.stands_alone,
                 )
                 for submit in self.announcements.values()
             ],

@@ -146,7 +146,13 @@ class Lone:
         return actions
 
     def submit(
-        self, n: int = 1, staged_bytes: int = 0, session: str | None = None, **more: Any
+        self,
+        n: int = 1,
+        staged_bytes: int = 0,
+        session: str | None = None,
+        *,
+        stands_alone: bool = False,
+        **more: Any,
     ) -> list[Action]:
         """Submit a run of its clients; `more` are other facts of it."""
         ticket = len(self.submits) + 1
@@ -162,6 +168,7 @@ class Lone:
             facts=facts,
             session=session,
             submitted_at=self.wall,
+            stands_alone=stands_alone,
         )
         self.submits[ticket] = event
         return self.feed(event)

@@ -18,6 +18,7 @@ from tests.verification.mutation.lone import (
     views,
 )
 
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
@@ -32,7 +33,13 @@ from sparktxlog.protocol.words.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.words.balloting import Accept
-from sparktxlog.protocol.words.events import ChangeRequested, PostReceived, SynchroTimeoutSet
+from sparktxlog.protocol.words.events import (
+    ChangeRequested,
+    FilesHeld,
+    FilesLost,
+    PostReceived,
+    SynchroTimeoutSet,
+)
 from sparktxlog.protocol.words.messages import MergeBase, RunHeader
 from sparktxlog.protocol.words.versions import SYNCHRONOUS
 from sparktxlog.protocol.words.view import Phase, View
@@ -58,7 +65,7 @@ def _header(actions: list[Action]) -> RunHeader:
 
 def _refused(actions: list[Action]) -> list[tuple[int, str]]:
     """Return tickets and codes of what is refused, durably first."""
-    gone = [action.ticket for action in actions if isinstance(action, PersistWithdrawal)]
+    gone = [run.ticket for a in actions if isinstance(a, PersistWithdrawal) for run in a.runs]
     told = [(a.ticket, a.code) for a in actions if isinstance(a, TellRejected)]
     assert gone == [ticket for ticket, _ in told]
     return told
@@ -100,13 +107,67 @@ def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
 
 
 def waiting_runs_keep_the_order_of_their_session(core: type[Master]) -> None:
-    """P1a, P34: a plain run waits for a synchronous one of its session, and goes on without it."""
+    """P1a, P34: a plain run waits for a synchronous one of its session."""
     node = _without_c(core)
     node.submit(copies=3, session="s")
     assert not _stamped(node.submit(session="s"))
     assert _stamped(node.submit(session="t")) == [3]
+    assert _stamped(_decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))) == [1, 2]
+
+
+def what_rests_on_a_withdrawn_run_goes_with_it(core: type[Master]) -> None:
+    """P34: in one write; not what came before it, what stands alone, or another session's."""
+    node = _without_c(core)
+    node.submit(staged_bytes=1 << 40, session="s")
+    node.submit(copies=3, session="s")
+    node.submit(session="s")
+    node.submit(session="s", stands_alone=True)
+    node.submit(copies=3, session="t")
+    assert not _refused(node.start())
+    node.submit(session="s")
     actions = node.wait(6 * SECOND_US)
-    assert (_refused(actions), _stamped(actions)) == ([(1, "synchro-timeout")], [2])
+    gone = [(2, "synchro-timeout"), (3, "session-rolled-back"), (6, "session-rolled-back")]
+    assert _refused(actions) == [*gone, (5, "synchro-timeout")]
+    writes = [a for a in actions if isinstance(a, PersistWithdrawal)]
+    assert [[run.ticket for run in write.runs] for write in writes] == [[2, 3, 6], [5]]
+    told = [a for a in actions if isinstance(a, TellRejected) and a.ticket == 3]
+    assert [a.rests_on for a in told] == [node.submits[2].facts.ids]
+    text = f"transaction {transaction_id_to_text(told[0].rests_on)} before it in its session was"
+    assert told[0].text.startswith(f"{text} withdrawn: it needs 3 copies")
+    assert list(node.disk.announcements) == [1, 4]
+    node.start()
+    assert _stamped(node.feed(FilesHeld(digest=node.submits[1].digest))) == []
+
+
+def what_comes_after_a_withdrawal_goes_on(core: type[Master]) -> None:
+    """P34: its client may know of that."""
+    node = _without_c(core)
+    node.submit(copies=3, session="s")
+    assert _refused(node.wait(6 * SECOND_US)) == [(1, "synchro-timeout")]
+    assert _stamped(node.submit(session="s")) == [2]
+
+
+def lost_files_take_along_what_rests_on_them(core: type[Master]) -> None:
+    """P1a, P34: not where an earlier copy of the run is ordered: then it took effect."""
+    node = Lone(core)
+    node.config = replace(node.config, quorum=2, quorum_rule="majority")
+    node.start()
+    node.submit(staged_bytes=1 << 40, session="s")
+    node.submit(session="s")
+    lost = FilesLost(digest=node.submits[1].digest, text="damaged")
+    gone = [(1, "payload-store"), (2, "session-rolled-back")]
+    assert _refused(node.feed(lost)) == gone
+    node.submit(staged_bytes=1 << 40, session="s")
+    node.submit(session="s")
+    first = node.run_of("b", 1, node.now + 1, ids=node.submits[3].facts.ids)
+    node.push(first)
+    posts = [replace(node.post_of(peer, node.now + 100), acquired={"b": 1}) for peer in "bc"]
+    node.feed(PostReceived(post=replace(posts[0], headers=(first,), last_seq=1)))
+    node.now += 1_000
+    assert queued(node.feed(PostReceived(post=posts[1])))
+    actions = node.feed(FilesLost(digest=node.submits[3].digest, text="damaged"))
+    assert _refused(actions) == [(3, "duplicate-transaction")]
+    assert _stamped(actions) == [4]
 
 
 def what_waits_too_long_is_withdrawn(core: type[Master]) -> None:
@@ -148,7 +209,7 @@ def plain_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None
     node.config = replace(node.config, max_incoming_runs=8)
     node.start()
     node.submit(copies=3, session="s")
-    node.submit(session="s")
+    node.submit(session="s", stands_alone=True)
     busy = (
         "2 own runs of 200 bytes wait for members already, and there are 2: bring missing nodes "
         "back, or lower synchro-quorum"

@@ -21,9 +21,13 @@ from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.synchronous import SynchronousChecks
 from tests.verification.simulation.trace import Trace
 
-from sparktxlog.errors import DuplicateTransactionError, PayloadStoreError, SynchroTimeoutError
+from sparktxlog.errors import (
+    DuplicateTransactionError,
+    PayloadStoreError,
+    SessionRolledBackError,
+    SynchroTimeoutError,
+)
 from sparktxlog.model.conditions import TableWrites
-from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.words.actions import (
     Action,
     PersistAnnouncement,
@@ -174,12 +178,14 @@ class Checks:
                 self._check_created(node, action)
             elif isinstance(action, PersistAnnouncement):
                 self._unstamped[node.name, action.ticket] = node.disk.incarnation
-            elif isinstance(action, (PersistOwnRun, PersistWithdrawal)):
+            elif isinstance(action, PersistOwnRun):
                 self._unstamped.pop((node.name, action.ticket), None)
-                if isinstance(action, PersistOwnRun):
-                    self.synchronous.stamped(node, action)
-                else:
-                    self.synchronous.withdrawn(node, action)
+                self.synchronous.stamped(node, action)
+            elif isinstance(action, PersistWithdrawal):
+                waiting = [ticket for name, ticket in self._unstamped if name == node.name]
+                self.synchronous.withdrawn(node, action, waiting)
+                for run in action.runs:
+                    self._unstamped.pop((node.name, run.ticket), None)
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)
 
@@ -349,10 +355,7 @@ class Checks:
     def _check_was_ordered(self, node: SimulatedNode, action: TellRejected) -> None:
         """P25c: a run is withdrawn as a repeat only where an earlier copy is ordered."""
         self._world.marks.hit("repeat withdrawn")
-        own = _ids(node.submits[action.ticket].facts)
-        if own.isdisjoint(
-            one for e in node.disk.queue for one in _ids(self._world.facts[e.header.digest])
-        ):
+        if not self._world.was_ordered(node, node.submits[action.ticket]):
             violated(f"P25c: {node.name} withdraws as a repeat what was never ordered")
 
     def _check_refusal(self, node: SimulatedNode, action: TellRejected) -> None:
@@ -365,7 +368,7 @@ class Checks:
             self._world.marks.hit("run withdrawn")
         elif action.code == SynchroTimeoutError.code:
             self.synchronous.refused(node, action.ticket)
-        elif self.nobody_is_refused:
+        elif self.nobody_is_refused and action.code != SessionRolledBackError.code:
             violated(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest
         if digest in self._answered:
@@ -436,7 +439,3 @@ class Checks:
     def _check_outcome(self, wrong: str) -> None:
         if wrong:
             violated(wrong)
-
-
-def _ids(facts: RunFacts) -> set[bytes]:
-    return {facts.ids[at : at + 16] for at in range(0, len(facts.ids), 16)}

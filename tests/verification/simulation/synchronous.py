@@ -5,6 +5,7 @@ They are drawn beside everything else, so that the draws of all else are those w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Part of the runs that are synchronous.
 _RUNS = 0.25
+#: Part of the runs that stay if one before them in their session is withdrawn.
+_ALONE = 0.3
 #: What an operator sets, and the mean pause between, microseconds.
 _RULES = ("N/2+1", "N", "N-1", "2", "1", "2*N/3+1")
 _TIMEOUTS_US = (1_000_000, 5_000_000, 20_000_000)
@@ -44,12 +47,17 @@ class Synchronous:
 
     def __init__(self, seed: str) -> None:
         self._random = Random(f"{seed}:synchronous")
+        self._alone = Random(f"{seed}:alone")
 
     def draw(self, master: Master) -> int:
         """Return how many copies a run needs, as a node takes it; 0 = it is a plain one."""
         if self._random.random() >= _RUNS or master.view.version < SYNCHRONOUS:
             return 0
         return master.view.synchro_quorum
+
+    def stands_alone(self) -> bool:
+        """Return whether a run stays if one before it in its session is withdrawn."""
+        return self._alone.random() < _ALONE
 
     def operate(self, world: World, operator: Operator, until: int) -> None:
         """Change the rule or the timeout now and then."""
@@ -120,11 +128,32 @@ class SynchronousChecks:
         if copies > members and not inherited and header.digest not in self._excused:
             violated(f"P34: {node.name} stamps {header}: {copies} copies of {members} members")
 
-    def withdrawn(self, node: SimulatedNode, action: PersistWithdrawal) -> None:
-        """See a run forgotten."""
-        if self._copies(action.digest) and action.code == "synchro-timeout":
+    def withdrawn(
+        self, node: SimulatedNode, action: PersistWithdrawal, waiting: Iterable[int]
+    ) -> None:
+        """See a run forgotten, with all that its session submitted after it and rests on it.
+
+        Args:
+            waiting: Tickets of what waited for its stamp at the node.
+        """
+        first, *more = action.runs
+        if self._copies(first.digest) and first.code == "synchro-timeout":
             self._world.marks.hit("synchronous run withdrawn")
-            self._withdrawn.add(action.digest)
+            self._withdrawn.add(first.digest)
+        submit, gone = node.submits[first.ticket], {run.ticket for run in more}
+        if not gone and self._world.was_ordered(node, submit):
+            return  # what became of that counts
+        after = (node.submits[ticket] for ticket in waiting if ticket > first.ticket)
+        resting = {
+            one.ticket
+            for one in after
+            if one.session == submit.session is not None and not one.stands_alone
+        }
+        if gone != resting:
+            violated(f"P34: {node.name} withdraws {gone} with {first.ticket}, not {resting}")
+        for run in more:
+            self._world.marks.hit("run withdrawn with its session")
+            self._withdrawn.add(run.digest)
 
     def told(self, node: SimulatedNode, action: TellOrdered) -> None:
         """What is told of copies is true."""

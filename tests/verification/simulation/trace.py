@@ -140,7 +140,7 @@ _CONTENTS: dict[type, Callable[[Any], str]] = {
     PersistForeignRun: lambda a: f"foreign {_header(a.header)}",
     PersistReservation: lambda a: f"reservation {a.counter}",
     PersistAnnouncement: lambda a: f"unstamped {a.ticket}",
-    PersistWithdrawal: lambda a: f"withdrawn {a.ticket}",
+    PersistWithdrawal: lambda a: f"withdrawn {[run.ticket for run in a.runs]}",
     PersistQueue: lambda a: f"queue {_entries(a.entries)}",
     PersistBallot: lambda a: f"ballot {_state(a.state)}",
     PersistView: lambda a: f"view {_view(a.view)} {a.incarnation}",

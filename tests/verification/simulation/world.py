@@ -284,10 +284,17 @@ class World:
             facts=facts,
             session=None if self.random.random() < 0.8 else f"session-{ticket % 3}",
             submitted_at=node.wall(),
+            stands_alone=self.synchronous.stands_alone(),
         )
         node.submits[ticket] = event
         node.handle([event])
         return event
+
+    def was_ordered(self, node: SimulatedNode, submit: RunSubmitted) -> bool:
+        """Return whether a node's queue has a transaction of a run."""
+        own = _ids(submit.facts)
+        ordered = (self.facts[entry.header.digest] for entry in node.disk.queue)
+        return any(not own.isdisjoint(_ids(facts)) for facts in ordered)
 
     # -- links -------------------------------------------------------------------------------------
 
@@ -590,3 +597,7 @@ class World:
             self.marks.hit("suspect cleared")
         if told.phase is Phase.FAULT and f"[{OutdatedError.code}]" not in told.reason:
             violated(f"{node.name} halts: {told.reason}")
+
+
+def _ids(facts: RunFacts) -> set[bytes]:
+    return {facts.ids[at : at + 16] for at in range(0, len(facts.ids), 16)}

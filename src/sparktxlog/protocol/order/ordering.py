@@ -14,7 +14,8 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
-from sparktxlog.model.ids import LARGEST, NodeId
+from sparktxlog.errors import SessionRolledBackError
+from sparktxlog.model.ids import LARGEST, NodeId, transaction_id_to_text
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.order.addition import (
     copies_needed,
@@ -65,6 +66,7 @@ from sparktxlog.protocol.words.actions import (
     TellAcquired,
     TellOrdered,
     TellRejected,
+    WithdrawnRun,
 )
 from sparktxlog.protocol.words.balloting import MemberState
 from sparktxlog.protocol.words.bounds import all_fit
@@ -197,17 +199,34 @@ class Ordering:
     def _withdraw(self, submits: Sequence[RunSubmitted], code: str, text: str) -> None:
         """Forget own unstamped runs durably, and tell their clients why.
 
-        An earlier copy may be ordered: what became of that counts for whoever asks (P25c).
+        An earlier copy may be ordered: what became of that counts for whoever asks (P25c).  Else
+        what its session submitted after a run goes with it, at once: a part would be stamped
+        after a crash (P34).
         """
         for submit in submits:
-            self._outbox.persist(
-                PersistWithdrawal(ticket=submit.ticket, digest=submit.digest, code=code, text=text)
+            first = submit.facts.ids[:16]
+            resting = f"transaction {transaction_id_to_text(first)} before it in its session was"
+            gone = [(submit, code, text, b"")]
+            if not self._was_ordered(submit):
+                gone += [
+                    (follower, SessionRolledBackError.code, f"{resting} withdrawn: {text}", first)
+                    for follower in self._staging.take_followers(submit)
+                ]
+            runs = tuple(
+                WithdrawnRun(ticket=one.ticket, digest=one.digest, code=why, text=words)
+                for one, why, words, _ in gone
             )
-            if self._queue.catalog.locate_all(submit.facts.ids):
-                self.reject(submit, "duplicate-transaction", f"{text}; it was ordered before")
-            else:
-                self.reject(submit, code, text)
+            self._outbox.persist(PersistWithdrawal(runs=runs))
+            for one, why, words, rests_on in gone:
+                if self._was_ordered(one):
+                    self.reject(one, "duplicate-transaction", f"{words}; it was ordered before")
+                else:
+                    self.reject(one, why, words, rests_on)
             self._stamp_check = True
+
+    def _was_ordered(self, submit: RunSubmitted) -> bool:
+        """Return whether an earlier copy of it is in the queue."""
+        return bool(self._queue.catalog.locate_all(submit.facts.ids))
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:
         """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
@@ -266,9 +285,11 @@ class Ordering:
             f"{len(config.members)}: bring missing nodes back, or lower synchro-quorum"
         )
 
-    def reject(self, submit: RunSubmitted, code: str, text: str) -> None:
+    def reject(self, submit: RunSubmitted, code: str, text: str, rests_on: bytes = b"") -> None:
         """Report that a submit changed nothing."""
-        self._outbox.tell(TellRejected(ticket=submit.ticket, code=code, text=text))
+        self._outbox.tell(
+            TellRejected(ticket=submit.ticket, code=code, text=text, rests_on=rests_on)
+        )
 
     def _stamp(self, submit: RunSubmitted, now: int) -> None:
         """Give a durable own run its timestamp and sequence numbers (P1, P1b)."""

@@ -6,9 +6,10 @@ after the stage timeout, when it has checked that its own files are complete.  R
 are stamped in submit order, so a small run after a bulk run of its session waits here too.
 
 A synchronous run waits here while there are fewer members than it needs copies, and is withdrawn if
-it has no stamp in time (P34).  It never had one, so no node can order it.  Such runs, and those
-that they hold up in their sessions, have a part of the bounds (P3b), so they take no room from
-others.
+it has no stamp in time (P34).  It never had one, so no node can order it.  The later runs of its
+session wait here too, so none of them had one: those that may rest on it are withdrawn with it.
+Synchronous runs, and those that they hold up in their sessions, have a part of the bounds (P3b), so
+they take no room from others.
 """
 
 from __future__ import annotations
@@ -135,6 +136,18 @@ class Staging:
         for run in found:
             self._remove(run)
         return [run.submit for run in found]
+
+    def take_followers(self, withdrawn: RunSubmitted) -> list[RunSubmitted]:
+        """Remove and return the later runs of a session that rest on one that was withdrawn (P34).
+
+        None of them may have had a stamp under an earlier incarnation, or that one may as well.
+        """
+        line = self._lines.get(withdrawn.session, ()) if withdrawn.session is not None else ()
+        later = [run for run in line if run.submit.ticket > withdrawn.ticket]
+        followers = [run for run in later if not run.submit.stands_alone]
+        for run in followers:
+            self._remove(run)
+        return [run.submit for run in followers]
 
     def may_have_a_stamp(self, digest: bytes) -> bool:
         """Return whether a run of a digest was accepted under an earlier incarnation."""
@@ -333,4 +346,5 @@ def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:
         facts=waiting.facts,
         session=waiting.session,
         submitted_at=waiting.submitted_at,
+        stands_alone=waiting.stands_alone,
     )

@@ -52,14 +52,21 @@ class PersistAnnouncement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PersistWithdrawal:
-    """Forget an own unstamped run: it will never be stamped (P1a)."""
+class WithdrawnRun:
+    """An own unstamped run that will never be stamped."""
 
     ticket: int
     digest: bytes
     #: Why, for its clients.
     code: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistWithdrawal:
+    """Forget own unstamped runs, all of them or none: one, and those that rest on it (P1a, P34)."""
+
+    runs: tuple[WithdrawnRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +236,8 @@ class TellRejected:
     ticket: int
     code: str
     text: str
+    #: Of what was withdrawn with another run of its session: the first id of that (P34).
+    rests_on: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class RunSubmitted:
     #: run, whose patience does not begin anew with a restart (P34).  None: it was accepted under an
     #: earlier incarnation, may have had a stamp there, and so is not held back or withdrawn.
     submitted_at: int | None = 0
+    #: It stays if a run before it in its session is withdrawn (P34).
+    stands_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,8 +99,9 @@ class RecoveredAnnouncement:
     staged_bytes: int
     facts: RunFacts
     session: str | None
-    #: See `RunSubmitted.submitted_at`.
+    #: See `RunSubmitted`.
     submitted_at: int | None = 0
+    stands_alone: bool = False
 
 
 class OlderIds(Protocol):

@@ -149,7 +149,9 @@ class Submits:
         if tx.mark is not None:
             copies_needed = max(copies_needed, self._check_mark(tx.mark))
         if tx.commits:
-            self._check_may_commit()
+            self._check_version("commit tables", COMMIT_TABLES, "commit")
+        if tx.stands_alone:
+            self._check_version("transactions that stand alone", SYNCHRONOUS, "rollback")
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -194,6 +196,8 @@ class Submits:
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)
+        if manifest.stands_alone:
+            self._check_version("transactions that stand alone", SYNCHRONOUS, "rollback")
         tables = Tables.of(self._master.catalog)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
@@ -361,13 +365,21 @@ class Submits:
         Raises:
             InvalidRequestError: Nothing happened (definite).
         """
-        in_force, needed = self._master.view.version, DROPS if drops else CHANGES
+        what, needed = ("drops", DROPS) if drops else ("changes", CHANGES)
+        self._check_version(f"{what} of tables", needed, "kind")
+
+    def _check_version(self, what: str, needed: int, field: str) -> None:
+        """Refuse what a member would not understand (P31).
+
+        Raises:
+            InvalidRequestError: Nothing happened (definite).
+        """
+        in_force = self._master.view.version
         if in_force < needed:
-            what = "drops" if drops else "changes"
             raise InvalidRequestError(
-                f"{what} of tables need wire version {needed}, the log uses {in_force}",
+                f"{what} need wire version {needed}, the log uses {in_force}",
                 hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
-                field="kind",
+                field=field,
             )
 
     def _check_may_prepare(self) -> None:
@@ -376,14 +388,8 @@ class Submits:
         Raises:
             InvalidRequestError, TooManyPreparedError: Nothing happened (definite).
         """
-        in_force, undecided = self._master.view.version, self._master.undecided
-        if in_force < PREPARED_VERSION:
-            raise InvalidRequestError(
-                f"prepared transactions need wire version {PREPARED_VERSION}, the log uses "
-                f"{in_force}",
-                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
-                field="participants",
-            )
+        self._check_version("prepared transactions", PREPARED_VERSION, "participants")
+        undecided = self._master.undecided
         size_bytes = sum(one.size_bytes for one in undecided)
         if len(undecided) >= MOST_UNDECIDED or size_bytes >= MOST_UNDECIDED_BYTES:
             raise TooManyPreparedError(
@@ -391,20 +397,6 @@ class Submits:
                 f"{MOST_UNDECIDED:,} of {MOST_UNDECIDED_BYTES:,} bytes may be",
                 undecided=len(undecided),
                 size_bytes=size_bytes,
-            )
-
-    def _check_may_commit(self) -> None:
-        """Refuse a commit to a commit table while a member would not understand it (P31, P36).
-
-        Raises:
-            InvalidRequestError: Nothing happened (definite).
-        """
-        in_force = self._master.view.version
-        if in_force < COMMIT_TABLES:
-            raise InvalidRequestError(
-                f"commit tables need wire version {COMMIT_TABLES}, the log uses {in_force}",
-                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
-                field="commit",
             )
 
     def _check_mark(self, mark: Mark) -> int:

@@ -184,6 +184,7 @@ class Cycle:
                 facts=RunFacts.of(manifest),
                 session=manifest.session,
                 submitted_at=manifest.submitted_at,
+                stands_alone=manifest.stands_alone,
             )
         )
         return submission

@@ -89,7 +89,7 @@ class Delivery(TakesActions, FollowsCore):
                 self._tell_ordered(action, at)
             case TellRejected():
                 self._core.holdings.own_rejected(action.ticket)
-                receipts.rejected(action.ticket, action.code, action.text)
+                receipts.rejected(action.ticket, action.code, action.text, action.rests_on)
             case FetchPayload() | PrefetchFiles() | CheckFiles() | CheckUnstamped():
                 self._look_for(action)
             case SendTail():

@@ -190,7 +190,7 @@ class Executor:
             if isinstance(item, AsideWrite):
                 writes.extend(item.writes)
             elif self._stream.must_be_durable(item):
-                writes.append(self._to_write(item, at))
+                writes.extend(self._to_writes(item, at))
                 writes.extend(self.beside(item))
         self.writing = True
         started = perf_counter()
@@ -235,6 +235,14 @@ class Executor:
             case _ if not self._stream.must_be_durable(item):
                 delivery.deliver(item, at)
 
+    def _to_writes(self, action: Action, at: int) -> Sequence[Write]:
+        if isinstance(action, PersistWithdrawal):
+            return [
+                DropAnnouncement(digest=run.digest, code=run.code, text=run.text, at=at)
+                for run in action.runs
+            ]
+        return [self._to_write(action, at)]
+
     def _to_write(self, action: Action, at: int) -> Write:
         match action:
             case PersistOwnRun():
@@ -257,10 +265,6 @@ class Executor:
                     digest=action.digest,
                     payload=run.payload,
                     session=run.session,
-                )
-            case PersistWithdrawal():
-                return DropAnnouncement(
-                    digest=action.digest, code=action.code, text=action.text, at=at
                 )
             case PersistQueue():
                 return AppendQueue(

@@ -53,6 +53,7 @@ class OpenTransaction:
         limits: RunLimits,
         *,
         session: str | None,
+        stands_alone: bool = False,
         valid_until: int | None,
         condition: Condition | None,
         is_sync: bool = False,
@@ -76,6 +77,7 @@ class OpenTransaction:
         self.committing = False
         self.timer: asyncio.TimerHandle | None = None
         self._session, self._valid_until = session, valid_until
+        self._stands_alone = stands_alone
         self._condition, self._is_sync = condition, is_sync
         self._participants = participants
 
@@ -92,6 +94,7 @@ class OpenTransaction:
             transaction_id=self.transaction_id,
             operations=self.preparation.operations,
             session=self._session,
+            stands_alone=self._stands_alone,
             valid_until=self._valid_until,
             condition=self._condition,
             is_sync=self._is_sync,

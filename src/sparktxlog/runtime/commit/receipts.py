@@ -322,13 +322,13 @@ class Receipts:
         self._settle(submission)
         self._drop_ids(submission)
 
-    def rejected(self, ticket: int, code: str, text: str) -> None:
-        """The core refused the submit; nothing happened."""
+    def rejected(self, ticket: int, code: str, text: str, rests_on: bytes = b"") -> None:
+        """The core refused the submit; nothing happened.  See `TellRejected`."""
         submission = self._by_ticket.pop(ticket, None)
         if submission is not None:
             self._arrived(submission)
             self._drop_ids(submission)
-            self._fail(submission, rejection_error(code, text))
+            self._fail(submission, rejection_error(code, text, rests_on))
 
     def _arrived(self, submission: Submission) -> None:
         if submission in self._under_way:
@@ -450,12 +450,13 @@ _REJECTIONS: dict[str, type[TxLogError]] = {
 }
 
 
-def rejection_error(code: str, text: str) -> TxLogError:
+def rejection_error(code: str, text: str, rests_on: bytes = b"") -> TxLogError:
     """Return the client's error for a refusal of the core."""
     kind = _REJECTIONS.get(code)
     if kind is None:
         kind = BusyError if code in ("busy", "clock-skew") else CommitRejectedError
-    return kind(text, reason=code)
+    fields = {"rests_on": transaction_id_to_text(rests_on)} if rests_on else {}
+    return kind(text, reason=code, **fields)
 
 
 def check_copies(level: Level, copies: int, members: int) -> None:

@@ -534,6 +534,7 @@ def _read_announcements(db: sqlite3.Connection) -> list[RecoveredAnnouncement]:
                 submitted_at=None
                 if inherited and ticket <= int(inherited[0])
                 else manifest.submitted_at,
+                stands_alone=manifest.stands_alone,
             )
         )
     return found
