@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.node_processes import call
 
 from sparktxlog import Client
-from sparktxlog.errors import InvalidRequestError, SynchroTimeoutError
+from sparktxlog.errors import InvalidRequestError, SessionRolledBackError, SynchroTimeoutError
 from sparktxlog.protocol.words.versions import SYNCHRONOUS
 from sparktxlog.runtime.node import Node
 
-_IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(4)]
+_IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(9)]
 _SETTINGS: dict[str, Any] = {
     "eviction": "auto",
     "suspect_timeout": 1,
@@ -29,38 +30,37 @@ _SETTINGS: dict[str, Any] = {
 
 
 class _Three:
-    """Three nodes of which C can be stopped and started again."""
+    """Three nodes that can be stopped and started again."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
-        self._stack = stack
+    def __init__(self, directory: Path) -> None:
         self._listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "ABC"}
         self._ports = {name: one.getsockname()[1] for name, one in self._listeners.items()}
         self._directory = directory
-        self._c = AsyncExitStack()
+        self._stacks: dict[str, AsyncExitStack] = {}
         self.nodes: dict[str, Node] = {}
 
-    async def start(self, name: str) -> None:
-        config = config_of(self._directory, name, self._ports, **_SETTINGS)
-        stack = self._c if name == "C" else self._stack
+    async def start(self, name: str, **settings: Any) -> None:
+        config = config_of(self._directory, name, self._ports, **_SETTINGS | settings)
+        self._stacks[name] = AsyncExitStack()
         node = serving(config, self._listeners[name].dup())
-        self.nodes[name] = await stack.enter_async_context(node)
+        self.nodes[name] = await self._stacks[name].enter_async_context(node)
 
     async def members(self, names: str) -> None:
         nodes = [self.nodes[name] for name in names]
         await until(lambda: all(set(n.base.master.view.members) == set(names) for n in nodes))
 
-    async def stop_c(self) -> None:
-        await self._c.aclose()
-        self._c = AsyncExitStack()
+    async def stop(self, name: str) -> None:
+        await self._stacks.pop(name).aclose()
 
     async def close(self) -> None:
-        await self._c.aclose()
+        for name in list(self._stacks):
+            await self.stop(name)
 
 
 def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            three = _Three(tmp_path, stack)
+            three = _Three(tmp_path)
             stack.push_async_callback(three.close)
             for name in "ABC":
                 await three.start(name)
@@ -68,19 +68,27 @@ def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: 
             await until(lambda: all(n.base.master.heard(o) for n, o in _pairs(three.nodes)))
             url = a.config.master_url
             await asyncio.to_thread(_begin, url)
-            await three.stop_c()
+            await three.stop("C")
             # It gets its stamp before anybody misses C; then the epoch ends, and keeps it.
             late = await asyncio.to_thread(_append, url, "s", _IDS[0])
             assert (late.outcome, late.late, late.copies) == ("committed", True, 2)
             await three.members("AB")
-            waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[1]))
+            waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[1], session="x"))
             await until(lambda: a.status()["synchronous"]["waiting"] == 1)
             await asyncio.to_thread(_meanwhile, url)
+            rests, alone = await _follow(a, url)
             await a.change_settings({"synchro-timeout": 0.2})
             with pytest.raises(SynchroTimeoutError, match="needs 3 copies, the log has 2 members"):
                 await waits
-            await asyncio.to_thread(_was_withdrawn, url)
+            with pytest.raises(SessionRolledBackError, match="it needs 3 copies") as rolled_back:
+                await rests
+            assert rolled_back.value.definite and not rolled_back.value.retryable
+            assert rolled_back.value.fields["rests_on"] == _IDS[1]
+            assert (await alone).outcome == "committed"
+            assert await asyncio.to_thread(_rejected, url, _IDS[1]) == ["synchro-timeout"]
+            assert await asyncio.to_thread(_rejected, url, _IDS[4]) == ["session-rolled-back"]
             await a.change_settings({"synchro-timeout": None})
+            a = await _withdrawn_after_a_restart(three)
             waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[2]))
             asks = asyncio.create_task(asyncio.to_thread(_append, url, "p", _IDS[3], is_sync=True))
             await until(lambda: a.status()["synchronous"]["waiting"] == 2)
@@ -128,10 +136,46 @@ def _meanwhile(url: str) -> None:
     assert [(one["peer"], one["why"]) for one in status["waiting_for"]] == [("C", "copy")]
 
 
-def _was_withdrawn(url: str) -> None:
-    found = call(f"{url}/v1/transactions/{_IDS[1]}")
+def _rejected(url: str, transaction_id: str) -> list[str]:
+    """Return the codes of a transaction that never had a position."""
+    found = call(f"{url}/v1/transactions/{transaction_id}")
     assert (found["level"], found["outcome"]) == (None, "rejected")
-    assert [one["code"] for one in found["rejections"]] == ["synchro-timeout"]
+    return [one["code"] for one in found["rejections"]]
+
+
+async def _follow(a: Node, url: str) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
+    """Commit after what waits in its session: what may rest on it, and what does not."""
+    tasks = []
+    for number, options in ((4, {}), (5, {"rollback": "transaction"})):
+        append = asyncio.to_thread(_append, url, "p", _IDS[number], session="x", **options)
+        tasks.append(asyncio.create_task(append))
+        await until(lambda: a.base.master.status().unstamped_runs == 1 + len(tasks))
+    return tasks[0], tasks[1]
+
+
+async def _withdrawn_after_a_restart(three: _Three) -> Node:
+    """Restart the node that took them before it withdraws them: what rests on which is durable."""
+    url = three.nodes["A"].config.master_url
+    for table, number, options in (
+        ("s", 6, {}),
+        ("p", 7, {}),
+        ("p", 8, {"rollback": "transaction"}),
+    ):
+        told = await asyncio.to_thread(
+            _append, url, table, _IDS[number], session="y", level="accepted", **options
+        )
+        assert told.level == "accepted"
+    await three.stop("A")
+    await three.start("A", synchro_timeout=0.2)
+    await three.members("AB")
+    a = three.nodes["A"]
+    await until(lambda: a.base.master.status().unstamped_runs == 0)
+    await a.change_settings({"synchro-timeout": 60})
+    assert await asyncio.to_thread(_rejected, url, _IDS[6]) == ["synchro-timeout"]
+    assert await asyncio.to_thread(_rejected, url, _IDS[7]) == ["session-rolled-back"]
+    receipt = await asyncio.to_thread(_append, url, "p", _IDS[8], session="y")
+    assert receipt.outcome == "committed"
+    return a
 
 
 def test_the_quorum_and_the_tables_change_at_run_time(tmp_path: Path) -> None:
@@ -185,6 +229,11 @@ def _refused(url: str) -> None:
             lambda: client.create_table("u", {"id": "bigint"}, is_sync=True),
             lambda: client.alter_table("t", is_sync=True),
             lambda: client.alter_table("t", is_sync=False),
+            lambda: client.append("t", [{"id": 1}], session="s", rollback="transaction"),
+            lambda: client.submit_many("t", pa.table({"id": [1]}), rollback="transaction"),
         ):
-            with pytest.raises(InvalidRequestError, match=f"needs wire version {SYNCHRONOUS}"):
+            with pytest.raises(InvalidRequestError, match=f"needs? wire version {SYNCHRONOUS}"):
                 attempt()
+        with pytest.raises(InvalidRequestError, match="rollback='none' is unknown") as unknown:
+            client.append("t", [{"id": 1}], rollback="none")
+        assert unknown.value.fields["allowed"] == ["session", "transaction"]

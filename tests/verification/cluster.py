@@ -197,6 +197,7 @@ class Cluster:
         digest: bytes | None = None,
         staged_bytes: int = 0,
         session: str | None = None,
+        stands_alone: bool = False,
         facts: RunFacts | None = None,
         executed: int | None = None,
         size_bytes: int = 100,
@@ -214,6 +215,7 @@ class Cluster:
             facts=facts,
             session=session,
             submitted_at=self.now + self.nodes[name].skew if facts.copies else None,
+            stands_alone=stands_alone,
         )
         node = self.nodes[name]
         self.facts[event.digest] = facts

@@ -361,6 +361,8 @@ class ReferenceCatalog:
                     return "unknown-table", None
                 if known.schema_version != touch.schema_version:
                     return "stale-schema", touch.table
+                if known.is_sync and not facts.copies:
+                    return "stale-schema", touch.table
         for at, name, change in facts.changes:
             if at == index:
                 after = _changed(tables[name.lower()], change)
@@ -518,7 +520,10 @@ def _changed(table: TableDefinition, change: TableChange) -> TableDefinition | N
     if set(change.drop) & set(keys):
         return None
     keys = tuple(new.get(name, name) for name in keys) if change.keys is None else keys
-    return replace(table, columns=tuple(columns), keys=keys, schema_version=version)
+    is_sync = table.is_sync if change.is_sync is None else change.is_sync
+    return replace(
+        table, columns=tuple(columns), keys=keys, schema_version=version, is_sync=is_sync
+    )
 
 
 def _names(headers: Sequence[RunHeader]) -> list[str]:

@@ -4,7 +4,7 @@ A file is a list of blocks: commands, a line `----`, the expected output, an emp
 
     masters a b c [quorum=2] [now=0] [<setting>=<number>]   new cluster, started, posts exchanged
     commit a A [ts=5] [n=3] [staged=9000] [session=s] [id=X] [create=t:bigint] [touch=t:1]
-               [copies=3]                     3: a synchronous run (P34)
+               [copies=3] [alone=1]           3: a synchronous run (P34); 1: it stands alone
     deliver [post|push|fetch|tail|announcement|prefetch|all] [a->b]     what is on its way now
             [first=2]                                                   no more than two of it
     drop    [kind] [a->b] [first=2]  duplicate [kind] [a->b] [first=2]
@@ -178,6 +178,7 @@ class Scenario:
             staged_bytes=int(options.get("staged", "0")),
             size_bytes=int(options.get("size", "100")),
             session=options.get("session"),
+            stands_alone="alone" in options,
         )
         stamped = [
             header.ts

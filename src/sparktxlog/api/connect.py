@@ -112,9 +112,8 @@ def connect(
         staging: How executors hand over files of rows: "shared", they write into the payload store
             of the node, which they share; "http", they upload them to the node; "auto", "shared"
             if a file on that way is seen at all ends, else "http".
-        rollback: "session": when a transaction is withdrawn before it has a timestamp, such as a
-            synchronous one that too few members were there for, those that the session committed
-            after it are withdrawn too, `SessionRolledBackError`; "transaction": they go on.
+        rollback: "session": with a transaction that is withdrawn go those that the session
+            committed after it, `SessionRolledBackError`; "transaction": they go on.
 
     Raises:
         UnreachableError: No node answers there (definite).
@@ -125,10 +124,9 @@ def connect(
         InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect; or the JVM's
             language has digits of its own (definite).
     """
-    if has_jvm(spark):
-        check_digits(spark)
+    own = Session(session or str(uuid.uuid4()), rollback)
     link = Nodes(url, token=token, ca_file=ca_file)
-    _check_apply(apply, spark, link)
+    _check_before(apply, spark, link)
     home, info = link.choose()
     check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
@@ -137,14 +135,7 @@ def connect(
             _log.info("set %s to %s for this session (was %s)", name, value, before)
             spark.conf.set(name, value)
     place = staging_place("shared" if apply and staging == "auto" else staging, spark, info, home)
-    log = TxLog(
-        spark,
-        link,
-        home,
-        place,
-        session=Session(session or str(uuid.uuid4()), rollback),
-        timeout_s=timeout,
-    )
+    log = TxLog(spark, link, home, place, session=own, timeout_s=timeout)
     urls, way = ",".join(link.urls), "http" if place.uploads else "shared"
     register_format(spark, url=urls, token=token, ca_file=home.ca_file, staging=way)
     if apply == "inline":
@@ -152,7 +143,9 @@ def connect(
     return log
 
 
-def _check_apply(apply: str | None, spark: SparkSession, link: Nodes) -> None:
+def _check_before(apply: str | None, spark: SparkSession, link: Nodes) -> None:
+    if has_jvm(spark):
+        check_digits(spark)
     if apply not in (None, "inline"):
         raise ConfigError(
             f"apply={apply!r} is unknown", hint="Use apply='inline', or leave it out."

@@ -12,9 +12,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from sparktxlog.api.connect import TxLog
+from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.frame_staging import StagingPlace, inline_rows
-from sparktxlog.codec.transactions import Session
+from sparktxlog.codec.requests import decode_request
+from sparktxlog.codec.transactions import (
+    PreparedOperation,
+    PreparedTransaction,
+    Rollback,
+    Session,
+)
 from sparktxlog.errors import (
     ApplyError,
     CommitStateUnknownError,
@@ -287,3 +293,22 @@ def test_a_wrong_name_is_told_before_any_wait(tmp_path: Path) -> None:
     with pytest.raises(NotAppliedError, match=r"position 99 .* applied 3") as caught:
         log.table("t")
     assert "at_least=None" in caught.value.hint
+
+
+@pytest.mark.parametrize("rollback", ["session", "transaction"])
+def test_a_session_says_whether_its_transactions_rest_on_each_other(
+    tmp_path: Path, rollback: Rollback
+) -> None:
+    log, _ = connected(tmp_path)
+    log._session = Session("s", rollback)
+    deletes = PreparedOperation(table="t", kind=OperationKind.DELETE_WHERE, predicate="id = 1")
+    one = PreparedTransaction(transaction_id=bytes(16), operations=(deletes,))
+    log.submit(one, "ordered", 5)
+    log.submit(replace(one, participants=("p",)), "ordered", 5)
+    bodies = [decode_request(body) for body in cast(Link, log._link).submitted]
+    assert [(body.session, body.rollback) for body in bodies] == [
+        ("s", rollback),
+        (None, "session"),
+    ]
+    with pytest.raises(InvalidRequestError, match="rollback='none' is unknown"):
+        connect(cast(Any, None), "http://a", rollback=cast(Any, "none"))

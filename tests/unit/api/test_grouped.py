@@ -13,6 +13,7 @@ import pytest
 from sparktxlog.api.grouped import GroupedRows, GroupedTransactions
 from sparktxlog.api.grouped_batch import GroupedReceipt
 from sparktxlog.codec.assembly import uuid_texts
+from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.runs import RunLimits, validate_run
 from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import (
@@ -106,8 +107,13 @@ def test_runs_are_cut_at_transactions_and_the_same_again() -> None:
     )
     sizes = [manifest.n for manifest in _manifests(grouped, n=40)]
     assert sizes == [40, 40, 20]
-    runs = list(grouped.runs(40, 4 << 20, 5, None))
-    assert [run.payload for run in runs] == [r.payload for r in grouped.runs(40, 4 << 20, 5, None)]
+    alone = [run.payload for run in grouped.runs(40, 4 << 20, 5, Session("s", "transaction"))]
+    said = [(one.session, one.stands_alone) for one in map(read_manifest, alone)]
+    assert set(said) == {("s", True)}
+    runs = list(grouped.runs(40, 4 << 20, 5, Session(None)))
+    assert [run.payload for run in runs] == [
+        r.payload for r in grouped.runs(40, 4 << 20, 5, Session(None))
+    ]
     assert [run.first for run in runs] == [0, 40, 80]
     claims = [manifest.blocks[0].claim for manifest in _manifests(grouped, n=40)]
     assert sum(claim.rows for claim in claims if claim) == 300
@@ -115,7 +121,7 @@ def test_runs_are_cut_at_transactions_and_the_same_again() -> None:
 
 def test_runs_keep_the_limit_of_bytes() -> None:
     grouped = GroupedTransactions([_rows(FLIGHTS, OperationKind.APPEND, 0, list(range(2000)))])
-    runs = list(grouped.runs(8192, 20_000, 0, None))
+    runs = list(grouped.runs(8192, 20_000, 0, Session(None)))
     assert max(len(run.payload) for run in runs) <= 20_000
     assert len(runs) < 10
     assert sum(run.n for run in runs) == 2000
@@ -124,7 +130,7 @@ def test_runs_keep_the_limit_of_bytes() -> None:
 def test_one_transaction_over_the_limit_is_refused_before_anything_is_sent() -> None:
     grouped = GroupedTransactions([_rows(FLIGHTS, OperationKind.APPEND, 0, [0] + [1] * 5000)])
     with pytest.raises(OversizeError, match=r"transaction '1'") as caught:
-        next(grouped.runs(8192, 20_000, 0, None))
+        next(grouped.runs(8192, 20_000, 0, Session(None)))
     assert "log.transaction()" in caught.value.hint
 
 
@@ -132,7 +138,11 @@ def test_no_rows_are_no_transactions() -> None:
     none = _rows(FLIGHTS, OperationKind.APPEND, 0, [])
     none = replace(none, values=none.values.cast("int64"))
     grouped = GroupedTransactions([none])
-    assert (len(grouped), grouped.rows, list(grouped.runs(8192, 20_000, 0, None))) == (0, 0, [])
+    assert (len(grouped), grouped.rows, list(grouped.runs(8192, 20_000, 0, Session(None)))) == (
+        0,
+        0,
+        [],
+    )
     receipt = GroupedReceipt.of(grouped, [], [])
     assert (receipt.transactions, receipt.rows, receipt.late) == (0, 0, False)
     assert receipt.mapping.num_rows == 0

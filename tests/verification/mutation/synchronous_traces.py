@@ -19,6 +19,8 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import Touch
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.actions import (
@@ -40,7 +42,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
     SynchroTimeoutSet,
 )
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader
+from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
 from sparktxlog.protocol.words.versions import SYNCHRONOUS
 from sparktxlog.protocol.words.view import Phase, View
 
@@ -367,3 +369,49 @@ def older_releases_know_no_rule(core: type[Master]) -> None:
     wanted = ChangeRequested(ticket=1, roster=node.view.roster, synchro_rule="N")
     told = [action.text for action in node.feed(wanted) if isinstance(action, TellChange)]
     assert told == ["not all members are of a release that knows synchronous transactions"]
+
+
+def each_site_judges_by_the_table(core: type[Master]) -> None:
+    """P25b, P34: what its node took for a plain write takes no effect on a synchronous table."""
+    node = Lone(core)
+    table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
+    write = (Touch(table="s", schema_version=1),)
+    makes, plain, right = (
+        node.run_of("b", 1, 1, creates=((0, table),), copies=2),
+        node.run_of("b", 2, 2, touches=write),
+        node.run_of("b", 3, 3, touches=write, copies=2),
+    )
+    entry, entries = bytes(32), []
+    for position, header in enumerate((makes, plain, right), start=1):
+        node.push(header)
+        entries.append(entry_of(header, position, entry))
+        entry = entries[-1].chain_hash
+    refused = Rejection(index=0, code="stale-schema", text="", table="s")
+    entries[1] = replace(entries[1], rejections=(refused,))
+    found = queued(node.feed(tail_of(LINEAGE, *entries)))
+    codes = [[r.code for r in entry.rejections] for one in found for entry in one.entries]
+    assert codes == [[], ["stale-schema"], []]
+    assert not node.master.status().halted
+
+
+def a_prepared_one_is_judged_so_too(core: type[Master]) -> None:
+    """P34, P35: a plain prepared transaction takes no effect on a synchronous table."""
+    node = Lone(core)
+    table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
+    node.disk.tables["s"] = table
+    node.start()
+    header = node.run_of(
+        "b",
+        1,
+        1,
+        touches=(Touch(table="s", schema_version=1),),
+        participants=("p",),
+        valid_until=((0, 1 << 60),),
+    )
+    node.push(header)
+    refused = Rejection(index=0, code="stale-schema", text="", table="s")
+    entry = replace(entry_of(header, 1, bytes(32)), rejections=(refused,))
+    found = queued(node.feed(tail_of(LINEAGE, entry)))
+    assert [[r.code for r in e.rejections] for one in found for e in one.entries] == [
+        ["stale-schema"]
+    ]

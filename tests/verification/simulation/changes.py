@@ -13,7 +13,7 @@ from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.versions import CHANGES, DROPS
+from sparktxlog.protocol.words.versions import CHANGES, DROPS, SYNCHRONOUS
 
 #: Part of the runs with a change.
 _RUNS = 0.15
@@ -23,6 +23,8 @@ _TABLES = 3
 _MOST_COLUMNS = 12
 #: Part of the changes that drop the table.
 _GONE = 0.15
+#: Chance that a change makes the table synchronous, or plain again.
+_SYNCHRONOUS = 0.1
 #: Chance that a run changes a table in two transactions, and of a column that is there.
 _TWICE, _TAKEN = 0.2, 0.03
 #: Of changes of columns: up to here renames, then wider types, then drops; the rest adds.
@@ -46,6 +48,7 @@ class Alterers:
 
     def __init__(self, seed: str) -> None:
         self._random = Random(f"{seed}:changes")
+        self._synchronous = Random(f"{seed}:synchronous tables")
 
     def draw(self, master: Master, n: int) -> DrawnChanges:
         """Return changes of a run of `n` transactions, as a node takes them."""
@@ -70,6 +73,8 @@ class Alterers:
         random, table = self._random, master.catalog[name]
         if random.random() < _GONE and master.view.version >= DROPS:
             return DROPPED
+        if self._synchronous.random() < _SYNCHRONOUS and master.view.version >= SYNCHRONOUS:
+            return TableChange(is_sync=not table.is_sync)
         chosen = random.choice(table.columns).name
         if random.random() < 0.3:
             return TableChange(keys=() if table.keys else (chosen,))

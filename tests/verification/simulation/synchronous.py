@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.verification.model.invariants import violated
 
+from sparktxlog.model.operation import Touch
 from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.words.actions import (
     PersistOwnRun,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Part of the runs that are synchronous.
 _RUNS = 0.25
+#: Part of the writes to synchronous tables that a node takes for plain ones.
+_MISTAKEN = 0.3
 #: Part of the runs that stay if one before them in their session is withdrawn.
 _ALONE = 0.3
 #: What an operator sets, and the mean pause between, microseconds.
@@ -49,9 +52,17 @@ class Synchronous:
         self._random = Random(f"{seed}:synchronous")
         self._alone = Random(f"{seed}:alone")
 
-    def draw(self, master: Master) -> int:
-        """Return how many copies a run needs, as a node takes it; 0 = it is a plain one."""
-        if self._random.random() >= _RUNS or master.view.version < SYNCHRONOUS:
+    def draw(self, master: Master, touches: Iterable[Touch]) -> int:
+        """Return how many copies a run needs, as a node takes it; 0 = it is a plain one.
+
+        Now and then a node takes for plain what is not: then it takes no effect.
+        """
+        drawn = self._random.random()
+        if master.view.version < SYNCHRONOUS:
+            return 0
+        known = [master.catalog.get(touch.table) for touch in touches]
+        synchronous = any(table is not None and table.is_sync for table in known)
+        if drawn >= (1 - _MISTAKEN if synchronous else _RUNS):
             return 0
         return master.view.synchro_quorum
 

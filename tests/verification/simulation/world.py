@@ -267,11 +267,12 @@ class World:
         said = self._participants.draw(node, transactions, plain=plain)
         busy = range(transactions) if said.participants else [at for at, _ in said.marks]
         commits = self._committers.draw(node.master, transactions, busy)
+        written = (*touches, *more, *drawn.touches)
         facts = RunFacts(
             n=transactions, ids=ids, acceptance=acceptance,
-            touches=(*touches, *more, *drawn.touches),
+            touches=written,
             creates=creates, conditions=conditions or said.conditions, changes=drawn.changes,
-            copies=self.synchronous.draw(node.master),
+            copies=self.synchronous.draw(node.master, written),
             participants=said.participants, valid_until=said.valid_until, marks=said.marks,
             commits=commits,
         )  # fmt: skip

@@ -4,12 +4,13 @@ Every site processes the same runs in the same order, so every site rejects the 
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
 with another definition, or whose name is that of a table of the other kind, if it touches a table
-that does not exist (any more) or has another schema version (P33), if its run is void (P32), or if
-its condition does not hold (P27).  To create an identical table again is a commit without effect.
-A create counts for its own transaction and later ones, a change of a table, also its drop, for
-later ones.  A table that is created after a drop of its name is another one: schema versions and
-writes of the name go on.  A prepared transaction is judged twice: where it is ordered, and where
-its last participant says YES (P35).  Commit tables are beside all these: `commits` (P36).
+that does not exist (any more) or has another schema version (P33), if it writes to a synchronous
+table in a plain run (P34), if its run is void (P32), or if its condition does not hold (P27).  To
+create an identical table again is a commit without effect.  A create counts for its own transaction
+and later ones, a change of a table, also its drop, for later ones.  A table that is created after a
+drop of its name is another one: schema versions and writes of the name go on.  A prepared
+transaction is judged twice: where it is ordered, and where its last participant says YES (P35).
+Commit tables are beside all these: `commits` (P36).
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one only
 in a run that creates or changes tables, has marks or commits, or does not fit.
@@ -134,7 +135,7 @@ class Catalog:
             or facts.changes
             or facts.marks
             or facts.commits
-            or not all(map(self._fits, facts.touches))
+            or not all(self._fits(touch, facts.copies) for touch in facts.touches)
         ):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
@@ -172,7 +173,14 @@ class Catalog:
             rejected[index] = _duplicate(index, first)
         return rejected
 
-    def _fits(self, touch: Touch, fresh: Mapping[str, TableDefinition] = _NONE) -> bool:
+    def _fits(
+        self, touch: Touch, copies: int, fresh: Mapping[str, TableDefinition] = _NONE
+    ) -> bool:
+        """Return whether a write was made for its table as it is here.
+
+        Args:
+            copies: Of its run: what the accepting node took for a plain write may not be one (P34).
+        """
         key = touch.table.lower()
         table = fresh.get(key) or self._tables.get(key)
         return (
@@ -180,6 +188,7 @@ class Catalog:
             and table.name == touch.table
             and table.schema_version == touch.schema_version
             and not table.is_dropped
+            and (copies > 0 or not table.is_sync)
         )
 
     def _judge_each(
@@ -209,7 +218,7 @@ class Catalog:
             if index in rejected:
                 continue
             touches, fresh = touches_of(index), dict[str, TableDefinition]()
-            reason = self._misfit(index, creates.get(index, ()), touches, fresh)
+            reason = self._misfit(index, creates.get(index, ()), touches, facts.copies, fresh)
             names = [definition.name for definition in fresh.values()]
             if reason is None and index in changes:
                 reason = self._change(index, changes[index], fresh)
@@ -278,7 +287,7 @@ class Catalog:
 
     def _unfit(self, one: Undecided, position: int, index: int) -> Rejection | None:
         """Return why a prepared transaction would take no effect in a place."""
-        reason = self._misfit(index, (), one.touches, {})
+        reason = self._misfit(index, (), one.touches, one.copies, {})
         if reason is None and one.condition is not None:
             reason = self._broken(one.condition, position, index)
         return reason
@@ -288,6 +297,7 @@ class Catalog:
         index: int,
         definitions: Sequence[TableDefinition],
         touches: Sequence[Touch],
+        copies: int,
         fresh: dict[str, TableDefinition],
     ) -> Rejection | None:
         """Return why a transaction does not fit the tables; put what it creates into `fresh`."""
@@ -305,7 +315,7 @@ class Catalog:
                     code=SchemaMismatchError.code,
                     text=f"table {present.name!r} exists with another definition",
                 )
-        misfit = next((touch for touch in touches if not self._fits(touch, fresh)), None)
+        misfit = next((touch for touch in touches if not self._fits(touch, copies, fresh)), None)
         return None if misfit is None else self._rejection(misfit, index, fresh)
 
     def _named_as_rows(
@@ -361,13 +371,16 @@ class Catalog:
         table = fresh.get(key) or self._tables.get(key)
         if table is None or table.name != touch.table or table.is_dropped:
             return _unknown(touch.table, index)
+        text = (
+            f"table {touch.table!r} has schema version {table.schema_version}, "
+            f"the transaction was made for {touch.schema_version}"
+        )
+        if table.schema_version == touch.schema_version:
+            text = f"table {touch.table!r} is synchronous, the transaction was taken as a plain one"
         return Rejection(
             index=index,
             code=StaleSchemaError.code,
-            text=(
-                f"table {touch.table!r} has schema version {table.schema_version}, "
-                f"the transaction was made for {touch.schema_version}"
-            ),
+            text=text,
             table=touch.table,
             winner=self._writes.winner(touch.table),
         )

@@ -55,6 +55,22 @@ def _touch(table: str, txs: tuple[int, ...] | None = None, version: int = 1) -> 
     return Touch(table=table, schema_version=version, txs=txs)
 
 
+def test_a_plain_write_to_a_synchronous_table_takes_no_effect() -> None:
+    catalog = _catalog(T, replace(U, is_sync=True))
+    plain = _facts(3, (_touch("t"), _touch("u", (1,))))
+    rejections, _ = catalog.fold(1, plain)
+    assert _codes(rejections) == [(1, "stale-schema")]
+    text = "table 'u' is synchronous, the transaction was taken as a plain one"
+    assert [one.text for one in rejections] == [text]
+    assert catalog.fold(4, replace(_facts(3, plain.touches), copies=2)) == ((), ())
+    made = replace(_facts(1, (_touch("v"),), ((0, replace(U, name="v", is_sync=True)),)), copies=0)
+    assert _codes(catalog.fold(7, made)[0]) == [(0, "stale-schema")]
+    assert "v" not in catalog.tables
+    becomes = ((0, "t", TableChange(is_sync=True)),)
+    assert catalog.fold(8, _facts(1, (_touch("t"),), changes=becomes))[0] == ()
+    assert _codes(catalog.fold(9, _facts(1, (_touch("t", version=2),)))[0]) == [(0, "stale-schema")]
+
+
 def test_touching_a_known_table_is_accepted() -> None:
     assert _catalog(T).fold(1, _facts(3, (_touch("t"),))) == ((), ())
 
