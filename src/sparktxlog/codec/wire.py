@@ -22,6 +22,7 @@ from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.site_data import SiteData
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
@@ -46,6 +47,9 @@ class Envelope:
     #: Small runs that were to be pushed at the same time, as `encode_pushes` makes them; from wire
     #: version `POSTS_WITH_PUSHES` on.
     pushes: bytes = b""
+    #: What the sender's site holds of the data; None = it does not know the log yet, is a witness,
+    #: or of an older release.
+    data: SiteData | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

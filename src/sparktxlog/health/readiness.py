@@ -48,6 +48,15 @@ def readiness(status: Mapping[str, Any]) -> list[Check]:
     ]
 
 
+def whole(status: Mapping[str, Any]) -> Check:
+    """Return the check `data`: whether a site has all data that the others count on it to have.
+
+    It is not one of readiness: a node that fetches takes and orders transactions, and its traffic
+    need not wait.  Who replaces disks one after the other waits for it.
+    """
+    return _check("data", "; ".join(status.get("lacks") or []), "whole")
+
+
 def _check(name: str, wrong: str | None, well: str) -> Check:
     return Check(name, not wrong, wrong or well)
 

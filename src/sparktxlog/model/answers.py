@@ -318,15 +318,20 @@ class Survival(TypedDict):
     """What the loss of a site would mean now, as far as the asked node knows."""
 
     site: str
-    #: All that is ordered is held elsewhere, and the others can go on.
+    #: All that is known, its rows and its commit tables are held elsewhere, and the others can go
+    #: on.
     survives: bool
     #: End of the queue; how many of these transactions only the site has, and how many accepted
     #: ones, as it last said.
     ordered: int
     ordered_only_there: int
     accepted_only_there: int
-    #: Nodes that hold all that is ordered.
+    #: Nodes that hold all that is ordered, with its rows.
     held_by: list[str]
+    #: Nodes that answer and have all rows of the row tables; commit tables that no other node that
+    #: answers has whole.
+    rows_held_by: list[str]
+    tables_only_there: list[str]
     #: Nodes that answer, and whether they have a majority of the votes.
     voters: list[str]
     goes_on: bool
@@ -508,6 +513,8 @@ class StatusAnswer(EpochView):
     #: Time (UTC) until which the node is declared to be in maintenance; empty = it is not.
     maintenance_until: str
     warnings: list[OperatorWarning]
+    #: What this site lacks of the data that the others count on it to have, a clause for each.
+    lacks: list[str]
     undelivered: list[UndeliveredRun]
     damaged_files: list[DamagedFile]
     #: Whether it takes part in its epoch: it orders, or the members count its vote.

@@ -16,8 +16,8 @@ from sparktxlog import __version__
 from sparktxlog.config import NodeConfig
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
-from sparktxlog.health.readiness import Check, readiness
-from sparktxlog.model.answers import InfoAnswer, SettingValue, Survival
+from sparktxlog.health.readiness import Check, readiness, whole
+from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.protocol.words.events import SynchroTimeoutSet
@@ -45,8 +45,8 @@ from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.membership.sites_data import SitesData
 from sparktxlog.runtime.membership.standings import INSTANCE
-from sparktxlog.runtime.membership.survival import survivals
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
@@ -125,6 +125,8 @@ class Node:
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
         )
+        #: What this site and the others hold of the data.
+        self.sites_data = SitesData(base, self.membership, self.fleet, self.catalog.overview)
         shown = NodeStatus(
             base,
             self.core,
@@ -133,20 +135,18 @@ class Node:
             self.fleet,
             self.fetcher,
             self.damage,
-            self.catalog.overview,
+            self.sites_data,
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.
         self.waits = WaitHistory(base, self.log.publisher.note_rows)
-        base.metrics.registry.register(StatusMetrics(self.status))
-        if (certificate := base.certificate) is not None:
-            base.metrics.show_end_of_certificate(lambda: certificate.contexts.expires_at)
+        self._show_metrics()
 
         # Routes call the owners directly.
         self.reach, self.reach_for_submit = self._submits.reach, self._submits.reach_for_submit
         self.submit, self.submit_run = self._submits.submit, self._submits.submit_run
         self.find, self.find_decided = self._submits.find, self._submits.find_decided
-        self.repeated = self._submits.repeated
+        self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
         self.queue, self.maintain = self.log.queue, self.log.maintain
         self.accept_report, self.take_recount = self.fleet.accept_report, self.fleet.take_recount
@@ -157,6 +157,12 @@ class Node:
         #: All this as tables, and for readers by SQL as files.
         self.views = ViewRows(base, self._answers())
         self.state_files = StateFiles(base, self.views)
+
+    def _show_metrics(self) -> None:
+        metrics, certificate = self.base.metrics, self.base.certificate
+        metrics.registry.register(StatusMetrics(self.status))
+        if certificate is not None:
+            metrics.show_end_of_certificate(lambda: certificate.contexts.expires_at)
 
     def _answers(self) -> dict[str, Callable[[], Any]]:
         """Return what answers the questions of which views of the state are made."""
@@ -214,6 +220,7 @@ class Node:
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("placing commits", self.catalog.placer.watch())
+            self._run("telling what is held", self.sites_data.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
             self._run("following commit tables", self.catalog.plain.watch())
             self._run("recounting commit tables", self.catalog.schedule.watch())
@@ -321,10 +328,6 @@ class Node:
         """Return the commit table with a name, whose case is ignored; None = there is none."""
         return self.base.master.commit_tables.named(name)
 
-    def survivals(self) -> list[Survival]:
-        """Return what the loss of each node with a place would mean now."""
-        return survivals(self.base, self.fleet.status(self.base.clock.now(), tables=False))
-
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.
 
@@ -350,7 +353,7 @@ class Node:
             "cluster": config.cluster,
             "lineage": config.lineage,
             "epoch": view.epoch,
-            "phase": base.master.phase.value,
+            "phase": self.epochs.phase.value,
             "members": list(view.members),
             "quorum": view.quorum,
             "duty": duty_master(view, base.master.status().suspects),
@@ -379,6 +382,11 @@ class Node:
             "maintenance_open": is_open(base.settings.in_force.maintenance_windows, wall_us()),
         }
 
-    def ready(self) -> list[Check]:
-        """Return the checks of this node; it is ready if all are good."""
-        return readiness(self.status())
+    def ready(self, *, data: bool = False) -> list[Check]:
+        """Return the checks of this node; it is ready if all are good.
+
+        Args:
+            data: Ask, too, whether its site has all data that the others count on it to have.
+        """
+        status = self.status()
+        return [*readiness(status), *([whole(status)] if data else [])]

@@ -8,6 +8,7 @@ from typing import cast
 from sparktxlog.config.maintenance_times import lasts
 from sparktxlog.model.answers import (
     IncomingRunAnswer,
+    OperatorWarning,
     StatusAnswer,
     SynchronousWaits,
     UndecidedAnswer,
@@ -21,11 +22,11 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
-from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.membership.sites_data import SitesData
 
 #: Most undecided transactions that a status lists, which is asked for often.
 _MOST_LISTED = 20
@@ -43,7 +44,7 @@ class NodeStatus:
         fleet: Fleet,
         fetcher: RunFetcher,
         damage: Damage,
-        commit_tables: TableOverview,
+        sites_data: SitesData,
     ) -> None:
         self._base = base
         self._core = core
@@ -52,7 +53,8 @@ class NodeStatus:
         self._fleet = fleet
         self._fetcher = fetcher
         self._damage = damage
-        self._commit_tables = commit_tables
+        self._commit_tables = sites_data.commit_tables
+        self._sites_data = sites_data
 
     def incoming(self, limit: int) -> list[IncomingRunAnswer]:
         """Return the first runs in negotiation, in the agreed order, and what each waits for."""
@@ -93,11 +95,8 @@ class NodeStatus:
             "node_id": status.node_id,
             "paused": base.settings.in_force.paused,
             "maintenance_until": until if lasts(until, wall_us()) else "",
-            "warnings": [
-                *(*epochs.warnings(), *replicas.warnings(now), *damage.warnings()),
-                *self._commit_tables.warnings(),
-                *(base.certificate.warnings() if base.certificate is not None else ()),
-            ],
+            "warnings": self._warnings(now),
+            "lacks": self._sites_data.lacks(),
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
             **epochs.view(),
@@ -151,6 +150,17 @@ class NodeStatus:
             "only_joins": self._membership.joining.only_joins,
             "stopping": self._base.ending.is_set(),
         }
+
+    def _warnings(self, now: int) -> list[OperatorWarning]:
+        certificate = self._base.certificate
+        return [
+            *self._membership.epochs.warnings(),
+            *self._fleet.replicas.warnings(now),
+            *self._damage.warnings(),
+            *self._commit_tables.warnings(),
+            *self._sites_data.warnings(),
+            *(certificate.warnings() if certificate is not None else ()),
+        ]
 
     def prepared(self) -> list[UndecidedAnswer]:
         """Return all prepared transactions that are undecided, in the order of the queue."""

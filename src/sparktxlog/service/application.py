@@ -258,10 +258,11 @@ class _Health(RouteHandlers):
         return b"ok\n"
 
     def readyz(self, request: Request) -> Response:
-        checks = self._running.ready()
-        good = all(check[1] for check in checks)
+        asked = request.query_params
+        checks = self._running.ready(data="data" in asked or "verbose" in asked)
+        good = all(one.good for one in checks if one.name != "data" or "data" in asked)
         lines = ["ok" if good else "not ready"]
-        if "verbose" in request.query_params or not good:
+        if "verbose" in asked or not good:
             lines += [f"[{'+' if ok else '-'}] {name}: {text}" for name, ok, text in checks]
         return Response("\n".join(lines) + "\n", 200 if good else 503, media_type=PLAIN)
 

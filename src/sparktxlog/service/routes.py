@@ -158,7 +158,12 @@ _APPLIED = whole("after", "Applied position.", 0)
 _POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
 _PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
 _WORKER = Query("worker", "Worker; default: that of the site.")
-_VERBOSE = Query("verbose", "List all checks, also if they pass.")
+_VERBOSE = Query("verbose", "List all checks, also if they pass, and `data`.")
+_DATA = Query(
+    "data",
+    "Ask, too, whether the site has all data that the others count on it to have: rows, and "
+    "versions of commit tables.  Wait for it before the next disk is replaced.",
+)
 SCHEMA_VERSION = whole(
     "schema_version",
     "Schema version of the table that the rows are made for. If that is another one by now, the "
@@ -701,7 +706,12 @@ _CATALOG = (
 _OPEN = (
     _open("/livez", "livez", "Whether the process runs", PLAIN),
     _open(
-        "/readyz", "readyz", "Whether the node is ready; 503 with reasons if not", PLAIN, _VERBOSE
+        "/readyz",
+        "readyz",
+        "Whether the node is ready; 503 with reasons if not",
+        PLAIN,
+        _VERBOSE,
+        _DATA,
     ),
     _open("/openapi.json", "openapi", "The interface of clients, for programs", JSON),
     _open("/docs", "docs", "The interface of clients, for people", HTML),

@@ -33,6 +33,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
+from sparktxlog.model.site_data import SiteData
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
@@ -86,6 +87,7 @@ class PeerLink:
         on_replaced: Called if the peer says that another process replaced this start.
         on_answer: Called with the peer's answer to a post, if that is proved to be its answer.
         hears: Returns the nodes that this one is linked to; posts carry it.
+        data: Returns what this site holds of the data; posts carry it.
         supervisor: Restarts the link's tasks if they fail.
     """
 
@@ -101,6 +103,7 @@ class PeerLink:
         on_replaced: Callable[[], None] = lambda: None,
         on_answer: Callable[[wire.PostAnswer], None] = lambda answer: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
+        data: Callable[[], SiteData | None] = lambda: None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
@@ -125,6 +128,7 @@ class PeerLink:
         self._on_replaced = on_replaced
         self._on_answer = on_answer
         self._hears = hears
+        self._data = data
         #: Addresses not in use → whether they answered last; only for peers with several.
         self._answers: dict[str, bool] = {}
         #: Set to make the link try again at once.
@@ -194,6 +198,10 @@ class PeerLink:
     def tell_addresses(self, found: wire.FoundAddresses) -> None:
         """Send which addresses of peers answer, with the next post or alone."""
         self._outbox.addresses = found
+        self._post_ready.set()
+
+    def tell_data(self) -> None:
+        """Send what this site holds of the data, with the next post or alone."""
         self._post_ready.set()
 
     def push(self, header: RunHeader, payload: bytes) -> None:
@@ -530,6 +538,7 @@ class PeerLink:
                     hears=self._hears(),
                     addresses=addresses,
                     pushes=pushes,
+                    data=self._data(),
                 )
             )
             self.traffic.posts += 1

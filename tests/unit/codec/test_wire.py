@@ -14,6 +14,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.site_data import SiteData
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.model.table_versions import TableVersions, VersionFiles
 from sparktxlog.protocol.words.balloting import (
@@ -148,6 +149,7 @@ MESSAGES: list[wire.Message] = [
     ),
     wire.Envelope(post=POST, pushes=b"runs"),
     wire.PostAnswer(post=POST, hears=("b",)),
+    wire.Envelope(data=SiteData(rows_after=7, lacks=1, lacking=("uuid",))),
 ]
 
 

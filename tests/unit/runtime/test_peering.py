@@ -45,6 +45,7 @@ def peering(told: list[Event]) -> Peering:
         greeter=SimpleNamespace(is_joiner=lambda node: False),
         epochs=SimpleNamespace(on_hears=nothing, on_post=nothing, linked_nodes=lambda: ("b",)),
         positions={},
+        note_data=nothing,
     )
     core: Any = SimpleNamespace(
         cycle=SimpleNamespace(tell=lambda event: told.append(event) or True),

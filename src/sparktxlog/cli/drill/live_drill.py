@@ -1,8 +1,8 @@
 """Rehearses on a running cluster what does no harm: questions to all nodes, and a restore aside.
 
 Nothing is cut or killed.  For each site the views `survival` of the other nodes say what would be
-lost and who would go on if it were lost now; their statuses say where its writers would go, and
-whether its tables could be copied from another site.
+lost and who would go on if it were lost now (`health.survival` judges); their statuses say where
+its writers would go.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from sparktxlog.cli.all_nodes import NodeAnswer, ask_all
 from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
 from sparktxlog.cli.root import NodeApi
+from sparktxlog.health.survival import worst_loss
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,8 +90,9 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
             for one in found["survival"]
             if one["site"] == site
         ]
-        problems += _votes(said) + _writers(site, statuses) + _copies(site, statuses)
-        lost, told = _only_there(said)
+        problems += _votes(said) + _writers(site, statuses)
+        lost, told, data = worst_loss(said)
+        problems += data
         report.rehearsals.append(
             Rehearsal(
                 name=f"loss of {site}",
@@ -114,13 +116,6 @@ def _went_on(site: str, report: LiveDrillReport) -> str:
         f"{goes_on}  What {site} accepted and showed to nobody would be lost too; clients that "
         "wait for `acquired` or more have not been told of it."
     )
-
-
-def _only_there(said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Return how many transactions only a site has, of how many; what most is said of counts."""
-    lost = max((one["ordered_only_there"] + one["accepted_only_there"] for one in said), default=0)
-    ordered = max((one["ordered"] for one in said), default=0)
-    return lost, ordered + max((one["accepted_only_there"] for one in said), default=0)
 
 
 def _votes(said: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -147,23 +142,6 @@ def _writers(site: str, statuses: Mapping[str, Any]) -> list[str]:
         else:
             return []
     return [f"its writers would find no node: {', '.join(reasons) or 'there is no other'}"]
-
-
-def _copies(site: str, statuses: Mapping[str, Any]) -> list[str]:
-    """Say whether the tables of a site could be copied from another one."""
-    lines = [
-        replica
-        for name, status in statuses.items()
-        if name != site
-        for replica in status["replicas"]
-        if replica["node_id"] == name
-    ]
-    if any(one["verdict"] == "IN_SYNC" and not one.get("contested") for one in lines):
-        return []
-    if not any(replica for status in statuses.values() for replica in status["replicas"]):
-        return []  # no worker has applied anything anywhere
-    states = ", ".join(f"{one['node_id']} {one['verdict']}" for one in lines)
-    return [f"no other site has tables to copy from: {states or 'none has reported'}"]
 
 
 def rehearse_restore(

@@ -17,7 +17,6 @@ from sparktxlog.errors import (
     InvalidRequestError,
     LocalProtocolError,
     NameTakenError,
-    NotMemberError,
     NotParticipantError,
     NotPreparedError,
     PausedError,
@@ -508,15 +507,7 @@ class Submits:
                 f"node {self._base.config.node_id!r} is paused and takes no transactions",
                 hint="Submit at another site, or end the pause with `sparktxlog peer continue`.",
             )
-        if not self._membership.joining.settled.is_set():
-            raise NotMemberError("this node has no queue yet: it is joining the log")
-        if self._base.links and not self._membership.joining.proven:
-            awaited = ", ".join(self._membership.joining.awaited()) or "a peer"
-            raise NotMemberError(
-                f"this node has no data, and {awaited} has not accepted it yet",
-                hint="At the first start of a cluster each of its nodes must be reachable once.  "
-                "Remove a node that will not come with `sparktxlog peer remove`.",
-            )
+        self._membership.joining.check_knows_log()
         if self._executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full", hint="Free space; then the node continues."

@@ -172,7 +172,7 @@ class Delivery(TakesActions, FollowsCore):
     def enter(self, view: View) -> None:
         """Follow a decided view, after it is durable and its actions were sent."""
         self._membership.enter(view)
-        self._log.holders.set_members(seat.node_id for seat in view.roster if not seat.witness)
+        self._log.enter(view)
         self._core.receipts.forget(self._was_dropped)
         self._files.on_view(view)
 

@@ -108,6 +108,9 @@ class CommitPlacer:
         #: UUID → why the last attempt failed.
         self._failed: dict[str, TxLogError] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
+        #: UUID → version up to which it must be placed to have all that was ordered before this
+        #: start, or came with a snapshot; None = not known yet.
+        self._owed: dict[str, int] | None = None
         #: UUID → the newest version that is placed, of all tables.
         self.versions: dict[str, int] = {}
         #: Called with UUID, first and last version that a directory lacks.
@@ -154,6 +157,19 @@ class CommitPlacer:
         tables = self._base.master.commit_tables
         return {uuid: error for uuid, error in self._failed.items() if uuid in tables}
 
+    def lacking(self) -> set[str]:
+        """Return the tables of which this site lacks a version, or cannot place one.
+
+        A version that was ordered since the start came with its files: that it is being placed is
+        no lack.
+        """
+        tables = self._base.master.commit_tables
+        if self._owed is None:
+            return set(tables)
+        for uuid in [uuid for uuid, version in self._owed.items() if self._shows(uuid, version)]:
+            del self._owed[uuid]
+        return {*self._owed.keys() & tables.keys(), *self.failures()}
+
     def look_again(self, uuid: str) -> None:
         """Place a table that was changed from outside, or fetched."""
         self._start(uuid)
@@ -165,6 +181,10 @@ class CommitPlacer:
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
         self.versions.update(placed | self.versions)
+        tables = master.commit_tables.values()
+        self._owed = {
+            one.uuid: one.version for one in tables if self.versions.get(one.uuid, -1) < one.version
+        }
         while not self._base.ending.is_set():
             seen = ordered.value
             try:

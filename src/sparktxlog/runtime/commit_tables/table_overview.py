@@ -74,6 +74,11 @@ class TableOverview:
         refused = f"No peer could give them yet: {asked}." if asked else ""
         return "  ".join(part for part in (error.message, error.hint, refused) if part)
 
+    def lacking(self) -> set[str]:
+        """Return the UUIDs of tables that are not whole at this site."""
+        tables = self._base.master.commit_tables
+        return self._placer.lacking() | (self._recounts.findings.keys() & tables.keys())
+
     # -- lines -------------------------------------------------------------------------------------
 
     def show(self, *, tables: bool) -> CommitTablesState:

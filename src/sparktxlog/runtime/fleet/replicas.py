@@ -417,6 +417,10 @@ class Replicas:
         positions = sorted(best.values(), reverse=True)
         return positions[copies - 1] if len(positions) >= copies else 0
 
+    def forget(self, site: str) -> None:
+        """Forget the replica of a site that returned with another disk, until it reports (P21)."""
+        self._states.pop(site, None)
+
     def states(self) -> list[JudgedReplica]:
         """Return the newest state of each site's replica, by site."""
         return [state for _, state in sorted(self._states.items())]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
@@ -46,7 +47,6 @@ class PublishedLog(LogOwner):
     def __init__(
         self, base: Foundation, core: CoreLoop, membership: Membership, transfers: Transfers
     ) -> None:
-        config, view = base.config, base.master.view
         self._base = base
         self._core = core
         self._membership = membership
@@ -54,13 +54,22 @@ class PublishedLog(LogOwner):
         self._follower: JudgesReplicas | None = None
         #: The last order to the journal to forget payloads.
         self._forgotten: ForgetPayloads | None = None
-        replicas = {str(seat.node_id) for seat in view.roster if not seat.witness}
-        if "replica" not in config.roles:
-            replicas.discard(config.node_id)
         #: The last report of each member's replica, which may hold the log back.
-        self.holders = Holders(replicas, base.state.values)
+        self.holders = Holders(self._replicas(base.master.view), base.state.values)
         self.pruning = Pruning(base, self)
         self.publisher = Publisher(base, self, membership.epochs.history, self.pruning)
+
+    def _replicas(self, view: View) -> dict[str, int]:
+        """Return the nodes that have a replica, and their incarnations."""
+        config, seats = self._base.config, view.roster
+        found = {str(seat.node_id): seat.incarnation for seat in seats if not seat.witness}
+        if "replica" not in config.roles:
+            found.pop(config.node_id, None)
+        return found
+
+    def enter(self, view: View) -> None:
+        """Follow a decided view: its nodes have replicas, which may hold the log back."""
+        self.holders.set_members(self._replicas(view))
 
     async def open(self) -> None:
         """Open the queue table before the node speaks to anybody.

@@ -58,6 +58,8 @@ class Holder:
     position: int = 0
     #: True: its verdict is IN_SYNC, so it can lend a copy.
     known: bool = False
+    #: Of its node when it reported: who returns with another disk begins anew (P21).
+    incarnation: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +197,15 @@ class Holders:
     """The last report of each member's replica; the journal keeps it over a restart.
 
     Args:
-        members: Members of the cluster, each with one replica.
+        members: Members of the cluster, each with one replica → its incarnation.
     """
 
-    def __init__(self, members: Iterable[str], saved: Mapping[str, bytes]) -> None:
-        self._held = {node_id: Holder(node_id=node_id) for node_id in sorted(members)}
-        for node_id in self._held:
+    def __init__(self, members: Mapping[str, int], saved: Mapping[str, bytes]) -> None:
+        self._held: dict[str, Holder] = {}
+        for node_id in members:
             if value := saved.get(_PREFIX + node_id):
                 self._held[node_id] = msgspec.msgpack.decode(value, type=Holder)
+        self.set_members(members)
 
     def note(self, report: WorkerReport, verdict: ReplicaVerdict) -> list[Write]:
         """Take in a report; return the writes that keep it.
@@ -216,16 +219,26 @@ class Holders:
             worker_id=report.worker_id,
             position=report.position,
             known=verdict is ReplicaVerdict.IN_SYNC,
+            incarnation=self._held[report.node_id].incarnation,
         )
         if holder == self._held[report.node_id]:
             return []
         self._held[report.node_id] = holder
         return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
 
-    def set_members(self, members: Iterable[str]) -> None:
-        """Set the members: a node that is no member any more does not hold the log back."""
+    def set_members(self, members: Mapping[str, int]) -> None:
+        """Set the members and their incarnations.
+
+        A node that is no member any more does not hold the log back.  One that returned with
+        another disk has no replica until its worker reports: it lends no copy.
+        """
+        new = (Holder(node_id=name, incarnation=members[name]) for name in sorted(members))
+        known = self._held
         self._held = {
-            node_id: self._held.get(node_id, Holder(node_id=node_id)) for node_id in sorted(members)
+            one.node_id: found
+            if (found := known.get(one.node_id)) and found.incarnation == one.incarnation
+            else one
+            for one in new
         }
 
     def all(self) -> tuple[Holder, ...]:

@@ -77,6 +77,8 @@ class Epochs:
         #: Node → (time of its word, nodes that it is linked to).
         self._hears: dict[str, tuple[int, frozenset[str]]] = {}
         self._addresses = AddressReports()
+        #: Returns why this node does not know the log yet, empty = it knows it.
+        self.ignorance: Callable[[], str] = lambda: ""
         #: The reason of the phase.
         self.reason = first_reason(self._master.phase, self._master.view, self._node_id)
         self.restriction = Restriction(self._master, self._node_id, self._voices, self._now)
@@ -308,7 +310,17 @@ class Epochs:
     @property
     def takes_part(self) -> bool:
         """Whether this node takes part in its epoch: it orders, or the members count its vote."""
-        return self._master.phase in _TAKING_PART and self._admitted
+        return self._master.phase in _TAKING_PART and self._admitted and not self.ignorance()
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that is shown: a node that does not know the log yet is no member for users.
+
+        An empty disk founds a log of its own in the core, until a peer's greeting says otherwise.
+        """
+        phase = self._master.phase
+        orders = phase in _TAKING_PART and phase is not Phase.WITNESS
+        return Phase.JOINING if orders and self.ignorance() else phase
 
     @property
     def _admitted(self) -> bool:
@@ -323,8 +335,8 @@ class Epochs:
         if not self._admitted:
             reason = f"votes after the members admitted it under {self._master.incarnation}"
         return {
-            "phase": status.phase.value,
-            "phase_reason": reason,
+            "phase": self.phase.value,
+            "phase_reason": self.ignorance() or reason,
             "lineage": view.lineage,
             "ancestors": [{"lineage": name, "epoch": epoch} for name, epoch in view.ancestors],
             "epoch": view.epoch,

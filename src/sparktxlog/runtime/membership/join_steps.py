@@ -31,6 +31,7 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import (
     QUARANTINE_HINT,
     ExpiredError,
+    NotMemberError,
     RemoteProtocolError,
     StorageError,
     TransportError,
@@ -117,6 +118,34 @@ class Joining:
         """
         known = not self._base.is_fresh() or bool(self._taken and not self.awaited())
         return self._base.remains is None and known
+
+    def ignorance(self) -> str:
+        """Return why this node does not know the log yet, as a clause; empty = it knows it.
+
+        Until then nothing is known here of tables and transactions, and nothing is taken.
+        """
+        if self._base.remains is not None:
+            return "it lost its journal, and waits for a peer whose log it can join"
+        if not self.settled.is_set():
+            return "it joins the log, and has not taken over a peer's queue yet"
+        if self._base.links and not self.proven:
+            awaited = ", ".join(self.awaited()) or "a peer"
+            return f"it has no data, and {awaited} has not accepted it yet"
+        return ""
+
+    def check_knows_log(self) -> None:
+        """Refuse what only a node that knows the log can answer or take.
+
+        Raises:
+            NotMemberError: This one does not know it yet; nothing happened (definite).
+        """
+        if ignorance := self.ignorance():
+            raise NotMemberError(
+                f"node {self._node_id!r} does not know the log yet: {ignorance}",
+                hint="Ask another node, or this one later.  At the first start of a cluster each "
+                "of its nodes must be reachable once.  Remove a node that will not come with "
+                "`sparktxlog peer remove`.",
+            )
 
     def shown(self) -> dict[str, Any]:
         """Return the progress of a snapshot, and the history that was not compared, for status."""

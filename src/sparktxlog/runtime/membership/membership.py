@@ -20,6 +20,7 @@ from sparktxlog.codec.wire import Hello, PostAnswer, speaking
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.site_data import SiteData
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
 from sparktxlog.protocol.words.balloting import Standing
@@ -98,6 +99,7 @@ class Membership(GreetingNode):
         self.verifier = Verifier(secret, boot, also) if checks else None
         self.signer = Signer(secret, config.node_id, boot, base.certificate, also)
         self.joining = Joining(base, core)
+        self.epochs.ignorance = self.joining.ignorance
         self.addresses = AddressCheck(
             links=base.links,
             greeter=self.greeter,
@@ -106,11 +108,17 @@ class Membership(GreetingNode):
             interval_s=check_interval_s(config.suspect_timeout),
             supervisor=base.supervisor,
         )
+        #: Returns what this site holds of the data, for its posts.
+        self.own_data: Callable[[], SiteData | None] = lambda: None
+        #: Peer → what it said that its site holds, since its link came up.
+        self.data_of: dict[str, SiteData] = {}
         #: Called with a peer and its answer to a post.
         self.on_answer: Callable[[str, PostAnswer], None] = lambda node_id, answer: None
         self._connections: KeptConnections | None = None
         self._retiring: set[asyncio.Task[None]] = set()
-        for node_id, place in places_of(config, master.view.roster).items():
+        places = places_of(config, master.view.roster)
+        self._incarnations = {node_id: place.incarnation for node_id, place in places.items()}
+        for node_id, place in places.items():
             base.links[node_id] = self._link(node_id, place.urls)
         if not base.links or not base.is_fresh():
             self.epochs.history.take_up(master.view, master.phase)
@@ -218,6 +226,11 @@ class Membership(GreetingNode):
     def enter(self, view: View) -> None:
         """Set the places of a decided and durable view."""
         links, places = self._base.links, places_of(self._base.config, view.roster)
+        for node_id in self._incarnations.keys() & places.keys():
+            if places[node_id].incarnation > self._incarnations[node_id]:
+                self.data_of.pop(node_id, None)
+                self._replicas.forget(node_id)
+        self._incarnations = {node_id: place.incarnation for node_id, place in places.items()}
         self.greeter.enter(
             places,
             view.lineage,
@@ -261,11 +274,14 @@ class Membership(GreetingNode):
             on_replaced=self._on_replaced,
             on_answer=lambda answer: self.on_answer(node_id, answer),
             hears=self.epochs.linked_nodes,
+            data=self._own_data,
             supervisor=self._base.supervisor,
         )
 
     def _on_link(self, node_id: str, up: bool) -> None:
         base, link = self._base, self._base.links.get(node_id)
+        if not up:
+            self.data_of.pop(node_id, None)  # it may return with another disk
         if link is None:
             return  # it lost its place
         self._cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up, newest=link.newest))
@@ -276,6 +292,16 @@ class Membership(GreetingNode):
             self.epochs.history.begin(base.master.view, base.master.phase)
             # A peer that was away, or restarted, gets this site's report at once.
             link.report(self._replicas.latest_own(base.clock.now()))
+
+    def _own_data(self) -> SiteData | None:
+        return self.own_data()
+
+    def note_data(self, node_id: str, data: SiteData | None) -> None:
+        """Note what a peer says that its site holds; None = it does not know."""
+        if data is None:
+            self.data_of.pop(node_id, None)
+        else:
+            self.data_of[node_id] = data
 
     def _on_replaced(self) -> None:
         """Start again if most votes of the others accepted another process as this node (P30).

@@ -27,7 +27,7 @@ from sparktxlog.model.status_words import awaited_text, batch_text, last_transfe
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.wait_history import MOST
-from sparktxlog.runtime.membership.survival import voters_without
+from sparktxlog.runtime.membership.sites_data import voters_without
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.view_rows import row_dicts
 

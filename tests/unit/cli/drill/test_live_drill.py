@@ -86,12 +86,16 @@ def test_a_site_whose_others_are_witnesses_is_said_to_be_alone() -> None:
     assert "no other node with data answers" in of_a.problems
 
 
-def test_tables_that_no_other_site_has_in_sync_cannot_be_copied() -> None:
-    lines = [{"node_id": "A", "verdict": "IN_SYNC"}, {"node_id": "B", "verdict": "DIVERGED"}]
-    report = drilled(answer("A", replicas=lines), answer("B", replicas=lines))
+def test_data_that_only_one_site_has_would_be_lost() -> None:
+    """`sparktxlog survival` says NO of it, too: both judge by `health.survival`."""
+    alone = answer("B")
+    assert alone.answer is not None
+    for one in alone.answer["survival"]:
+        one |= {"rows_held_by": [] if one["site"] == "A" else ["A"], "tables_only_there": []}
+    report = drilled(answer("A"), alone, answer("C"))
     of_a, of_b, _ = ("; ".join(one.problems) for one in report.rehearsals)
-    assert "no other site has tables to copy from: B DIVERGED" in of_a
-    assert "to copy from" not in of_b
+    assert "no other site that answers has all rows" in of_a and not of_b
+    assert not report.passed and "FAILED: loss of A: no other site" in report.verdict()
 
 
 def test_a_restore_tells_its_time_what_differs_and_whether_the_log_leads_on() -> None:

@@ -25,8 +25,7 @@ def submits_of(base: Any, receipts: Any) -> Submits:
         executor=SimpleNamespace(disk_full=False),
         receipts=receipts,
     )
-    joining = SimpleNamespace(settled=asyncio.Event(), proven=True)
-    joining.settled.set()
+    joining = SimpleNamespace(check_knows_log=lambda: None)
     membership: Any = SimpleNamespace(joining=joining)
     replicas: Any = SimpleNamespace(applied=lambda copies: 0)
     return Submits(base, core, membership, replicas)

@@ -203,12 +203,27 @@ def report(site: str, position: int) -> WorkerReport:
 
 
 def test_holders_survive_a_restart_and_strangers_are_none() -> None:
-    holders = Holders("ab", {})
+    both = {"a": 1, "b": 1}
+    holders = Holders(both, {})
     writes = holders.note(report("b", 40), ReplicaVerdict.IN_SYNC)
     assert holders.note(report("b", 40), ReplicaVerdict.IN_SYNC) == []
     assert holders.note(report("z", 70), ReplicaVerdict.IN_SYNC) == []
     assert holders.note(report("a", 70), ReplicaVerdict.FOREIGN) == []
     (kept,) = writes
     assert isinstance(kept, PutValue)
-    again = Holders("ab", {kept.name: kept.value})
+    again = Holders(both, {kept.name: kept.value})
     assert again.all() == holders.all() == (Holder(node_id="a"), holder("b", 40))
+
+
+def test_a_site_that_lost_its_disk_has_no_replica_that_could_lend_a_copy() -> None:
+    """The others shortened their logs to what only the lost replica had applied."""
+    holders = Holders({"a": 1, "b": 1}, {})
+    (kept,) = holders.note(report("b", 40), ReplicaVerdict.IN_SYNC)
+    holders.set_members({"a": 1, "b": 2})
+    blank = (Holder(node_id="a"), Holder(node_id="b", incarnation=2))
+    assert holders.all() == blank
+    assert isinstance(kept, PutValue)
+    assert Holders({"a": 1, "b": 2}, {kept.name: kept.value}).all() == blank, "after a restart too"
+    holders.note(report("b", 50), ReplicaVerdict.IN_SYNC)
+    holders.set_members({"a": 1, "b": 2})
+    assert [one.position for one in holders.all()] == [0, 50]

@@ -297,7 +297,12 @@ def test_numbers_of_a_queue_that_was_forced_are_those_of_the_rule() -> None:
 def test_peers_posts_are_told() -> None:
     survivor = Survivor()
     greeter = SimpleNamespace(is_joiner=lambda node: False)
-    membership: Any = SimpleNamespace(epochs=survivor.epochs, verifier=None, greeter=greeter)
+    membership: Any = SimpleNamespace(
+        epochs=survivor.epochs,
+        verifier=None,
+        greeter=greeter,
+        note_data=lambda node, data: None,
+    )
     core: Any = SimpleNamespace(cycle=SimpleNamespace(tell=lambda event: True))
     nothing: Any = None
     base: Any = SimpleNamespace(config=CONFIG, journal=None, published=None, run_blocking=None)

@@ -1,0 +1,160 @@
+"""What this node knows for the verdict on losses: what each site holds, and who would vote.
+
+It follows from what this node holds and from what the others said in their last posts.  What a site
+accepted since its last post, only the site itself knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from sparktxlog.errors import NotFoundError
+from sparktxlog.health import survival
+from sparktxlog.health.survival import KnownSites, Site
+from sparktxlog.model.answers import OperatorWarning, Survival
+from sparktxlog.model.site_data import SiteData
+from sparktxlog.runtime.commit_tables.table_overview import TableOverview
+from sparktxlog.runtime.fleet.fleet import Fleet
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
+
+#: Seconds between two looks at what this site holds; posts tell it too, without a look.
+_LOOK_S = 1.0
+
+
+class SitesData:
+    """What this site and the others hold of the data; belongs to the event loop."""
+
+    def __init__(
+        self,
+        base: Foundation,
+        membership: Membership,
+        fleet: Fleet,
+        commit_tables: TableOverview,
+    ) -> None:
+        self._base = base
+        self._membership = membership
+        self._fleet = fleet
+        self.commit_tables = commit_tables
+        membership.own_data = self.own
+
+    def own(self) -> SiteData | None:
+        """Return what this site holds, None = it does not know the log yet, or is a witness."""
+        if self._base.config.is_witness or self._membership.joining.ignorance():
+            return None
+        return SiteData.of(self._base.kept_after.value, self.commit_tables.lacking())
+
+    async def watch(self) -> None:
+        """Tell the peers soon what changed of what this site holds; until cancelled."""
+        told = self.own()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if (own := self.own()) != told:
+                told = own
+                for link in self._base.links.values():
+                    link.tell_data()
+
+    def lacks(self) -> list[str]:
+        """Return what this site lacks of what the others count on it to have; empty = nothing."""
+        if self._base.config.is_witness:
+            return []
+        if ignorance := self._membership.joining.ignorance():
+            return [ignorance]
+        return survival.lacks(self._own_site(self._in_sync()), self._any_rows())
+
+    def warnings(self) -> list[OperatorWarning]:
+        """Return the warning of a site that is no copy of the data yet."""
+        lacks = self.lacks()
+        if not lacks:
+            return []
+        text = (
+            f"This site does not have all data: {'; '.join(lacks)}.  Lose or replace no other disk "
+            "before `/readyz?data` is ok here."
+        )
+        return [{"code": "site-not-whole", "text": text}]
+
+    def survivals(self) -> list[Survival]:
+        """Return what the loss of each node with a place would mean.
+
+        Raises:
+            NotFoundError: This node is a witness, which hears of no transactions (definite).
+        """
+        base = self._base
+        if base.config.is_witness:
+            raise NotFoundError(
+                f"node {base.config.node_id!r} is a witness: it does not know what only a site has",
+                hint="Ask another node; `sparktxlog peer list` says which ones are no witnesses.",
+                witness=base.config.node_id,
+            )
+        master = base.master
+        cluster = KnownSites(
+            position=master.status().position,
+            ordered=master.member_state().watermarks,
+            sites=self._sites(),
+            voters=voters_without(base),
+            any_rows=self._any_rows(),
+            commit_tables={uuid: one.name for uuid, one in master.commit_tables.items()},
+        )
+        return survival.survivals(cluster)
+
+    def _any_rows(self) -> bool:
+        """Return whether there are row tables with rows, as far as writes are counted."""
+        master = self._base.master
+        counted = (master.writes(table) for table in master.catalog)
+        return any(writes is None or writes.version > 0 for writes in counted)
+
+    def _in_sync(self) -> dict[str, int]:
+        """Return site → position of its replica that is in sync and not contested."""
+        return {
+            line["node_id"]: int(line["position"])
+            for line in self._fleet.status(self._base.clock.now(), tables=False)
+            if line["verdict"] == "IN_SYNC" and not line.get("contested")
+        }
+
+    def _own_site(self, replicas: Mapping[str, int]) -> Site:
+        own = str(self._base.config.node_id)
+        return Site(
+            name=own,
+            transactions=held_when_forced(self._base.master.member_state(), None),
+            data=self.own(),
+            replica=replicas.get(own),
+        )
+
+    def _sites(self) -> list[Site]:
+        """Return this site and those of the peers that are no witnesses."""
+        master, status, replicas = self._base.master, self._base.master.status(), self._in_sync()
+        state = master.member_state()
+        found = [self._own_site(replicas)]
+        for peer in status.peers:
+            seat = master.view.seat(peer.peer)
+            if seat is None or seat.witness:
+                continue
+            name = str(peer.peer)
+            shown = {str(origin): last for origin, last in peer.acquired.items()}
+            shown[name] = max(shown.get(name, 0), peer.last_seq)
+            # Who has ordered a position holds what is before it.
+            if peer.position >= status.position:
+                for origin, last in state.watermarks.items():
+                    shown[str(origin)] = max(shown.get(str(origin), 0), last)
+            answers = self._base.links[name].up if name in self._base.links else False
+            found.append(
+                Site(
+                    name=name,
+                    transactions=shown,
+                    data=self._membership.data_of.get(name) if answers else None,
+                    replica=replicas.get(name) if answers else None,
+                )
+            )
+        return found
+
+
+def voters_without(base: Foundation) -> dict[str, tuple[list[str], bool]]:
+    """Return for each node who answers beside it, witnesses too, and if they have a majority."""
+    status, view = base.master.status(), base.master.view
+    answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
+    seats = [str(seat.node_id) for seat in view.roster]
+    answering = (answering & set(seats)) - set(map(str, status.suspects))
+    left = {site: sorted(answering - {site}) for site in seats}
+    return {site: (voters, view.elects(voters)) for site, voters in left.items()}
