@@ -37,6 +37,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
+    NotMemberError,
     PeerTimeoutError,
     PositionNotReachedError,
     TransportError,
@@ -225,7 +226,7 @@ class Nodes:
         """Return the answer of the first node that has one; arguments and errors as `Http.get`.
 
         Each node gets half of the time left, the last one all.  A witness gives no answer to what
-        only masters know.
+        only masters know, a node that does not know the log yet none about tables and transactions.
         """
         end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
         failure: TxLogError | None = None
@@ -242,7 +243,7 @@ class Nodes:
                     raise
                 witness = error
                 continue
-            except PositionNotReachedError as error:
+            except (PositionNotReachedError, NotMemberError) as error:
                 failure = failure or error
                 continue
             except TransportError as error:
@@ -307,7 +308,7 @@ class Nodes:
         """
         best: Receipt | None = None
         unseen: NotFoundError | None = None
-        unheard: dict[str, TransportError] = {}
+        unheard: dict[str, TxLogError] = {}
         end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
         for link in self._in_turn():
             left = end - time.monotonic()
@@ -320,8 +321,9 @@ class Nodes:
             except NotFoundError as error:
                 unseen = error
                 continue
-            except TransportError as error:
-                self._pass_over(link, error)
+            except (NotMemberError, TransportError) as error:
+                if isinstance(error, TransportError):
+                    self._pass_over(link, error)
                 unheard[link.url] = error
                 continue
             if best is None or _rank(found) > _rank(best):
@@ -502,6 +504,8 @@ class Nodes:
             except NotFoundError as error:
                 if not error.fields.get("unheard"):
                     raise  # otherwise a node that does not answer may have it
+            except NotMemberError:
+                pass  # the nodes that answered do not know the log yet
             reached = None if found is None else found.level
             if found and reached and LEVEL_RANK[reached] >= LEVEL_RANK[wanted]:
                 return found
@@ -558,7 +562,7 @@ class Nodes:
             return None
         try:
             found = link.receipt(errand.id_text, timeout_s=min(left, _PATIENCE_S))
-        except (NotFoundError, TransportError):
+        except (NotFoundError, NotMemberError, TransportError):
             return None
         if found.level is None:
             return None

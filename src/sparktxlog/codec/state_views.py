@@ -381,6 +381,11 @@ KEPT = {
 }
 
 
+#: Views of tables and transactions: a node that does not know the log yet does not answer them.
+OF_THE_LOG = frozenset(
+    {"commit_tables", "incoming", "prepared", "queue", "restore_points", "signatures", "tables"}
+)
+
 #: Histories that are read as streams, by name of the view; a round when it has ended.
 STREAMED = {"lag": KEPT["lag"], "rounds": KeptTable("rounds", "ended_at")}
 

@@ -30,6 +30,7 @@ ADMINISTRATION = (
         list[AuditEntry],
         whole("limit", "Entries at most.", 100, low=1, high=1000),
         at_witness=True,
+        before_log=True,
     ),
 )
 

@@ -172,7 +172,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
         worker_token_file(config.data_dir),
         config.grants,
     )
-    guard, traces = PageGuard(config), running.base.traces
+    guard, traces, joining = PageGuard(config), running.base.traces, running.membership.joining
     checks = {
         Role.CLIENT: tokens.check_client,
         Role.WORKER: tokens.check_worker,
@@ -188,6 +188,8 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
         set_client(grant)
         asks.set(tokens.name(request, grant))
         guard.check(request)
+        if route.role in (Role.CLIENT, Role.WORKER) and not route.before_log:
+            joining.check_knows_log()
         if traces is not None:
             traces.note_client(request.headers)
         return {}

@@ -237,6 +237,12 @@ def _lease(method: str, path: str, name: str, summary: str, **more: Any) -> Rout
     return Route(method=method, path=path, name=name, summary=summary, role=Role.LEASE, **more)
 
 
+def _always(path: str, name: str, summary: str, answer: Any, *query: Query, **more: Any) -> Route:
+    """Return a route that each node answers at any time."""
+    values: dict[str, Any] = {"at_witness": True, "before_log": True} | more
+    return get(path, name, summary, answer, *query, **values)
+
+
 def _open(path: str, name: str, summary: str, kind: str, *query: Query) -> Route:
     values: dict[str, Any] = {"role": Role.ANYBODY, "at_witness": True, "answer_type": kind}
     return get(path, name, summary, bytes, *query, **values)
@@ -354,14 +360,13 @@ _OPENED = (
 _QUESTIONS = (
     get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *_DECISION),
     get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
-    get("/v1/info", "info", "Names, limits and directories", InfoAnswer, at_witness=True),
-    get(
+    _always("/v1/info", "info", "Names, limits and directories", InfoAnswer),
+    _always(
         "/v1/status",
         "status",
         "Queues, peers, which node is missing and why",
         StatusAnswer,
         _TABLES,
-        at_witness=True,
     ),
     get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH),
     get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
@@ -391,7 +396,13 @@ _QUESTIONS = (
         _LINEAGE,
         _WAIT,
     ),
-    get("/v1/probe/{name}", "probe", "Size and digest of a file to probe the store", ProbedFile),
+    get(
+        "/v1/probe/{name}",
+        "probe",
+        "Size and digest of a file to probe the store",
+        ProbedFile,
+        before_log=True,
+    ),
     get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], _ENTRIES),
     get(
         "/v1/signatures",
@@ -401,7 +412,13 @@ _QUESTIONS = (
         _BEHIND,
         _ENTRIES,
     ),
-    get("/v1/settings", "settings", "Settings that can be changed at run time", _Settings),
+    get(
+        "/v1/settings",
+        "settings",
+        "Settings that can be changed at run time",
+        _Settings,
+        before_log=True,
+    ),
     Route(
         method="PATCH",
         path="/v1/settings",
@@ -419,7 +436,7 @@ _QUESTIONS = (
         role=Role.ADMIN,
         answer=Maintenance,
     ),
-    get("/metrics", "metrics", "Metrics", bytes, at_witness=True, answer_type=PROMETHEUS),
+    _always("/metrics", "metrics", "Metrics", bytes, answer_type=PROMETHEUS),
 )
 
 _WORKERS = (
@@ -449,20 +466,18 @@ _WORKERS = (
 )
 
 _MEMBERS = (
-    get(
+    _always(
         "/v1/epochs",
         "epochs",
         "Current view: phase, epoch, nodes, members, and who is linked",
         EpochsAnswer,
-        at_witness=True,
     ),
-    get(
+    _always(
         "/v1/epochs/history",
         "epoch_history",
         "Epochs that this node has entered, newest first",
         list[EpochRecord],
         _ENTRIES,
-        at_witness=True,
     ),
     _decide("POST /peers", "add_peer", "Add a node; 409 says why not", AddPeer),
     _decide("DELETE /peers/{id}", "remove_peer", "Remove a node"),

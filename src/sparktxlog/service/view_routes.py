@@ -12,6 +12,7 @@ import pyarrow.csv
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sparktxlog.codec.state_views import OF_THE_LOG
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.view_rows import row_dicts
@@ -32,6 +33,7 @@ VIEWING = (
         ),
         other_types=(ARROW, CSV),
         at_witness=True,
+        before_log=True,
         description="Views are masters, links, workers, incoming, queue and others: docs/views.md "
         "has all of them with their columns.",
     ),
@@ -48,6 +50,8 @@ class ViewRoutes(RouteHandlers):
         self, request: Request, view: str, format_: str, after: int | None, limit: int | None
     ) -> Response:
         kind = _media_type(format_, request.headers.get("accept", ""))
+        if view in OF_THE_LOG:
+            self._node.membership.joining.check_knows_log()
         table = await self._node.views.table(view, after=after, limit=limit)
         body = await self._node.base.run_blocking(_FORMATS[kind], table)
         return Response(body, media_type=kind)

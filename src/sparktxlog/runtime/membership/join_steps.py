@@ -96,6 +96,8 @@ class Joining:
         self._look: asyncio.Task[None] | None = None
         #: Peers that accepted this node as it is, since the start.
         self._taken = set[str]()
+        #: True once this start knew the log.
+        self._knows_log = False
         #: Set when the core may work; a witness has no queue to take over.
         self.settled = asyncio.Event()
         order = self._order
@@ -124,6 +126,8 @@ class Joining:
 
         Until then nothing is known here of tables and transactions, and nothing is taken.
         """
+        if self._knows_log:
+            return ""
         if self._base.remains is not None:
             return "it lost its journal, and waits for a peer whose log it can join"
         if not self.settled.is_set():
@@ -131,6 +135,7 @@ class Joining:
         if self._base.links and not self.proven:
             awaited = ", ".join(self.awaited()) or "a peer"
             return f"it has no data, and {awaited} has not accepted it yet"
+        self._knows_log = True
         return ""
 
     def check_knows_log(self) -> None:
