@@ -6,7 +6,6 @@ another way the next time.
 
 from __future__ import annotations
 
-from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name, string_literal
 from sparktxlog.codec.partitions import canonical_value, partition_texts
 from sparktxlog.codec.transactions import PreparedOperation
@@ -49,7 +48,7 @@ def partitions_predicate(definition: TableDefinition, operation: PreparedOperati
 def _test(definition: TableDefinition, name: str, text: str | None) -> str:
     column = definition.column(name)
     assert column is not None
-    value = canonical_value(definition.name, name, arrow_type(column.type), text)
+    value = canonical_value(definition.name, column, text)
     if value is None:
         return f"{quoted_name(name)} IS NULL"
     return f"{quoted_name(name)} = {_literal(column.type, value)}"

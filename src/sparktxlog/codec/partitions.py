@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.codec.arrow import arrow_type
+from sparktxlog.errors import CommitRejectedError, InvalidRowsError, SchemaMismatchError
+from sparktxlog.model.table import Column, TableDefinition
 
 #: What Spark writes for NULL into the name of a directory, and reads as NULL.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -81,19 +85,109 @@ def _float_text(value: float) -> str:
     return repr(value)
 
 
-def canonical_value(table: str, column: str, kind: pa.DataType, value: str | None) -> str | None:
-    """Return a partition value as the log has it: moments in UTC say so, an empty text is NULL.
+def canonical_value(table: str, column: Column, value: str | None) -> str | None:
+    """Return a partition value as the log has it: in the form that all readers read alike.
+
+    Spark takes 1.5 for a decimal(10,2), delta-rs opens no table with it; moments in UTC say so; an
+    empty text is NULL.
 
     Raises:
+        SchemaMismatchError: It is no value of the column's type (definite).
         InvalidRowsError: Some site could not write it, or would read it as another (definite).
     """
     if value is None or value == "":
         return None
-    if pa.types.is_timestamp(kind) and kind.tz is not None and not value.endswith("Z"):
-        return value.replace(" ", "T", 1) + "Z"
+    kind = arrow_type(column.type)
     if pa.types.is_string(kind):
-        check_partition_text(table, column, value)
-    return value
+        check_partition_text(table, column.name, value)
+        return value
+    found = next((read(value, kind) for check, read in _READERS if check(kind)), None)
+    if found is None:
+        raise SchemaMismatchError(
+            f"table {table!r}: {value[:80]!r} is no {column.type} for the partition column "
+            f"{column.name!r}",
+            hint="Write the value as Delta does: 1.50 for a decimal(10,2), 2024-01-31, "
+            "2024-01-31 10:00:00, true.",
+            table=table,
+            column=column.name,
+            value=value[:80],
+            expected=column.type,
+        )
+    return found
+
+
+def readable_values(
+    definition: TableDefinition, given: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Return the partition values of a file in the log in the form that all readers read alike.
+
+    Nodes of older releases took values in other forms; one that is no value of its type stays.
+
+    Args:
+        given: Partition column, as in files → value.
+    """
+    found = dict(given)
+    columns = map(definition.column, definition.partition_by)
+    for stored, column in zip(definition.in_files(definition.partition_by), columns, strict=True):
+        if column is not None and stored in given:
+            with suppress(CommitRejectedError):
+                found[stored] = canonical_value(definition.name, column, given[stored])
+    return found
+
+
+def _boolean(value: str, kind: pa.DataType) -> str | None:
+    return value if value in ("true", "false") else None
+
+
+def _integer(value: str, kind: pa.DataType) -> str | None:
+    return str(int(value)) if _INTEGER.fullmatch(value) and _casts(value, kind) else None
+
+
+def _decimal(value: str, kind: pa.DataType) -> str | None:
+    if not _DECIMAL.fullmatch(value):
+        return None
+    try:
+        found = Decimal(value).quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
+    except DecimalException:  # digits after its scale, or far too many
+        return None
+    return f"{found:f}" if len(found.as_tuple().digits) <= kind.precision else None
+
+
+def _date(value: str, kind: pa.DataType) -> str | None:
+    return value if _DATE.fullmatch(value) and _casts(value, kind) else None
+
+
+def _timestamp(value: str, kind: pa.DataType) -> str | None:
+    plain = value.removesuffix("Z").replace("T", " ", 1)
+    if not _TIMESTAMP.fullmatch(plain) or not _casts(plain, pa.timestamp("us")):
+        return None
+    if kind.tz is None:  # of which delta-rs takes no other form, and Spark ignores a zone
+        return plain
+    return value if value.endswith("Z") else plain.replace(" ", "T", 1) + "Z"
+
+
+def _casts(value: str, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value]).cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?([eE][-+]?[0-9]{1,2})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
+#: Where nothing is rounded away.
+_EXACT = Context(prec=80, traps=[Inexact, InvalidOperation])
+#: Kind of type → function of a text and the type: its form in the log, None = it is no value.
+_READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., str | None]], ...] = (
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_date, _date),
+    (pa.types.is_timestamp, _timestamp),
+)
 
 
 def check_partition_texts(

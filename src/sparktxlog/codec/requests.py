@@ -20,7 +20,7 @@ import base64
 import binascii
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -34,7 +34,7 @@ from sparktxlog.codec.alterations import (
     prepare_change,
     put_change,
 )
-from sparktxlog.codec.arrow import arrow_schema, arrow_type, normal_type
+from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.condition_requests import (
     ConditionsRequest,
     condition_of,
@@ -625,54 +625,14 @@ def check_partition(
     for stored, name in named.items():
         column = definition.column(name)
         assert column is not None
-        value = canonical_value(definition.name, name, arrow_type(column.type), given[stored])
-        found[stored] = value
-        if value is None:
-            if not column.nullable or name in definition.keys:
-                raise InvalidRowsError(
-                    f"staged file {path[:140]!r}: partition column {name!r} takes no NULL",
-                    table=definition.name,
-                    column=name,
-                )
-        elif not _is_partition_value(value, arrow_type(column.type)):
-            raise SchemaMismatchError(
-                f"staged file {path[:140]!r}: {value[:80]!r} is no {column.type} for the "
-                f"partition column {name!r}",
+        found[stored] = value = canonical_value(definition.name, column, given[stored])
+        if value is None and (not column.nullable or name in definition.keys):
+            raise InvalidRowsError(
+                f"staged file {path[:140]!r}: partition column {name!r} takes no NULL",
                 table=definition.name,
                 column=name,
-                value=value[:80],
-                expected=column.type,
             )
     return found
-
-
-_PARTITION_FORMS: tuple[tuple[Callable[[pa.DataType], bool], re.Pattern[str]], ...] = (
-    (pa.types.is_boolean, re.compile(r"true|false")),
-    (pa.types.is_integer, re.compile(r"-?[0-9]{1,19}")),
-    (pa.types.is_decimal, re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?")),
-    (pa.types.is_date, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")),
-    (
-        pa.types.is_timestamp,
-        re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}(\.[0-9]{1,6})?Z?"),
-    ),
-)
-
-
-def _is_partition_value(value: str, kind: pa.DataType) -> bool:
-    """Return whether Delta's text of a partition value is one of the type."""
-    for check, form in _PARTITION_FORMS:
-        if not check(kind):
-            continue
-        if not form.fullmatch(value):
-            return False
-        plain = value.rstrip("Z") if pa.types.is_timestamp(kind) else value
-        target = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
-        try:
-            pa.array([plain]).cast(target)
-        except pa.ArrowException:
-            return False
-        return True
-    return True
 
 
 def _check_size(operations: Iterable[PreparedOperation], limits: RunLimits) -> None:

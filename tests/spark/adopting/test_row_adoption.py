@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.adopting.sites import TwoSites
 from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.command_line import invoke
@@ -27,7 +30,9 @@ from sparktxlog.errors import (
     InvalidRowsError,
     NameTakenError,
 )
+from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.apply import observing
+from sparktxlog.worker.apply.tables import commit_path, create_table
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
@@ -122,6 +127,65 @@ def test_rows_that_the_log_cannot_take_in_place_are_written_again(
     at_a, at_b = sites.signatures("grown")
     assert at_a == at_b == done.signature
     assert sorted(sites.b.table("grown").collect(), key=lambda r: r.id) == expected
+
+
+def foreign_table(path: Path, rows: list[dict[str, str | None]]) -> Path:
+    """Make a table as other engines do: a file for each row, its partition values in their way."""
+    columns = (
+        Column(name="id", type="bigint"),
+        Column(name="n", type="decimal(10,2)"),
+        Column(name="day", type="date"),
+        Column(name="at", type="timestamp_ntz"),
+        Column(name="b", type="boolean"),
+    )
+    names = tuple(column.name for column in columns[1:])
+    definition = TableDefinition(name=path.name, columns=columns, partition_by=names)
+    create_table(path, definition, "", {"appId": "other", "version": 1})
+    with commit_path(path, 0).open("a") as log:
+        for number, texts in enumerate(rows):
+            file = path / f"{number}.parquet"
+            pq.write_table(pa.table({"id": pa.array([number], pa.int64())}), file)
+            values = dict.fromkeys(names) | texts
+            add = {"path": file.name, "partitionValues": values, "size": file.stat().st_size}
+            add |= {"modificationTime": 0, "dataChange": True}
+            log.write(json.dumps({"add": add}) + "\n")
+    return path
+
+
+def test_partition_values_in_the_forms_of_other_engines(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    taken = [
+        {"n": "1.5", "at": "2024-01-05T10:00:00"},
+        {"n": "2", "b": "true"},
+        {"n": "-02.000", "at": "2024-01-05T10:00:00.5Z"},
+        {"n": "", "day": "2024-01-05"},
+    ]
+    again = [{"n": " 1.5"}, {"day": "2024-1-5"}, {"b": "TRUE"}, {"at": "2024-01-05"}]
+    path = foreign_table(tmp_path / "forms", taken + again)
+    done = sites.a.adopt_table("forms", str(path), keys=["id"])
+    assert (done.linked_files, done.rewritten_files) == (len(taken), len(again))
+    assert done.rewritten_because == {"partition value in a form of its own": len(again)}
+
+    def rows(frame: DataFrame) -> list[tuple[str, ...]]:
+        return sorted(tuple(map(str, row)) for row in frame.collect())
+
+    expected = rows(spark.read.format("delta").load(str(path)))
+    row = {"id": 9, "n": "2.00", "day": None, "at": None, "b": None}
+    sites.b.upsert("forms", [row])
+    at_a, at_b = sites.signatures("forms")
+    assert at_a == at_b
+    for log in (sites.a, sites.b):
+        assert rows(log.table("forms").where("id < 9")) == expected
+    # What Spark reads as NULL without a word, and was something.
+    wrong = foreign_table(tmp_path / "wrong", [{"n": "1,5"}, {"day": "2024-02-30"}, {"b": "2"}])
+    with pytest.raises(InvalidRequestError) as caught:
+        sites.a.adopt_table("wrong", str(wrong))
+    assert caught.value.definite and caught.value.fields["obstacles"] == [
+        "partition column 'n' has the value '1,5', which is no decimal(10,2)",
+        "partition column 'day' has the value '2024-02-30', which is no date",
+        "partition column 'b' has the value '2', which is no boolean",
+    ]
 
 
 def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:

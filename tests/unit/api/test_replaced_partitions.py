@@ -11,7 +11,6 @@ import pytest
 
 from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.codec.arrow import arrow_schema
-from sparktxlog.codec.partitions import canonical_value
 from sparktxlog.codec.predicate import normalise
 from sparktxlog.codec.transactions import PreparedOperation
 from sparktxlog.errors import InvalidRequestError
@@ -89,16 +88,3 @@ def test_too_many_partitions_are_refused() -> None:
     normalise(partitions_predicate(table, _operation(rows=given.slice(1))), arrow_schema(table))
     with pytest.raises(InvalidRequestError, match="901 partitions"):
         partitions_predicate(table, _operation(rows=given))
-
-
-def test_values_of_partitions_have_one_form() -> None:
-    utc, local = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-    for kind, given, wanted in (
-        (utc, "2024-01-01 00:00:00", "2024-01-01T00:00:00Z"),
-        (utc, "2024-01-01T00:00:00.5Z", "2024-01-01T00:00:00.5Z"),
-        (local, "2024-01-01 00:00:00", "2024-01-01 00:00:00"),
-        (pa.string(), "", None),
-        (pa.int32(), None, None),
-        (pa.date32(), "0001-01-01", "0001-01-01"),
-    ):
-        assert canonical_value("t", "p", kind, given) == wanted

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.adopting.losses import left_behind, obstacles_of
@@ -178,7 +179,8 @@ class SourceTable:
             spark: The session that reads rows.
 
         Raises:
-            InvalidRequestError: A file is missing or damaged (definite).
+            InvalidRequestError: A file is missing or damaged, or a partition value is none of its
+                type (definite).
         """
         modes = [str(spark.conf.get(name)) for name in READ_MODES]
         is_mapped = any(stored != name for stored, name in self.log.names_in_files.items())
@@ -192,6 +194,9 @@ class SourceTable:
         if lost := [name for name in counted if name.startswith(_LOST)]:
             raise refused(self.path, lost)
         pairs = list(zip(files, found, strict=True))
+        others = [file for file, reason in pairs if reason == _OTHER_FORM]
+        if wrong := _unreadable_values(spark, others, definition):
+            raise refused(self.path, wrong)
         return SplitFiles(
             linked=tuple(file for file, reason in pairs if not reason),
             rewritten=tuple(file for file, reason in pairs if reason),
@@ -223,6 +228,7 @@ def refused(path: Path, obstacles: list[str]) -> InvalidRequestError:
 
 
 _LOST = "a file cannot be read: "
+_OTHER_FORM = "partition value in a form of its own"
 
 
 def _misfit(
@@ -250,10 +256,35 @@ def _misfit(
             return "partition value without a time zone"
     try:
         check_partition(file.path.name, file.partition, definition, OperationKind.APPEND)
+    except CommitRejectedError:
+        return _OTHER_FORM
+    try:
         check_file_schema(file.path.name, definition, OperationKind.APPEND, schema)
     except CommitRejectedError:
         return "older or other columns in the file"
     return "dates or timestamps of the old calendar" if is_old else ""
+
+
+def _unreadable_values(
+    spark: SparkSession, files: Iterable[SourceFile], definition: TableDefinition
+) -> list[str]:
+    """Return the partition values that Spark reads as NULL, although they are none, with columns.
+
+    Their rows cannot be written again: nobody knows what the value was.
+    """
+    found = []
+    for name in definition.partition_by:
+        column = definition.column(name)
+        assert column is not None
+        texts = sorted({text for file in files if (text := file.partition.get(name)) is not None})
+        read = spark.createDataFrame([(text,) for text in texts], "text string").where(
+            F.col("text").try_cast(column.type).isNull()
+        )
+        found += [
+            f"partition column {name!r} has the value {row.text[:80]!r}, which is no {column.type}"
+            for row in (read.take(5) if texts else ())
+        ]
+    return found
 
 
 def _local(path: str) -> str:
