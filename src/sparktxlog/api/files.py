@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
+from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.codec.partitions import NULL_PARTITION, split_by_partition
 from sparktxlog.codec.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
@@ -145,7 +146,8 @@ class FileStage:
             path = folder / f"{self._name}-{self._made:03d}.parquet"
             self._made += 1
             schema = schema.with_metadata(TODAYS_CALENDAR)
-            return _Open(path=path, writer=pq.ParquetWriter(path, schema), waiting=[])
+            writer = pq.ParquetWriter(path, schema, **exact_columns(schema))
+            return _Open(path=path, writer=writer, waiting=[])
         except FileNotFoundError as error:
             raise PayloadStoreError(
                 f"there is no {self._folder} on {socket.gethostname()}",

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import TODAYS_CALENDAR, batches_of, open_parquet
+from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.errors import ManifestMismatchError, TxLogError
 from sparktxlog.storage.durability import storage_error
 
@@ -222,8 +223,8 @@ def write_parquet(rows: pa.Table) -> pa.Buffer:
         version="2.6",
         compression="zstd",
         compression_level=1,
-        use_dictionary=_repeating_columns(rows),
         store_schema=False,
+        **exact_columns(rows.schema, _repeating_columns(rows)),
     ) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata(TODAYS_CALENDAR)
@@ -235,29 +236,12 @@ def _repeating_columns(rows: pa.Table) -> list[str]:
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
     for number, field in enumerate(rows.schema):
-        if pa.types.is_nested(field.type):
-            found.extend(_leaf_paths(field))
-        elif 2 * pc.count_distinct(sample.column(number)).as_py() <= sample.num_rows:
+        if (
+            pa.types.is_nested(field.type)
+            or 2 * pc.count_distinct(sample.column(number)).as_py() <= sample.num_rows
+        ):
             found.append(field.name)
     return found
-
-
-def _leaf_paths(field: pa.Field, prefix: str = "") -> list[str]:
-    """Return the Parquet paths of a nested field's leaves."""
-    path = prefix + field.name
-    kind = field.type
-    if pa.types.is_map(kind):
-        parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
-        return [leaf for part in parts for leaf in _leaf_paths(part, f"{path}.key_value.")]
-    if pa.types.is_list(kind):
-        return _leaf_paths(kind.value_field.with_name("element"), f"{path}.list.")
-    if pa.types.is_struct(kind):
-        return [
-            leaf
-            for number in range(kind.num_fields)
-            for leaf in _leaf_paths(kind.field(number), f"{path}.")
-        ]
-    return [path]
 
 
 def _string_bounds(least: str, most: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
     rewrite_file,
@@ -424,7 +425,13 @@ def _counted(pieces: Iterator[pa.Table], stats: RowStatistics) -> Iterator[pa.Ta
 def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     """Write pieces as row groups of about `_MERGE_ROWS` rows."""
     with pq.ParquetWriter(
-        path, schema, version="2.6", compression="zstd", compression_level=1, store_schema=False
+        path,
+        schema,
+        version="2.6",
+        compression="zstd",
+        compression_level=1,
+        store_schema=False,
+        **exact_columns(schema),
     ) as writer:
         held: list[pa.Table] = []
         rows = 0

@@ -1,0 +1,70 @@
+"""Files say of floats neither bounds nor distinct values; of all else they do."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparktxlog.codec.parquet_columns import exact_columns, leaves
+
+PAIR = pa.struct([("f", pa.float32()), ("n", pa.int32())])
+ODD = [1.0, math.nan, -0.0]
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("f", pa.float64()),
+        ("s", PAIR),
+        ("l", pa.list_(PAIR)),
+        ("m", pa.map_(pa.string(), pa.list_(pa.float64()))),
+        ("d", pa.dictionary(pa.int32(), pa.float64())),
+        # Its path is that of the field `f` of `s`.
+        ("s.f", pa.int64()),
+    ]
+)
+PAIRS: list[Any] = [{"f": value, "n": 1} for value in ODD]
+ROWS = pa.table(
+    [
+        pa.array([1, 1, 1], pa.int64()),
+        pa.array(ODD),
+        pa.array(PAIRS, PAIR),
+        pa.array([[pair] for pair in PAIRS], pa.list_(PAIR)),
+        pa.array([[("k", [value])] for value in ODD], SCHEMA.field("m").type),
+        pa.array(ODD).dictionary_encode(),
+        pa.array([1, 1, 1], pa.int64()),
+    ],
+    schema=SCHEMA,
+)
+
+
+def written(dictionaries: list[str] | None) -> list[Any]:
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, SCHEMA, **exact_columns(SCHEMA, dictionaries)) as writer:
+        writer.write_table(ROWS)
+    group = pq.read_metadata(sink).row_group(0)
+    return [group.column(number) for number in range(group.num_columns)]
+
+
+@pytest.mark.parametrize("dictionaries", [None, ["f", "n", "s", "l", "m", "d"]])
+def test_floats_have_neither_bounds_nor_dictionaries(dictionaries: list[str] | None) -> None:
+    chunks = written(dictionaries)
+    assert len(chunks) == 10
+    for chunk in chunks:
+        is_exact = chunk.physical_type not in ("FLOAT", "DOUBLE") and chunk.path_in_schema != "s.f"
+        assert chunk.is_stats_set is is_exact, chunk.path_in_schema
+        assert chunk.has_dictionary_page is is_exact, chunk.path_in_schema
+
+
+def test_only_the_columns_that_are_named_get_dictionaries() -> None:
+    chunks = written(["s"])
+    assert {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page} == {"s.n"}
+    assert sum(chunk.is_stats_set for chunk in chunks) == 4
+
+
+def test_leaves_have_the_paths_that_arrow_gives_them() -> None:
+    paths = [path for field in SCHEMA for path, _ in leaves(field)]
+    assert paths == [chunk.path_in_schema for chunk in written(None)]
