@@ -154,14 +154,26 @@ class LogBuilder:
         return self
 
     def staged(
-        self, kind: str, name: str, rows: Iterable[Row], *, claim: str = "", files: int = 1
+        self,
+        kind: str,
+        name: str,
+        rows: Iterable[Row],
+        *,
+        claim: str = "",
+        files: int = 1,
+        given: Sequence[StagedFile] = (),
     ) -> LogBuilder:
-        """Operation with staged files."""
+        """Operation with staged files.
+
+        Args:
+            files: In so many files the rows are written …
+            given: … but for these files, in which they are already.
+        """
         op, listed = next(self._op), list(rows)
         definition = self.tables[name]
         keys = definition.keys if kind == "delete_keys" else None
-        written: list[StagedFile] = []
-        for index in range(files):
+        written = list(given)
+        for index in range(0 if given else files):
             part = listed[index::files]
             for partition, chosen in _by_partition(definition, part, keys):
                 path = f"{self.transaction_id}/{name}/{op}-part-{len(written)}.parquet"

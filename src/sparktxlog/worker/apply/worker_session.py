@@ -19,14 +19,26 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 #: Fixed for all rows processed by a worker, so that every site evaluates alike.
 SESSION_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.icu.caseMappings.enabled": "true",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    # Else a text `${env:HOME}` in a predicate would be what it is at this site.
+    "spark.sql.variable.substitute": "false",
+    # A predicate sees rows.  Parquet would skip those that its bounds and dictionaries exclude,
+    # and of floats these say what SQL does not (docs/decisions/0065-filters-see-rows.md).
+    "spark.sql.parquet.filterPushdown": "false",
+    # A table without the rows of a file is not the table.
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Files of older nodes, and of other programs, do not say that their calendar is that of today.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     # The source is read from files that never change, so it needs no copy.
@@ -36,6 +48,14 @@ SESSION_SETTINGS = {
     # Only the worker itself commits.
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
+#: Settings that say what SQL means; workers have Spark's defaults, but for those above.
+_MEANING = ("spark.sql.ansi.", "spark.sql.legacy.", "spark.sql.parser.")
+#: Texts whose small and capital letters depend on the language.
+_LETTERS = "I\u0130\u00cc i\u0131\u03ac\u0587"
+_LANGUAGE_HINT = (
+    "Start driver and executors with -Duser.language=en "
+    "(spark.driver.extraJavaOptions, spark.executor.extraJavaOptions)."
+)
 
 
 def check_digits(session: SparkSession) -> None:
@@ -51,21 +71,48 @@ def check_digits(session: SparkSession) -> None:
         raise InvalidRequestError(
             f"the JVM's language is {language}, in which 1 is written {one}: Delta would not find "
             "its own files",
-            hint="Start driver and executors with -Duser.language=en "
-            "(spark.driver.extraJavaOptions, spark.executor.extraJavaOptions).",
+            hint=_LANGUAGE_HINT,
             field="user.language",
             value=language,
         )
 
 
+def _check_letters(session: SparkSession) -> None:
+    """Refuse a JVM in whose language `lower` and `upper` give other letters than elsewhere.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    java: Any = session.sparkContext._jvm
+    letters = getattr(java, "com.ibm.icu.lang.UCharacter")
+    root = getattr(java, "com.ibm.icu.util.ULocale").ROOT
+    for change in (letters.toLowerCase, letters.toUpperCase):
+        if change(_LETTERS) != change(root, _LETTERS):
+            language = str(java.java.util.Locale.getDefault())
+            raise InvalidRequestError(
+                f"the JVM's language is {language}, in which letters are changed by rules of its "
+                "own: predicates with lower or upper would match other rows than at other sites",
+                hint=_LANGUAGE_HINT,
+                field="user.language",
+                value=language,
+            )
+
+
 def applier_session(spark: SparkSession) -> SparkSession:
     """Return a separate session for the worker: all users of one share its `txn` settings.
 
+    Whatever the JVM was started with, expressions mean in it what they mean at all sites.
+
     Raises:
-        InvalidRequestError: The JVM's language is one in which Delta fails (definite).
+        InvalidRequestError: The JVM's language is one in which Delta fails, or in which letters
+            are not what they are elsewhere (definite).
     """
     check_digits(spark)
+    _check_letters(spark)
     session = spark.newSession()
+    for name in session.conf.getAll:
+        if name.startswith(_MEANING):
+            session.conf.unset(name)
     for name, value in SESSION_SETTINGS.items():
         session.conf.set(name, value)
     return session
