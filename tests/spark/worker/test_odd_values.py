@@ -35,28 +35,21 @@ NAN, INF = math.nan, math.inf
 Test = Callable[[float], bool]
 #: Values of a file.
 FILES: list[list[float | None]] = [[1.0, NAN, None], [-0.0, -0.0], [0.0], [INF, -INF, 2.0]]
-#: Those of which Spark writes files, too: its bounds tell of NaN, its dictionaries tell zeros apart.
+#: Of those Spark writes files, too: its bounds tell of NaN, its dictionaries tell zeros apart.
 ZEROS = FILES[1:3]
 #: Predicate of `f` → what SQL says of a number: NaN is greater than all, -0.0 is 0.0.
 CASES: dict[str, Test] = {
     "f > 5.0": lambda f: f > 5 or math.isnan(f),
-    "f >= 5.0": lambda f: f >= 5 or math.isnan(f),
     "f < 5.0": lambda f: f < 5,
-    "f <= 1.0": lambda f: f <= 1,
     "f = 0.0": lambda f: f == 0,
-    "f = -0.0": lambda f: f == 0,
     "f >= 0.0": lambda f: f >= 0 or math.isnan(f),
     "f <= -0.0D": lambda f: f <= 0,
-    "f < 0.0": lambda f: f < 0,
-    "f > -0.0D": lambda f: f > 0 or math.isnan(f),
     "f <> 1.0": lambda f: f != 1,
-    "f <> 0": lambda f: f != 0,
     "f <=> 0.0": lambda f: f == 0,
     "NOT (f <= 2.0)": lambda f: f > 2 or math.isnan(f),
     "NOT (f < 0.0 OR f > 0.0)": lambda f: f == 0,
     "f IN (0.0, 7.0)": lambda f: f == 0,
     "f NOT IN (1.0, 2.0)": lambda f: f not in (1, 2),
-    "f NOT IN (0.0, 1.0)": lambda f: f not in (0, 1),
     f"f IN ({', '.join(f'{n}.0D' for n in range(20))})": lambda f: f in (0, 1, 2),
     "f BETWEEN 0.0 AND 0.5": lambda f: f == 0,
     "f NOT BETWEEN -1e300 AND 1e300": lambda f: not abs(f) <= 1e300,
@@ -167,22 +160,29 @@ def apply_cut(spark: SparkSession, log: LogBuilder, lake: Path, cuts: list[int])
 
 
 @pytest.mark.parametrize(
-    "deletion_vectors", [False, pytest.param(True, marks=pytest.mark.thorough)]
+    ("cuts", "deletion_vectors"),
+    [
+        ([1, 2], False),
+        *(
+            pytest.param(cuts, vectors, marks=pytest.mark.thorough)
+            for cuts, vectors in (([1], False), ([1, 2], True), ([1], True))
+        ),
+    ],
 )
 def test_a_predicate_removes_the_same_rows_in_whatever_files_and_batches(
-    spark: SparkSession, tmp_path: Path, deletion_vectors: bool
+    spark: SparkSession, tmp_path: Path, cuts: list[int], deletion_vectors: bool
 ) -> None:
     log = odd_log(spark, tmp_path, deletion_vectors=deletion_vectors)
     right, found = plain(expected(log, "odd")), set()
     assert 0 < len(right) < sum(len(operation.rows) for operation in log.operations)
-    for cuts in ([], [1], [1, 2]):
-        lake = tmp_path / f"lake-{len(cuts)}"
-        apply_cut(spark, log, lake, cuts)
-        assert plain(rows_of(spark, lake / "odd")) == right, cuts
+    for ends in ([], cuts):
+        lake = tmp_path / f"lake-{len(ends)}"
+        apply_cut(spark, log, lake, ends)
+        assert plain(rows_of(spark, lake / "odd")) == right, ends
         state = read_state(lake)
         assert state is not None
         counted = signature_of(spark.read.format("delta").load(str(lake / "odd")), ODD)
-        assert state.tables["odd"].signature == counted, cuts
+        assert state.tables["odd"].signature == counted, ends
         found.add(counted)
     assert len(found) == 1
 
