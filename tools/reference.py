@@ -16,6 +16,7 @@ import typer
 from tools.metrics_page import metrics_page
 from tools.two_sites import page
 from tools.types_page import types_page
+from tools.verdicts_page import verdicts_page
 from tools.views_page import views_page
 
 from sparktxlog.cli.command_line import app
@@ -258,6 +259,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
     ROOT / "docs" / "metrics.md": lambda: metrics_page(_NOTE),
     ROOT / "docs" / "types.md": lambda: types_page(_NOTE),
+    ROOT / "docs" / "verdicts.md": lambda: verdicts_page(_NOTE),
     ROOT / "docs" / "views.md": lambda: views_page(_NOTE),
 }
 

@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.test_catalog_api import Caller
 from tests.support.browser import browser_page
+from tests.support.command_line import invoke
 from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
+from sparktxlog.health.cluster_status import ClusterStatus
+from sparktxlog.integrations.site_progress import progress_of
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
@@ -60,6 +65,59 @@ def commit(node: Node, token: str | None = None) -> str:
         return str(client.append("bronze.b", [{"id": 2}]).transaction_id)
 
 
+async def _assert_a_site_without_worker_is_no_calm_page(node: Node, reader: Reader) -> None:
+    """Page, status, exit code and readiness say one thing; readiness is about the node alone."""
+    view = await reader.json("/dashboard/overview.json")
+    status = ClusterStatus(node.status())
+    assert view["verdict"] == status.verdict.to_document()
+    assert (view["state"], view["verdict"]["code"]) == ("lagging", "no-worker")
+    assert f"apply --follow --url {node.config.master_url}" in view["verdict"]["way_out"]
+    assert {one["node_id"]: one["code"] for one in view["replicas"]} == {
+        site: one.code for site, one in status.sites.items()
+    }
+    text = (await reader.get("/"))[1]
+    assert "● In sync" not in text and "No worker has applied anything at site A" in text
+    assert all(check.good for check in node.ready())
+
+
+def test_a_cluster_of_commit_tables_needs_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lagged for ever once a worker had run, and schedulers waited for workers."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes, aiohttp.ClientSession() as session:
+            a, b = nodes["A"], nodes["B"]
+            a.accept_report(replace(report_of(a.status(), 0), tables={}))
+            assert ClusterStatus(a.status()).verdict.code == "empty-log"
+            await Caller(a, session).create("plain")
+
+            def placed(node: Node) -> bool:
+                status = node.status()
+                states = status["commit_tables"]["states"]
+                return status["published"] > 0 and states["in-sync"] == 1
+
+            await until(lambda: placed(a) and placed(b))
+            for node in (a, b):
+                status = node.status()
+                shown = ClusterStatus(status)
+                assert (shown.state, shown.verdict.code) == ("in sync", "no-rows")
+                assert all(one["behind"] == 0 for one in status["replicas"])
+                assert progress_of(shown, None).waits_for == ""
+                assert progress_of(shown, status["position"]).waits_for == ""
+                view = await Reader(node).json("/dashboard/overview.json")
+                assert view["verdict"] == shown.verdict.to_document()
+                assert "● In sync" in (await Reader(node).get("/"))[1]
+                url = node.config.master_url
+                code = await asyncio.to_thread(invoke, monkeypatch, "status", "--url", url)
+                assert code == 0 and all(check.good for check in node.ready())
+                metrics = node.base.metrics.text().decode()
+                assert 'sparktxlog_state{state="in sync"} 1.0' in metrics
+                assert 'code="no-rows",site="A"} 1.0' in metrics
+
+    asyncio.run(main())
+
+
 def test_pages_and_their_twins(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
@@ -69,6 +127,7 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
             b.accept_report(report_of(b.status(), 3))
             await until(lambda: any(line["position"] == 3 for line in a.status()["replicas"]))
             reader = Reader(a)
+            await _assert_a_site_without_worker_is_no_calm_page(a, reader)
             for page in ("/", *(f"/dashboard/{name}" for name in PAGES)):
                 status, text, headers = await reader.get(page)
                 assert (status, "<h" in text, "node A" in text) == (200, True, True), page
@@ -83,7 +142,9 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 ("A", "member"),
                 ("B", "member"),
             ]
-            assert view["links"][0]["state"] == "up" and view["alarms"] == view["waits"] == []
+            assert view["links"][0]["state"] == "up" and view["waits"] == []
+            (alarm,) = view["alarms"]
+            assert alarm["text"].startswith("No worker has applied anything at site A")
             view = await reader.json("/dashboard/queue.json")
             assert [run["position"] for run in view["runs"]] == [3, 2, 1]
             assert view["runs"][0]["cells"] == {"A": "ordered", "B": "equal"}

@@ -259,7 +259,7 @@ def _worst(status: dict[str, Any]) -> list[Finding]:
         ({"peer": {"clock_offset_us": 61_000_000}}, "clocks", PROBLEM, "+61.000 s"),
         ({"suspects": ["C"]}, "node", WARNING, "C does not answer"),
         ({"halted": "two runs at one position"}, "node", PROBLEM, "two runs at one position"),
-        ({"disk_full": True}, "node", PROBLEM, "its disk is full"),
+        ({"disk_full": True}, "node", PROBLEM, "disk of this node is full"),
         (
             {"reachability": {"differing": ["C"], "differing_addresses": {}}},
             "network",
