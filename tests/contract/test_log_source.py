@@ -19,6 +19,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TransportError,
     UnauthorizedError,
+    UnreachableError,
 )
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
@@ -153,8 +154,10 @@ def test_other_words_are_shown_as_they_are(node: Node) -> None:
 
 
 def test_an_absent_node_is_a_transport_error() -> None:
-    with pytest.raises(TransportError, match="did not answer"):
+    # As clients and commands say it: one fact has one code.
+    with pytest.raises(UnreachableError, match="did not answer") as caught:
         HttpLogSource("http://127.0.0.1:9").info()
+    assert caught.value.definite
     with pytest.raises(ConfigError, match="not a URL"):
         HttpLogSource("127.0.0.1:7070")
 

@@ -15,7 +15,12 @@ import typer
 from sparktxlog.cli.dry_runs import DryRun, print_plan, removal_plan, void_plan
 from sparktxlog.cli.printing import print_json, print_rows
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
-from sparktxlog.errors import InvalidRequestError, TransportError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    PeerTimeoutError,
+    TransportError,
+    UnreachableError,
+)
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -364,10 +369,10 @@ def quarantine(
             checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin, dry_run=dry_run
         )
     except TransportError as error:
-        if type(error) is not TransportError:
+        if type(error) not in (TransportError, UnreachableError, PeerTimeoutError):
             raise
         hint = "Name another node of that side with --from; nothing was changed here."
-        raise TransportError(error.message, hint=hint, **error.fields) from error
+        raise type(error)(error.message, hint=hint, **error.fields) from error
     if as_json:
         shown = asdict(done) | {"dry_run": dry_run}
         print_json(shown if dry_run else shown | {"next": _next_steps(done, config)})

@@ -137,11 +137,10 @@ class NodeApi(Http):
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
     ) -> TransportError:
-        return TransportError(
-            f"no node answers at {self.url}: {error}",
-            hint="Start it with `sparktxlog serve`, or name another node with --url.",
-            url=self.url,
-        )
+        found = super()._failed(method, path, error, timeout_s, sent=sent)
+        if not sent:
+            found.hint = "Start it with `sparktxlog serve`, or name another node with --url."
+        return found
 
 
 @contextmanager

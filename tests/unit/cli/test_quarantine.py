@@ -12,7 +12,7 @@ import pytest
 
 from sparktxlog.cli.command_line import run
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import TransportError, UnauthorizedError
+from sparktxlog.errors import TransportError, UnauthorizedError, UnreachableError
 from sparktxlog.runtime.giving_way import node_quarantine as acting
 from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
 
@@ -101,6 +101,10 @@ def test_a_node_that_does_not_answer_is_another_exit_code(
 ) -> None:
     silent = TransportError("no node answers at http://a:7070", hint="Start it.", url="http://a")
     assert invoke(monkeypatch, site, silent, "--json") == 5
+    problem = json.loads(capsys.readouterr().out)
+    assert problem["hint"].startswith("Name another node of that side with --from")
+    nobody = UnreachableError("no node answers at http://a:7070", url="http://a")
+    assert invoke(monkeypatch, site, nobody, "--json") == 5
     problem = json.loads(capsys.readouterr().out)
     assert problem["hint"].startswith("Name another node of that side with --from")
     closed = UnauthorizedError("the client token is wrong", hint="Send it.")

@@ -27,6 +27,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
     UnknownTableError,
+    UnreachableError,
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
@@ -299,7 +300,8 @@ class HttpLogSource(Http):
     def _failed(
         self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
     ) -> TransportError:
-        return TransportError(
+        # One fact has one code: nothing was sent, or the link broke.
+        return (TransportError if sent else UnreachableError)(
             f"node {self.url} did not answer {method} {path}: {str(error) or type(error).__name__}",
             hint="Is the node running there?  The call may be repeated.",
             url=self.url,
