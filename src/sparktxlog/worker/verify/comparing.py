@@ -84,6 +84,8 @@ class SiteComparison:
     absent: dict[str, str] = field(default_factory=dict)
     #: Sites without any known report: their workers never applied anything.
     unreported: tuple[str, ...] = ()
+    #: There never was a row table, so no worker has anything to report.
+    without_rows: bool = False
 
     @property
     def equal(self) -> bool:
@@ -93,7 +95,8 @@ class SiteComparison:
     @property
     def complete(self) -> bool:
         """Whether every site has reported, and each pair has a position to be compared at."""
-        return not self.unreported and all(pair.compared for pair in self.pairs)
+        reported = not self.unreported and all(pair.compared for pair in self.pairs)
+        return reported or self.without_rows
 
     def to_document(self, said: list[str]) -> dict[str, Any]:
         """Return the document that commands and jobs print; `said` are its `conclusions`."""
@@ -116,8 +119,10 @@ def compare_sites(
     own, histories = read_histories(source, peer_urls)
     suspects = _Suspects(source)
     pairs = compare_histories(histories, since=since)
+    without_rows = source.document("/v1/status").get("rows_until") == 0
     return SiteComparison(
         site=own,
+        without_rows=without_rows,
         pairs=tuple(suspects.name_in(pair) for pair in pairs),
         absent={site: found.absent for site, found in histories.items() if found.absent},
         unreported=tuple(sorted(site for site, found in histories.items() if not found.states)),
@@ -243,11 +248,18 @@ def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
 
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:
     """Return sentences that follow from comparison and recount."""
+    if comparison.without_rows:
+        return ["there are no row tables; `sparktxlog verify` recounts the commit tables of a site"]
     said = [
         f"site {site} has not reported: nothing was applied there that is known here; run its "
         "worker (sparktxlog apply)"
         for site in comparison.unreported
     ]
+    if not comparison.pairs:
+        said.append(
+            f"site {comparison.site} is the only site that is known here: there is nothing to "
+            "compare its reports with; `sparktxlog verify` recounts its rows"
+        )
     differing = {d.table: d for pair in comparison.pairs for d in pair.differences}
     for name, found in sorted(differing.items()):
         what = f"table {name!r}" if name else "the order of transactions"

@@ -166,12 +166,30 @@ def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> No
         node.states = []
     report, lines, code = verification_report(context)
     assert (code, report["unreported"]) == (ExitCode.LAGGING, ("A", "B", "C"))
+    # A log without row tables has nothing to report, as `status` says too.
+    nodes["A"].documents["/v1/status"]["rows_until"] = 0
+    report, lines, code = verification_report(context)
+    assert (code, report["complete"]) == (ExitCode.IN_SYNC, True)
+    assert any("no row tables" in line for line in lines)
+    del nodes["A"].documents["/v1/status"]["rows_until"]
     # A witness has no tables; a difference counts for more.
     for peer in nodes["A"].documents["/v1/status"]["peers"]:
         peer["witness"] = peer["id"] == "C"
     nodes["A"].states, nodes["B"].states = (states_of(name, [9], 9) for name in "AB")
     report, lines, code = verification_report(context)
     assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
+
+
+def test_the_only_site_is_told_that_there_is_nothing_to_compare(
+    nodes: dict[str, CannedNode],
+) -> None:
+    """It printed nothing."""
+    asked = Namespace(url=nodes["A"].url, compare=True, recount=False, peer_url=[], since=0)
+    nodes["A"].documents["/v1/status"] |= {"peers": [], "replicas": []}
+    report, lines, code = verification_report(JobContext(arguments=asked))
+    assert (code, report["pairs"]) == (ExitCode.IN_SYNC, ())
+    (line,) = lines
+    assert "site A is the only site" in line and "nothing to compare" in line
 
 
 def test_a_newest_report_that_its_node_does_not_keep_counts(nodes: dict[str, CannedNode]) -> None:
