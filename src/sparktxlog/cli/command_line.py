@@ -129,16 +129,18 @@ def config_check(
     settings: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file and what it names: directories, certificates.
+    """Check a configuration file and what it names: directories and whose they are, certificates.
 
     Run it as the node's user on the node's machine.
 
     If something is wrong, the message names file, key and value, and the exit code is 6.
     """
     from sparktxlog.config import check_directories, load_certificates, load_config
+    from sparktxlog.runtime.membership.data_owner import check_data_dir
 
     config = load_config(path, _overrides(settings))
     check_directories(config)
+    check_data_dir(config)
     if config.uses_tls:
         load_certificates(config)
     if as_json:

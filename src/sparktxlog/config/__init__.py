@@ -13,7 +13,7 @@ Names and defaults of the systems that sparktxlog follows (`node-id`, `master-ur
 from __future__ import annotations
 
 from sparktxlog.config.certificates import TlsContexts, load_certificates, names_of
-from sparktxlog.config.checking import check_directories, make_data_dir
+from sparktxlog.config.checking import check_directories, make_data_dir, not_usable
 from sparktxlog.config.node_config import (
     ENV_PREFIX,
     SETTINGS,
@@ -35,6 +35,7 @@ __all__ = [
     "load_certificates",
     "load_config",
     "make_data_dir",
+    "not_usable",
     "names_of",
     "variable_of",
 ]

@@ -130,13 +130,20 @@ def check_directories(config: NodeConfig) -> None:
     Raises:
         ConfigError: A directory cannot be used (definite).
     """
-    for key, path in (("data-dir", config.data_dir), ("payload-dir", config.payload_dir)):
+    for key, path in (
+        ("data-dir", config.data_dir),
+        ("payload-dir", config.payload_dir),
+        ("commit-table-dir", config.commit_table_dir),
+        ("plain-table-dir", config.plain_table_dir),
+    ):
+        if path is None:
+            continue
         try:
             why = _unusable(path) or (_sealed(path) if key == "data-dir" else "")
         except OSError as error:
             why = f"cannot be used: {error.strerror}"
         if why:
-            raise _not_usable(config, key, path, why)
+            raise not_usable(config, key, path, why)
 
 
 def make_data_dir(config: NodeConfig) -> None:
@@ -149,12 +156,13 @@ def make_data_dir(config: NodeConfig) -> None:
         config.data_dir.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         why = f"cannot be made: {error.strerror}"
-        raise _not_usable(config, "data-dir", config.data_dir, why) from error
+        raise not_usable(config, "data-dir", config.data_dir, why) from error
 
 
-def _not_usable(config: NodeConfig, key: str, path: Path, why: str) -> ConfigError:
+def not_usable(config: NodeConfig, key: str, path: Path, why: str, hint: str = "") -> ConfigError:
+    """Return the error of a directory that a node cannot use: with file, key and value."""
     source = config.origins.get(key, config.origins.get("data-dir", "defaults"))
-    hint = "Name a directory that the node's user can write."
+    hint = hint or "Name a directory that the node's user can write."
     return _wrong(source, key, str(path), why, hint)
 
 

@@ -20,13 +20,8 @@ from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import LoopThreads
-from sparktxlog.runtime.membership.founding import (
-    check_version,
-    claim,
-    core_config,
-    found,
-    with_lineage,
-)
+from sparktxlog.runtime.membership.data_owner import claim
+from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
     INSTANCE,

@@ -19,10 +19,11 @@ from sparktxlog.cli.doctor.cluster import (
 )
 from sparktxlog.cli.doctor.disks import check_disks, check_modes
 from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warning
+from sparktxlog.cli.doctor.queue_files import check_queue_files
 from sparktxlog.cli.doctor.software import check_software
 from sparktxlog.cli.printing import Columns, is_terminal, print_json, wrapped
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ConfigFile, ExitCode, NodeApi, app, end
-from sparktxlog.errors import ConfigError, TxLogError, UnauthorizedError
+from sparktxlog.errors import ConfigError, CorruptLogError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
 from sparktxlog.model.values import is_loopback
 
@@ -46,10 +47,10 @@ def doctor(
 ) -> None:
     """Check this machine, and with --config or --url a node: each finding with what mends it.
 
-    It looks at Python, Java, Spark and its JARs, disks, fsync, ports, modes of files with secrets,
-    peers, clocks, tokens and differences between nodes.  Run it as the node's user, on the node's
-    machine.  It needs neither a node nor Spark, and changes nothing.  With --all every node of the
-    cluster says what it warns of, and this machine is not looked at.
+    It looks at Python, Java, Spark and its JARs, disks, fsync, files of the queue table, ports,
+    modes of files with secrets, peers, clocks, tokens and differences between nodes.  Run it as
+    the node's user, on the node's machine.  It needs neither a node nor Spark, and changes nothing.
+    With --all every node of the cluster says what it warns of, and this machine is not looked at.
 
     Exit code 1: there is a problem.
     """
@@ -104,7 +105,7 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
         try:
             config = load_config(path)
             yield _check_configuration(path, config)
-        except ConfigError as error:
+        except (ConfigError, CorruptLogError) as error:
             yield _config_problem(error)
     asked = url or (DEFAULT_URL if config is None else config.master_url.partition(",")[0])
     api = NodeApi(asked, timeout_s=5.0, ca_file=None if config is None else config.tls_ca_file)
@@ -116,6 +117,7 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
         answers = status is not None and status["node_id"] == config.node_id
         yield check_port(config.listen, answers)
         yield from check_disks(_directories(config), config.tx_log_max_bytes)
+        yield from check_queue_files(config.data_dir / "log")
         yield from check_modes(_secrets(path, config))
         if status is None:
             yield from check_addresses({peer.id: peer.urls for peer in config.peers})
@@ -133,14 +135,16 @@ def _check_configuration(path: Path, config: NodeConfig) -> Finding:
         ConfigError: A directory or a certificate cannot be used (definite).
     """
     from sparktxlog.config import check_directories, load_certificates
+    from sparktxlog.runtime.membership.data_owner import check_data_dir
 
     check_directories(config)
+    check_data_dir(config)
     if config.uses_tls:
         load_certificates(config)
     return good("configuration", f"{path} is good: node {config.node_id} of {config.cluster}")
 
 
-def _config_problem(error: ConfigError) -> Finding:
+def _config_problem(error: TxLogError) -> Finding:
     return problem("configuration", error.message, error.hint or "Mend the file.")
 
 

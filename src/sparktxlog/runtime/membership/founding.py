@@ -1,7 +1,4 @@
-"""How a node begins: whose its data directory is, and the core's settings.
-
-They come from the configuration or an order to join.
-"""
+"""How a node begins: the core's settings, from the configuration or an order to join."""
 
 from __future__ import annotations
 
@@ -11,23 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
-
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import ConfigError, NewerReleaseError
+from sparktxlog.errors import NewerReleaseError
 from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.words.versions import NEWEST, OLDEST
 from sparktxlog.protocol.words.view import Seat, View
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import INSTANCE
-from sparktxlog.storage.interfaces import JournalState, PutValue
+from sparktxlog.storage.interfaces import PutValue
 
 #: Name of the log, given when it was founded.
 _LINEAGE = "lineage"
 #: Wire version in force when it was founded; older logs do not have this value.
 _VERSION = "founding-version"
-#: Whose the data directory is; those of older releases do not have this value.
-_OWNER = "owner"
 _US = 1_000_000
 
 
@@ -104,62 +97,6 @@ def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
         name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
         writes.append(PutValue(name=_LINEAGE, value=name.encode()))
     return writes
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    """Whose a data directory is, and with which places its node founded the log."""
-
-    node_id: str
-    cluster: str
-    #: Ids of all configured nodes, in precedence order.
-    places: tuple[str, ...]
-
-
-def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutValue]:
-    """Return the write that says whose a data directory is, if it is new.
-
-    A log's name and members follow from the configuration until its first epoch ends.  So another
-    list of peers would make another log of what is on this disk, and the tables of all workers
-    would be those of a stranger.
-
-    Args:
-        joins: The node has an order to join a log, which says the members.
-
-    Raises:
-        ConfigError: It is another node's, or its log was founded with other peers (definite).
-    """
-    places = tuple(place.id for place in config.places)
-    told = _Owner(node_id=config.node_id, cluster=config.cluster, places=places)
-    kept = state.values.get(_OWNER)
-    if kept is not None:
-        owner, path = msgspec.json.decode(kept, type=_Owner), str(config.data_dir)
-        for key, theirs, ours in (
-            ("node-id", owner.node_id, config.node_id),
-            ("cluster", owner.cluster, config.cluster),
-        ):
-            if theirs != ours:
-                raise ConfigError(
-                    f"data-dir {path} has {key} = {theirs!r}, the configuration says {ours!r}",
-                    hint=f"Give each node its own data-dir, or set {key} = {theirs!r}.",
-                    key=key,
-                    value=ours,
-                    path=path,
-                )
-        core = state.core
-        begun = core.base.position or core.incoming or core.announcements or core.view
-        if owner.places == places or joins or core.view is not None:
-            return []  # the members are those of the view, whatever the configuration lists
-        if begun:
-            raise ConfigError(
-                f"the log in {path} was founded by {', '.join(owner.places)}; the configuration "
-                f"lists {', '.join(places)}",
-                hint="List the peers as before, start, and then run `sparktxlog peer add` or "
-                "`sparktxlog peer remove`: they tell all nodes.",
-                key="peer",
-                value=", ".join(places),
-                path=path,
-            )
-    return [PutValue(name=_OWNER, value=msgspec.json.encode(told))]
 
 
 def newest_version(config: NodeConfig) -> int:

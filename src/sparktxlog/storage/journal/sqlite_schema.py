@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,23 @@ def _format(connection: sqlite3.Connection) -> tuple[int, int]:
     return owner, connection.execute("PRAGMA user_version").fetchone()[0]
 
 
+def read_named_value(path: Path, name: str) -> bytes | None:
+    """Return a value of a journal that another process may own; changes nothing.
+
+    Raises:
+        CorruptLogError: The file is damaged, or no journal of this release.
+        StorageError: It cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            _check_version(db, path)
+            statement = "SELECT value FROM named_values WHERE name = ?"
+            found = db.execute(statement, (name,)).fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, path, reading=True) from error
+    return None if found is None else bytes(found[0])
+
+
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that can only read; it may be used by one thread at a time."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -282,7 +300,9 @@ def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> Sto
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return CorruptLogError(
             f"{path} is damaged: {error}",
-            hint="Restore the data directory from a backup, or start the node with an empty one.",
+            hint=f"Move only {path.name} and its -wal and -shm files aside, nothing else: a node "
+            "with peers then joins them again, and keeps its tables and payloads.  What it alone "
+            "had accepted is lost.  If there are no peers, put back a copy of these files.",
             **fields,
         )
     if reading:

@@ -38,7 +38,6 @@ SESSION_SETTINGS = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     # The source is read from files that never change, so it needs no copy.

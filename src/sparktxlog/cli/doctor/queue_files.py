@@ -1,0 +1,77 @@
+"""Reads the files of the queue table: what is old is read by nobody, so damage there stays unseen.
+
+The node appends to `log/synchronized_queue` and reads only its end; who asks for history, a view or
+an image reads the rest.  A check reads whole files, every page with its checksum, the oldest first,
+for a bounded time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from sparktxlog.cli.doctor.findings import Finding, good, problem
+from sparktxlog.errors import ManifestMismatchError, StorageError
+
+#: Seconds after which no further file is begun.
+_PATIENCE_S = 10.0
+#: Most damaged files that are named.
+_NAMED = 20
+_FIX = (
+    "Put the file back from a copy of data-dir.  Other nodes have the same rows in their own "
+    "log/synchronized_queue; the order and the tables are not affected."
+)
+
+
+def check_queue_files(
+    log: Path, *, clock: Callable[[], float] = time.monotonic, patience_s: float = _PATIENCE_S
+) -> Iterator[Finding]:
+    """Yield each damaged or missing file of a node's queue table, or that those read are whole.
+
+    Args:
+        log: The node's `log/`; without a queue table nothing is yielded.
+    """
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+    from sparktxlog.storage.parquet_files import inspect_parquet
+
+    table = log / QUEUE_NAME
+    if not (table / "_delta_log").is_dir():
+        return
+    try:
+        actions = pa.table(DeltaTable(table).get_add_actions()).to_pylist()
+    except (DeltaError, OSError) as error:
+        yield problem("queue", f"{table} cannot be read: {error}", _FIX)
+        return
+    actions.sort(key=lambda one: one["modification_time"])
+    until, read, wrong = clock() + patience_s, 0, 0
+    for action in actions:
+        if clock() >= until or wrong == _NAMED:
+            break
+        path = table / unquote(action["path"])
+        why = _damage_of(path, action["size_bytes"], lambda p: inspect_parquet(p, lambda _: None))
+        read += 1
+        if why:
+            wrong += 1
+            yield problem("queue", f"{path} is damaged: {why}", _FIX)
+    if not wrong:
+        yield good("queue", f"{read:,} of {len(actions):,} files of the queue table are whole")
+
+
+def _damage_of(path: Path, size: int, inspect: Callable[[Path], object]) -> str:
+    """Return what is wrong with a file, empty = nothing."""
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"it has {found:,} bytes, the table says {size:,}"
+        inspect(path)
+    except (ManifestMismatchError, StorageError) as error:
+        return error.message
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""

@@ -1,0 +1,82 @@
+"""Whose a data directory is: a journal names its node and cluster, and the founders of the log.
+
+Two nodes with one history would promise and order under the same numbers; and a node that takes up
+another one's directory by mistake would look healthy.  So the first start writes the owner into the
+journal, and each start and `sparktxlog config check` compare it.
+
+Name and members of a log follow from the configuration until its first epoch ends.  So another list
+of peers would make another log of what is on the disk, and all workers would be strangers to it.
+"""
+
+from __future__ import annotations
+
+from sparktxlog.config import NodeConfig, not_usable
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
+from sparktxlog.storage.interfaces import JournalState, PutValue
+from sparktxlog.storage.journal.journal import JOURNAL_NAME
+from sparktxlog.storage.journal.sqlite_schema import read_named_value
+
+_OWNER = "owner"
+#: Ids of the nodes that founded the log.
+_FOUNDERS = "founders"
+
+
+def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutValue]:
+    """Return the writes that make a journal this node's, none if it is already.
+
+    Args:
+        state: Of the journal; one of an older release names neither owner nor founders.
+        joins: The node has an order to join a log, which says the members.
+
+    Raises:
+        ConfigError: It is another node's, or its log was founded with other peers (definite).
+    """
+    _compare(config, state.values.get(_OWNER))
+    writes = [] if _OWNER in state.values else [PutValue(name=_OWNER, value=_name(config))]
+    founders, core = state.values.get(_FOUNDERS), state.core
+    listed = ", ".join(place.id for place in config.places)
+    if joins or core.view is not None or founders == listed.encode():
+        return writes  # decided members are those of the view, whatever the configuration lists
+    if founders is not None and (core.base.position or core.incoming or core.announcements):
+        why = f"its log was founded by {founders.decode()}, the configuration lists {listed}"
+        hint = (
+            "List the peers as before, start, and then run `sparktxlog peer add` or `sparktxlog "
+            "peer remove`: they tell all nodes."
+        )
+        raise not_usable(config, "data-dir", config.data_dir, why, hint)
+    return [*writes, PutValue(name=_FOUNDERS, value=listed.encode())]
+
+
+def check_data_dir(config: NodeConfig) -> None:
+    """Check that a node could start with what is in its data directory; changes nothing.
+
+    Raises:
+        ConfigError: It is another node's, or its journal is damaged (definite).
+        NewerReleaseError: A newer release wrote it (definite).
+        FrontLostError: Its journal is lost, and there is no peer to join (definite).
+    """
+    journal = config.data_dir / JOURNAL_NAME
+    if journal.exists():
+        try:
+            _compare(config, read_named_value(journal, _OWNER))
+        except CorruptLogError as error:
+            if type(error) is not CorruptLogError:
+                raise
+            hint = error.hint
+            raise not_usable(config, "data-dir", config.data_dir, error.message, hint) from error
+    elif not config.peers and (found := find_remains(config)):
+        raise journal_lost(config, found)
+
+
+def _name(config: NodeConfig) -> bytes:
+    return f"node {config.node_id} of cluster {config.cluster}".encode()
+
+
+def _compare(config: NodeConfig, owner: bytes | None) -> None:
+    if owner in (None, _name(config)):
+        return
+    known = owner.decode("utf-8", "replace")
+    why = f"it belongs to {known}, this is {_name(config).decode()}"
+    hint = "Name the data-dir of this node; a new node begins with an empty one."
+    raise not_usable(config, "data-dir", config.data_dir, why, hint)
