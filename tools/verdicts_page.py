@@ -12,7 +12,7 @@ _HEAD = """# Verdicts
 {note}
 
 One function judges (`sparktxlog.health`): from a node's status it makes a verdict on the cluster
-and one on each site. A verdict has a state, a code, a sentence and the way out. `sparktxlog status`,
+and one on each site. A verdict has a state, a code, a sentence and a way out. `sparktxlog status`,
 its exit code, `log.status()`, the pages and their banner, `sparktxlog why`, Airflow's sensor,
 Dagster's check and the metrics `sparktxlog_state` and `sparktxlog_site_verdict` all say the same.
 Exit codes: 0 in sync, 3 lagging, 4 diverged.

@@ -29,6 +29,14 @@ _COMPARE = "`sparktxlog verify --compare` says in which table, and since which p
 _SEE_LOG = "The log of the node has the trace; docs/runbooks.md says what to do."
 _BY_ITSELF = "Nothing is to be done: it catches up by itself."
 _SEE_PEERS = "`sparktxlog peer list` says which nodes are linked."
+_FORCE = (
+    "Bring them back.  If too many of them lost their disks for ever, `sparktxlog peer force` lets "
+    "this node go on without them; what only they had is lost."
+)
+_FORCE_THERE = (
+    "  If too many nodes lost their disks for a majority, `sparktxlog peer force` at one that has "
+    "the log lets it go on and admit the others."
+)
 #: Levels of need; a note is shown where the state is explained, and wakes nobody.
 ALARM, WARNING, NOTE = "alarm", "warning", "note"
 
@@ -189,10 +197,10 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         )
     if status.get("only_joins"):
         text = "The journal of this node is lost: it waits for a peer whose log it can join"
-        yield _warning("journal-lost", text, _SEE_PEERS)
+        yield _warning("journal-lost", text, _SEE_PEERS + _FORCE_THERE)
     phase, reason = status.get("phase"), status.get("phase_reason") or "it says no reason"
     if phase in _WITHOUT_PART:
-        yield _warning("no-member", f"{phase}: {reason}", _SEE_PEERS)
+        yield _warning("no-member", f"{phase}: {reason}", _SEE_PEERS + _FORCE_THERE)
     elif phase not in (*_CALM, None) and status.get("phase_reason"):
         lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
         yield _warning(str(phase).lower(), f"{phase}: {reason}", _SEE_PEERS, lags=lags)
@@ -226,7 +234,7 @@ def _of_order(status: _Facts) -> Iterator[Judgement]:
     for name in status.get("suspects") or []:
         yield _warning("peer-away", f"{name} does not answer", lags=False)
     if restricted := status.get("restricted"):
-        yield _warning("restricted", restricted_text(restricted), _SEE_PEERS)
+        yield _warning("restricted", restricted_text(restricted), _FORCE)
     waits, waiting = status.get("waiting_for") or [], status.get("incoming_transactions") or 0
     if waits and waiting:
         text = f"{waiting:,} transactions wait for node {awaited_text(waits[0])}"

@@ -56,7 +56,9 @@ def journal_lost(config: NodeConfig, found: list[str]) -> FrontLostError:
     journal = config.data_dir / JOURNAL_NAME
     if config.peers:
         advice = (
-            "Start a node that has the log: then this node joins it.  If no node has it any more, "
+            "Start a node that has the log: then this node joins it.  If the nodes that have it "
+            "are too few for a majority, `sparktxlog peer force` at one of them goes on without "
+            "the others, and admits this one.  If no node has it any more, "
             "put back the journal with its -wal file, or move data-dir, lake-dir and payload-dir "
             "away at all nodes to begin a new log."
         )
