@@ -92,6 +92,9 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "damaged-file": (
         ClusterState.LAGGING, ALARM, "Put a good copy in its place; the node goes on by itself.",
     ),
+    "site-not-whole": (
+        ClusterState.LAGGING, WARNING, "Wait: the site fetches it from the others by itself.",
+    ),
     "commit-table-not-placed": (
         ClusterState.LAGGING, WARNING, "`sparktxlog plan` says from which site the files come.",
     ),
