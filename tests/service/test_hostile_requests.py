@@ -76,6 +76,7 @@ async def node(directory: Path, **settings: Any) -> AsyncIterator[tuple[Node, Co
 
     config = config_of(directory, "A", {"A": port, "B": 1}, **settings)
     async with serving(config, place) as running:
+        running.membership.joining._knows_log = True  # as after B accepted it: it reads requests
         try:
             yield running, connect
         finally:

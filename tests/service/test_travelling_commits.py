@@ -491,7 +491,7 @@ def test_foreign_bytes_stop_only_their_table(tmp_path: Path) -> None:
             status, answer = await b.caller.ask("GET", path_of("t"))
             assert status == 500
             assert str(path) in answer["error"]["message"]
-            (warning,) = b.caller.node.status()["warnings"]
+            warning, _ = b.caller.node.status()["warnings"]
             assert str(path) in warning["text"]
             body = other.update(other.stage(1, other.add()))
             assert (await b.caller.commit(body, "other"))[0] == 200
@@ -575,8 +575,11 @@ def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
             assert f"copy the table's directory {table.table_id}" in said
             # A link may come up after the first attempt; then it is asked again.
             await until(lambda: "not here" in b.status()["warnings"][0]["text"])
-            (warning,) = b.status()["warnings"]
+            warning, unwhole = b.status()["warnings"]
             assert warning["code"] == "commit-table-not-placed"
+            assert "No site that answers has them: A: " in warning["text"]
+            assert unwhole["code"] == "site-not-whole"
+            assert "1 commit tables are not whole here" in unwhole["text"]
             assert warning["text"].startswith(said)
             (line,) = b.status()["commit_tables"]["tables"]
             assert line["name"] == "default.t" and line["version"] is None

@@ -180,7 +180,10 @@ class CommitPlacer:
         """Place what waits since before the start, or came with a snapshot; until cancelled."""
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
-        self.versions.update(placed | self.versions)
+        gone = await self._base.run_on_files(self._gone, placed)
+        self.versions.update({u: v for u, v in placed.items() if u not in gone} | self.versions)
+        for uuid in gone & master.commit_tables.keys():
+            self._start(uuid)
         tables = master.commit_tables.values()
         self._owed = {
             one.uuid: one.version for one in tables if self.versions.get(one.uuid, -1) < one.version
@@ -203,6 +206,12 @@ class CommitPlacer:
         await (
             self._base.loop.create_future()
         )  # a task that ends before it is cancelled is a failure
+
+    def _gone(self, placed: Mapping[str, int]) -> set[str]:
+        """Return placed tables that are not on the disk: it may be another one; blocks."""
+        return {
+            uuid for uuid, version in placed.items() if not self._places.is_published(uuid, version)
+        }
 
     def _ordered(self, tables: Sequence[CommitTable]) -> None:
         """Place versions that were just ordered."""
@@ -521,8 +530,8 @@ class CommitPlacer:
         span = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
         return NotPlacedError(
             f"commit table {name!r} lacks versions at this site: {span}; {problem}",
-            hint="The node fetches them from a peer and goes on by itself; `sparktxlog status` "
-            f"shows how far it is.  Or copy the table's directory {uuid} from commit-table-dir of "
+            hint="A peer that has them gives them, and the node goes on by itself; `sparktxlog "
+            f"status` shows how far it is.  Or copy the table's directory {uuid} from commit-table-dir of "
             f"another site to {self._places.location(uuid)}, with a tool that writes each file "
             "under another name first, like rsync.",
             uuid=uuid,

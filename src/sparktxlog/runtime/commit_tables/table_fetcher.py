@@ -16,7 +16,7 @@ Then the placer finds them there, checks them as it checks what somebody copied,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -41,7 +41,7 @@ from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.commit_tables.table_staging import TableStaging
-from sparktxlog.supervision import KeyedTasks
+from sparktxlog.supervision import KeyedTasks, foreseen
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.tables")
@@ -105,7 +105,7 @@ class TableFetcher:
         #: What is under way, by UUID.
         self.transfers: dict[str, TableTransfer] = {}
         #: UUID → why no peer could give what is missing, by peer.
-        self.failures: dict[str, dict[str, str]] = {}
+        self.failures: dict[str, dict[str, TxLogError]] = {}
         self._tasks = KeyedTasks[str]()
         self._tables = asyncio.Semaphore(_PARALLEL_TABLES)
         self._files = asyncio.Semaphore(_PARALLEL_FILES)
@@ -145,22 +145,24 @@ class TableFetcher:
                 transfer = self.transfers[uuid] = TableTransfer(first, last)
                 failures = await self._fetch(uuid, transfer)
         except TxLogError as error:
-            failures = {self._base.config.node_id: error.message}
+            failures = {self._base.config.node_id: error}
         except Exception as error:  # noqa: BLE001
             _log.exception("fetching a commit table failed unexpectedly", uuid=uuid)
-            failures = {self._base.config.node_id: repr(error)}
+            failures = {self._base.config.node_id: foreseen(error)}
         finally:
             self.transfers.pop(uuid, None)
         if failures is None:
             self.failures.pop(uuid, None)
             self.on_fetched(uuid)
-        elif self.failures.get(uuid) != failures:
+        else:
+            reasons, known = _texts(failures), _texts(self.failures.get(uuid, {}))
             self.failures[uuid] = failures
-            _log.warning("a commit table could not be fetched", uuid=uuid, reasons=failures)
+            if reasons != known:
+                _log.warning("a commit table could not be fetched", uuid=uuid, reasons=reasons)
 
-    async def _fetch(self, uuid: str, transfer: TableTransfer) -> dict[str, str] | None:
+    async def _fetch(self, uuid: str, transfer: TableTransfer) -> dict[str, TxLogError] | None:
         """Ask one peer after the other; return why none could help, None = one did."""
-        failures: dict[str, str] = {}
+        failures: dict[str, TxLogError] = {}
         # One that is not linked yet, as at the start, is waited for a moment.
         links = sorted(self._base.links.values(), key=lambda link: not link.up)
         for link in links:
@@ -168,7 +170,7 @@ class TableFetcher:
             try:
                 await self._fetch_from(link, links, uuid, transfer)
             except (TransportError, ManifestMismatchError, CorruptLogError, NotFoundError) as error:
-                failures[link.node_id] = error.message
+                failures[link.node_id] = error
             else:
                 return None
         return failures
@@ -323,6 +325,10 @@ class TableFetcher:
                 )
             live.follow(content)
         return frozenset(live.needed)
+
+
+def _texts(failures: Mapping[str, TxLogError]) -> dict[str, str]:
+    return {peer: error.message for peer, error in failures.items()}
 
 
 def _bytes_of(files: Iterable[_Wanted]) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from sparktxlog.errors import TxLogError
+from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
-from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
+from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher, TableTransfer
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation
 
@@ -66,13 +66,19 @@ class TableOverview:
         return f"{first.text}, and {len(more):,} more" if more else first.text
 
     def _explained(self, uuid: str, error: TxLogError) -> str:
-        transfer = self._fetcher.transfers.get(uuid)
+        transfer = self._transfer_of(uuid)
         if transfer is not None:
             return f"{error.message}  They are being fetched: {transfer.text}."
         failures = self._fetcher.failures.get(uuid, {})
-        asked = "; ".join(f"{peer}: {why}" for peer, why in failures.items())
-        refused = f"No peer could give them yet: {asked}." if asked else ""
+        refused = _refused(failures) if failures else ""
         return "  ".join(part for part in (error.message, error.hint, refused) if part)
+
+    def _transfer_of(self, uuid: str) -> TableTransfer | None:
+        """Return the transfer of a table, None = none is known to have what is missing."""
+        transfer = self._fetcher.transfers.get(uuid)
+        if transfer is not None and not transfer.of_files and uuid in self._fetcher.failures:
+            return None  # who refused is asked once more
+        return transfer
 
     def lacking(self) -> set[str]:
         """Return the UUIDs of tables that are not whole at this site."""
@@ -111,7 +117,7 @@ class TableOverview:
     def _state_of(self, table: CommitTable, failures: dict[str, TxLogError]) -> SiteState:
         if table.uuid in self._recounts.findings:
             return SiteState.DIVERGED
-        if table.uuid in self._fetcher.transfers:
+        if self._transfer_of(table.uuid) is not None:
             return SiteState.FETCHING
         if table.uuid in failures:
             return SiteState.NOT_PLACED
@@ -121,7 +127,7 @@ class TableOverview:
         self, table: CommitTable, state: SiteState, failures: dict[str, TxLogError]
     ) -> CommitTableLine:
         uuid, error = table.uuid, failures.get(table.uuid)
-        transfer = self._fetcher.transfers.get(uuid)
+        transfer = self._transfer_of(uuid)
         plan, reason = "up-to-date", None if error is None else self._explained(uuid, error)
         if state is SiteState.DIVERGED:
             plan, reason = "copy", self._differs(uuid)
@@ -139,3 +145,23 @@ class TableOverview:
             "peer": None if transfer is None else transfer.peer or None,
             "reason": reason,
         }
+
+
+def _refused(failures: Mapping[str, TxLogError]) -> str:
+    """Say why no peer could give what a table lacks, and whether anybody may have it."""
+    said = "; ".join(f"{peer}: {error.message}" for peer, error in failures.items())
+    may = sorted(peer for peer, error in failures.items() if not _lacks(error))
+    if len(may) == len(failures):
+        return f"No peer could give them yet: {said}."
+    if may:
+        wait = f"{', '.join(may)} may have them: they are fetched once it answers"
+        return f"No site that answers has them, {wait}.  {said}."
+    return (
+        f"No site that answers has them: {said}.  They are lost unless a site comes back with its "
+        "disk, or the table's directory is restored here from a backup or a copy."
+    )
+
+
+def _lacks(error: TxLogError) -> bool:
+    """Whether a peer answered that it does not have it."""
+    return NotFoundError.http_status in (error.http_status, error.fields.get("status"))

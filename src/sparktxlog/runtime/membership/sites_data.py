@@ -38,6 +38,8 @@ class SitesData:
         self._membership = membership
         self._fleet = fleet
         self.commit_tables = commit_tables
+        #: What the peers were told without waiting for a post.
+        self.told: SiteData | None = None
         membership.own_data = self.own
 
     def own(self) -> SiteData | None:
@@ -48,11 +50,10 @@ class SitesData:
 
     async def watch(self) -> None:
         """Tell the peers soon what changed of what this site holds; until cancelled."""
-        told = self.own()
         while True:
             await asyncio.sleep(_LOOK_S)
-            if (own := self.own()) != told:
-                told = own
+            if (own := self.own()) != self.told:
+                self.told = own
                 for link in self._base.links.values():
                     link.tell_data()
 

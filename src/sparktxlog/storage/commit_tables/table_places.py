@@ -286,6 +286,10 @@ class TablePlaces:
         except FileNotFoundError:
             return None
 
+    def is_published(self, uuid: str, version: int) -> bool:
+        """Return whether a version's commit file is in its place."""
+        return self._version(uuid, version).exists()
+
     def versions(self, uuid: str) -> list[int]:
         """Return the published versions, ascending."""
         found = (path.stem for path in (self._root / uuid / _LOG).glob("*.json"))
