@@ -531,9 +531,9 @@ class CommitPlacer:
         return NotPlacedError(
             f"commit table {name!r} lacks versions at this site: {span}; {problem}",
             hint="A peer that has them gives them, and the node goes on by itself; `sparktxlog "
-            f"status` shows how far it is.  Or copy the table's directory {uuid} from commit-table-dir of "
-            f"another site to {self._places.location(uuid)}, with a tool that writes each file "
-            "under another name first, like rsync.",
+            f"status` shows how far it is.  Or copy the table's directory {uuid} from "
+            f"commit-table-dir of another site to {self._places.location(uuid)}, with a tool that "
+            "writes each file under another name first, like rsync.",
             uuid=uuid,
             table=name,
             first=first,
