@@ -80,3 +80,16 @@ def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str)
     assert code == 1 and totals["violations"] >= 1, said
     assert story in said
     assert f"--mutant {mutant}" in said
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["in-haste", "by-the-runbook"])
+def test_disks_lost_one_after_the_other_for_three_weeks(how: str) -> None:
+    """Whoever waits for the check `data` loses nothing; who does not is told so by `survival`."""
+    code, said, totals = simulate("--first", "2", "--seeds", "1", "--weeks", how)
+    assert (code, totals["violations"]) == (0, 0), said
+    if how == "in-haste":
+        assert totals["marks"]["disk lost that nobody else is a copy of"] == 1
+    else:
+        assert totals["marks"]["disk lost"] == totals["marks"]["returned after a loss"] == 9
+        assert totals["marks"]["lake copied"] >= 9 and totals["marks"]["log expired"] >= 9

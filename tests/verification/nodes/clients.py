@@ -53,7 +53,7 @@ class Clients:
 
     def __init__(self, world: World, until_s: float, pause_s: float) -> None:
         self._world = world
-        self._until_s = until_s
+        self.until_s = until_s
         self._pause_s = pause_s
         self._bursts = 0
         self._open: dict[asyncio.Future[Any], Life] = {}
@@ -86,7 +86,7 @@ class Clients:
     def burst(self) -> None:
         """Commit some transactions within the next 300 ms."""
         random = self._world.random
-        if self._world.loop.time() >= self._until_s:
+        if self._world.loop.time() >= self.until_s:
             return
         session = f"session-{random.randrange(4)}" if random.random() < 0.2 else None
         for _ in range(random.randrange(1, 9)):

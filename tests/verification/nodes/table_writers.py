@@ -71,7 +71,7 @@ class TableWriters:
 
     def __init__(self, world: World, until_s: float) -> None:
         self._world = world
-        self._until_s = until_s
+        self.until_s = until_s
         self._random = Random(f"{world.layout.name}:{world.seed}:tables")
         self._tasks: set[asyncio.Task[None]] = set()
         module: Any = commit_catalog
@@ -84,7 +84,7 @@ class TableWriters:
         return bool(self._tasks)
 
     def _due(self) -> None:
-        if self._world.loop.time() >= self._until_s:
+        if self._world.loop.time() >= self.until_s:
             return
         name = self._random.choice(_NAMES)
         for _ in range(self._random.choice((1, 1, 2, 3))):

@@ -46,11 +46,12 @@ class World:
         root: An empty directory for the disks.
         load_until_s: Clients begin nothing after this time.
         log: Takes each line of the trace; None = nobody reads it.
+        log_kept_h: `tx-log-max-depth`; None = drawn.
     """
 
     def __init__(
         self, seed: int, layout: Layout, root: Path, *, load_until_s: float,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None, log_kept_h: float | None = None,
     ) -> None:  # fmt: skip
         self.seed = seed
         self.layout = layout
@@ -73,13 +74,13 @@ class World:
         self.disks.install()
         self.network = Network(self.loop, self.random, self.checks)
         staging.install(self.network)
-        self.nodes = self._make_nodes()
+        self.nodes = self._make_nodes(log_kept_h)
         #: Copies of nodes that run beside them, by their names.
         self.clones: dict[str, SimulatedNode] = {}
         self.clients = Clients(self, load_until_s, pause_s=1.5)
         self.writers = TableWriters(self, load_until_s)
 
-    def _make_nodes(self) -> dict[str, SimulatedNode]:
+    def _make_nodes(self, log_kept_h: float | None) -> dict[str, SimulatedNode]:
         names = (*self.layout.masters, *self.layout.witnesses)
         nodes = {}
         drawn: dict[str, Any] = {
@@ -88,6 +89,8 @@ class World:
             "tx-log-max-depth": self.random.choice((0.01, 168)),
             "rejoin-keep-bytes": self.random.choice((0, 20_000, 1 << 30)),
         }
+        if log_kept_h is not None:
+            drawn["tx-log-max-depth"] = log_kept_h
         for name in names:
             settings: dict[str, Any] = {
                 "node-id": name,
@@ -144,6 +147,10 @@ class World:
                 await asyncio.wait([self._end], timeout=min(0.5, end - self.loop.time()))
 
         self.loop.run_until_complete(wait())
+
+    def rest(self) -> None:
+        """Let clients and writers begin nothing more."""
+        self.clients.until_s = self.writers.until_s = self.loop.time()
 
     def end(self) -> None:
         """End the history: an invariant is violated."""
