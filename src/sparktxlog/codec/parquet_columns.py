@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: How writers begin their names whose bounds tell of NaN: Spark's.
+_TELL_NAN = "parquet-mr"
 
 
 class ExactColumns(TypedDict):
@@ -62,3 +67,36 @@ def leaves(field: pa.Field, prefix: str = "") -> Iterator[tuple[str, pa.DataType
         yield path, kind
     for part in parts:
         yield from leaves(part, f"{path}.")
+
+
+def hides_rows(file: pq.ParquetFile) -> bool:
+    """Return whether a filter that is pushed into a file of somebody else may miss rows of it.
+
+    Reads its floats.  Filters look into structs, not into lists and maps.
+    """
+    metadata = file.metadata
+    if str(metadata.created_by).startswith(_TELL_NAN):
+        return False
+    kinds = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    paths = [
+        kind.path
+        for kind in kinds
+        if kind.physical_type in ("FLOAT", "DOUBLE") and not kind.max_repetition_level
+    ]
+    if not paths:
+        return False
+    return any(
+        _is_odd(column)
+        for batch in file.iter_batches(columns=paths)
+        for column in pa.Table.from_batches([batch]).flatten().columns
+    )
+
+
+def _is_odd(column: pa.ChunkedArray) -> bool:
+    """Return whether there is a NaN or a -0.0."""
+    if pa.types.is_struct(column.type):
+        return any(_is_odd(inner) for inner in column.flatten())
+    values = column.drop_null().to_numpy()
+    if values.dtype.kind != "f":  # of another column with the same path
+        return False
+    return bool(np.any(np.isnan(values) | ((values == 0) & np.signbit(values))))

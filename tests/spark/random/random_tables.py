@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from tools.types_page import SIMPLE
 
-from sparktxlog.codec.arrow import arrow_type
+from sparktxlog.codec.arrow import arrow_type, ddl_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow
 
@@ -48,6 +48,40 @@ _WIDER = {
     "decimal(10,2)": ("decimal(12,2)", "decimal(20,5)"),
     "date": ("timestamp_ntz",),
 }
+_NUMBERS = ("{0} > 0", "{0} BETWEEN -10 AND 10", "NOT {0} = 0")
+#: What is odd about floats: NaN is greater than all, and -0.0 is 0.0.
+_REALS = (
+    *_NUMBERS, "{0} > 5.0", "{0} >= -0.0D", "{0} = 0.0", "{0} <> -1.5", "NOT ({0} <= 1e300)",
+    "{0} IN (0.0, 7.0)", "{0} NOT IN (0.0, -1.5)", "{0} < -1e300", "{0} = 7 OR {0} > 1e300",
+)  # fmt: skip
+_FIRST, _LAST = "0001-01-01", "9999-12-31"
+#: Type → predicates of a value.
+_TESTS: dict[str, tuple[str, ...]] = {
+    "boolean": ("{0}", "NOT {0}"),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "decimal(10,2)"), _NUMBERS),
+    **dict.fromkeys(("float", "double"), _REALS),
+    "decimal(38,0)": ("{0} > 0", "{0} = " + "9" * 38, "{0} <> -" + "9" * 38),
+    "decimal(38,38)": ("{0} > 0.0", "{0} NOT IN (0.0, 0.5)"),
+    "string": (
+        "{0} = 'a'", "length({0}) > 3", "{0} LIKE '%a%'", "{0} = ''", "{0} >= 'z'", "{0} <> ' b '",
+        "{0} IN ('', 'NULL')", "lower({0}) <> {0}", "trim({0}) = 'b'",
+    ),
+    "binary": ("{0} = X'00FF'", "{0} > X'60'", "{0} <> X''"),
+    "date": (
+        "{0} < DATE '1970-01-01'", "year({0}) = 9999", f"{{0}} = DATE '{_LAST}'",
+        f"{{0}} <> DATE '{_FIRST}'",
+    ),
+    **{
+        kind: (
+            f"{{0}} < {word} '1970-01-01 00:00:00'",
+            "year({0}) = 9999",
+            f"{{0}} >= {word} '{_LAST} 23:59:59.999999'",
+            f"{{0}} <= {word} '{_FIRST} 00:00:00'",
+            f"{{0}} <> {word} '1582-10-10 12:00:00.000001'",
+        )
+        for kind, word in (("timestamp", "TIMESTAMP"), ("timestamp_ntz", "TIMESTAMP_NTZ"))
+    },
+}  # fmt: skip
 _TEXTS = ("", " ", "a=b", "a/b", "ä%20", "x\ty", "{}", "'q'", '"', "NULL", "..", "é😀", "z" * 60)
 
 
@@ -226,16 +260,12 @@ class RandomTable:
 
     def _delete_where(self) -> Draw:
         field = self._chance.choice(self.fields)
-        name, kind = quoted_name(field.name), field.kind
+        name, kind = quoted_name(field.name), arrow_type(field.kind)
         tests = [f"{name} IS NULL", f"{name} IS NOT NULL AND NOT ({name} IS NOT NULL)"]
-        if kind == "string":
-            tests += [f"{name} = 'a'", f"length({name}) > 3", f"{name} LIKE '%a%'"]
-        elif kind in ("date", "timestamp"):
-            tests += [f"{name} < {kind.upper()} '1970-01-01'", f"year({name}) = 9999"]
-        elif kind in ("int", "bigint", "smallint", "decimal(10,2)", "double"):
-            tests += [f"{name} > 0", f"{name} BETWEEN -10 AND 10", f"NOT {name} = 0"]
-        elif kind == "boolean":
-            tests += [name, f"NOT {name}"]
+        if pa.types.is_struct(kind):
+            inner = self._chance.choice(list(kind))
+            name, kind = f"{name}.{quoted_name(inner.name)}", inner.type
+        tests += [test.format(name) for test in _TESTS.get(ddl_type(kind), ())]
         predicate = self._chance.choice(tests)
         self.expected = self.expected.where(f"NOT coalesce({predicate}, false)")
         return Draw(kind="delete_where", predicate=predicate)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.random.random_tables import Draw, RandomTable
+from tests.spark.random.replays import Replay, TakenLog
 from tests.support.node_processes import NodeProcess, free_ports
 
 from sparktxlog import Client
@@ -61,6 +63,7 @@ class Sites:
             for node in nodes.values()
         ]
         self.lakes = [node.lake for node in nodes.values()]
+        self.urls = [node.url for node in nodes.values()]
         self.stager = stack.enter_context(connect(spark, nodes["A"].url))
         # Whatever Spark commits is staged.
         self.stager.store = replace(self.stager.store, inline_limit_bytes=-1)
@@ -158,19 +161,29 @@ def sites(spark: SparkSession, nodes: dict[str, NodeProcess]) -> Iterator[Sites]
 @pytest.mark.thorough
 @pytest.mark.timeout(43_200)
 @pytest.mark.long
-def test_random_tables_are_what_plain_spark_makes(sites: Sites, long_form: bool) -> None:
+def test_random_tables_are_what_plain_spark_makes(
+    sites: Sites, tmp_path: Path, long_form: bool
+) -> None:
     few, seed = (1000, 0) if long_form else (12, 100_000)
     first = int(os.environ.get("SPARKTXLOG_RANDOM_SEED") or seed)
-    _compare(sites, first, int(os.environ.get("SPARKTXLOG_RANDOM_TABLES") or few))
+    _compare(sites, first, int(os.environ.get("SPARKTXLOG_RANDOM_TABLES") or few), tmp_path)
 
 
-def _compare(sites: Sites, first: int, count: int) -> None:
-    """Make tables of the seeds, chunk by chunk, and compare each with what plain Spark makes."""
+def _compare(sites: Sites, first: int, count: int, root: Path) -> None:
+    """Make tables of the seeds, chunk by chunk, and compare each with what plain Spark makes.
+
+    The log of the first ones is applied in other batches, too.
+    """
     spent, end = Spent(), first + count
     for start in range(first, end, CHUNK):
         seeds = range(start, min(start + CHUNK, end))
         tables = [RandomTable(sites.stager.spark, f"t{seed}", seed) for seed in seeds]
         _compare_chunk(sites, tables, start, spent)
+        if start == first:
+            with spent.on("replay"):
+                _replayed_alike(sites, tables, root, seed=first)
+        with spent.on("drop"):
+            sites.drop(tables)
         print(f"{seeds.stop - first} random tables, {spent}", flush=True)
 
 
@@ -209,8 +222,6 @@ def _compare_chunk(sites: Sites, tables: list[RandomTable], start: int, spent: S
         list(pool.map(check, tables, made))
     with spent.on("recount B"):
         _signed_alike(sites, tables)
-    with spent.on("drop"):
-        sites.drop(tables)
 
 
 def _signed_alike(sites: Sites, tables: list[RandomTable]) -> None:
@@ -219,3 +230,16 @@ def _signed_alike(sites: Sites, tables: list[RandomTable]) -> None:
     for table in tables:
         assert one[table.name] == two[table.name], table.name
     assert recount_tables(sites.stager.spark, sites.lakes[1]) == {}
+
+
+def _replayed_alike(sites: Sites, tables: list[RandomTable], root: Path, seed: int) -> None:
+    """Other batches, compacted, restored and repaired between, have the signatures of the sites."""
+    signed = sites.logs[0].snapshot().signatures
+    log = TakenLog.of(sites.urls[0])
+    for number in range(2):
+        replay = Replay(sites.stager.spark, log, root / str(number), seed + number)
+        state = replay.run()
+        for table in tables:
+            found = state.tables[table.name].signature.to_text()
+            assert found == signed[table.name], (table.name, seed + number, replay.life)
+        assert recount_tables(sites.stager.spark, replay.lake) == {}, replay.life

@@ -9,23 +9,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from tests.spark.worker.test_apply import apply
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, Row, expected, rows_table, table
 
 from sparktxlog.codec.arrow import arrow_schema
-from sparktxlog.codec.predicate import normalise
+from sparktxlog.codec.predicate import evaluable, normalise
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.parquet_files import inspect_parquet, write_parquet
 from sparktxlog.worker.apply.signatures import signature_of
+from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.state import read_state
 
@@ -137,7 +141,9 @@ def odd_log(spark: SparkSession, root: Path, *, deletion_vectors: bool) -> LogBu
         whole = normalise(f"case = {case} AND ({predicate})", schema)
         log.transaction().delete_where("odd", whole, says(case, test))
     log.publish()
-    some = [(100, 1_000 * n, f, {"g": f}, []) for n, f in enumerate((NAN, -0.0, 0.0, None, INF))]
+    some: list[Row] = [
+        (100, 1_000 * n, f, {"g": f}, []) for n, f in enumerate((NAN, -0.0, 0.0, None, INF))
+    ]
     log.transaction().staged("upsert", "odd", some)
     least = normalise("case = 100 AND f <= 0", schema)
     log.transaction().delete_where("odd", least, says(100, lambda f: f <= 0))
@@ -202,3 +208,62 @@ def test_readers_find_the_same_rows_in_the_files_of_the_log(
 def plain(rows: list[Row]) -> list[Row]:
     """Return rows such that odd numbers compare: case, id, and how the number looks."""
     return sorted((row[0], row[1], repr(row[2])) for row in rows)
+
+
+#: Settings of a job that would change what a predicate says.
+STRANGE = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "true",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+
+
+@pytest.fixture
+def strange(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session whose JVM was started with strange settings, as far as new sessions can tell."""
+    conf: Any = spark.sparkContext._jsc.sc().conf()
+    before = {name: conf.get(name, "") for name in STRANGE}
+    for name, value in STRANGE.items():
+        conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        if value:
+            conf.set(name, value)
+        else:
+            conf.remove(name)
+
+
+def test_settings_of_the_job_do_not_change_what_a_predicate_says(strange: SparkSession) -> None:
+    assert strange.newSession().conf.get("spark.sql.parser.escapedStringLiterals") == "true"
+    session = applier_session(strange)
+    schema = pa.schema([("Text", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    # Spark would put the site's environment in place of the first one.
+    texts = ["${env:PATH}", "$${x}", "a\\b'c", "\u00e9\n", "${spark.app.name}"]
+    rows = session.createDataFrame([(text,) for text in texts], "Text string")
+    rows = rows.withColumn("at", F.timestamp_seconds(F.lit(1_577_836_800)))
+    for text in texts:
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        said = normalise(f"text = '{escaped}' AND at = '2020-01-01 00:00:00'", schema)
+        assert [row[0] for row in rows.where(evaluable(said, schema)).collect()] == [text]
+    assert rows.select(F.lit("2020-01-01").cast("timestamp")).dtypes[0][1] == "timestamp"
+    assert session.conf.get("spark.sql.files.ignoreMissingFiles") == "false"
+    assert session.conf.get("spark.sql.legacy.exponentLiteralAsDecimal.enabled") == "false"
+
+
+@pytest.mark.parametrize("language", ["tr", "lt", "el"])
+def test_a_language_with_letters_of_its_own_is_refused(spark: SparkSession, language: str) -> None:
+    locale = spark.sparkContext._jvm.java.util.Locale  # type: ignore[union-attr]
+    before = locale.getDefault()
+    locale.setDefault(locale.forLanguageTag(language))
+    try:
+        with pytest.raises(InvalidRequestError, match="other rows") as caught:
+            applier_session(spark)
+        assert caught.value.fields["value"] == language
+    finally:
+        locale.setDefault(before)
+    applier_session(spark)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparktxlog.codec.parquet_columns import exact_columns, leaves
+from sparktxlog.codec.parquet_columns import exact_columns, hides_rows, leaves
 
 PAIR = pa.struct([("f", pa.float32()), ("n", pa.int32())])
 ODD = [1.0, math.nan, -0.0]
@@ -68,3 +68,24 @@ def test_only_the_columns_that_are_named_get_dictionaries() -> None:
 def test_leaves_have_the_paths_that_arrow_gives_them() -> None:
     paths = [path for field in SCHEMA for path, _ in leaves(field)]
     assert paths == [chunk.path_in_schema for chunk in written(None)]
+
+
+def opened(rows: pa.Table) -> pq.ParquetFile:
+    sink = io.BytesIO()
+    pq.write_table(rows, sink)
+    return pq.ParquetFile(sink)
+
+
+@pytest.mark.parametrize("odd", [math.nan, -0.0])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_file_of_others_hides_odd_floats_at_any_depth(odd: float, depth: int) -> None:
+    for value, hides in ((odd, True), (0.0, False), (None, False)):
+        column: pa.Array = pa.array([1.0, value], pa.float32())
+        for _ in range(depth):
+            parts = [column, pa.array([1, 2])]
+            column = pa.StructArray.from_arrays(parts, ["f", "n"])
+        assert hides_rows(opened(pa.table({"n": [1, 2], "c": column}))) is hides
+
+
+def test_no_filter_looks_into_lists() -> None:
+    assert not hides_rows(opened(pa.table({"l": [[math.nan]], "m": pa.array([1])})))

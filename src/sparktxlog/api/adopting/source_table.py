@@ -1,8 +1,8 @@
 """A Delta table that others write: what it is, and which of its files the log can take as they are.
 
 Files are taken as they are if they hold exactly the table's columns under their names.  Rows of
-other files (with deletion vectors, names or types of an older schema, days of the old calendar) are
-written again by Spark.
+other files (with deletion vectors, names or types of an older schema, days of the old calendar,
+floats that readers with a filter would miss) are written again by Spark.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.adopting.losses import left_behind, obstacles_of
 from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
+from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.requests import check_partition
 from sparktxlog.codec.validation import check_file_schema
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
@@ -241,6 +242,7 @@ def _misfit(
     """
     try:
         with open_parquet(file.path) as opened:
+            hides = hides_rows(opened)
             schema, calendar = schema_of_file(opened), FileCalendar(opened, modes)
             batches = opened.iter_batches(columns=calendar.columns) if calendar.columns else ()
             is_old = any(calendar.old_column(batch) for batch in batches)
@@ -250,6 +252,8 @@ def _misfit(
         return "deletion vector"
     if is_mapped:
         return "other column names in the file"
+    if hides:
+        return "NaN or -0.0, which filters would not find in the file"
     kinds = {column.name: column.type for column in definition.columns}
     for name, value in file.partition.items():
         if kinds.get(name) == "timestamp" and value and not value.endswith("Z"):
