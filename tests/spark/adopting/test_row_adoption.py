@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, Observation, SparkSession
 from tests.spark.adopting.sites import TwoSites
 from tests.spark.copying.donor import CopyLog, FolderFetcher
@@ -186,6 +188,27 @@ def test_partition_values_in_the_forms_of_other_engines(
         "partition column 'day' has the value '2024-02-30', which is no date",
         "partition column 'b' has the value '2', which is no boolean",
     ]
+
+
+def test_odd_floats_of_others_are_found_by_filters_once_they_are_adopted(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path = tmp_path / "gaps"
+    for first, values in ((0, [1.0, math.nan]), (2, [3.0, 4.0]), (4, [-0.0, -0.0])):
+        ids = range(first, first + 2)
+        write_deltalake(path, pa.table({"id": pa.array(ids), "f": values}), mode="append")
+    done = sites.a.adopt_table("gaps", str(path), keys=["id"])
+    assert done.linked_files == 1
+    assert list(done.rewritten_because.values()) == [2]
+    sites.b.delete_where("gaps", "f = 4.0")
+    at_a, at_b = sites.signatures("gaps")
+    assert at_a == at_b and at_a.startswith("5:")
+    for log in (sites.a, sites.b):
+        found = log.table("gaps").where("f > 2.0 OR f IS NULL").collect()
+        assert sorted(row.id for row in found) == [1, 2]
+    sites.b.delete_where("gaps", "f > 3.0 OR f = 0.0")
+    at_a, at_b = sites.signatures("gaps")
+    assert at_a == at_b and at_a.startswith("2:")
 
 
 def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:
