@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
-from tests.support.worker_log import MemoryLog
+from tests.spark.worker.test_repair import Site, worker
 
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
@@ -23,12 +23,12 @@ from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
+from sparktxlog.worker.replica.state import ReplicaState, read_state
 
 
 @dataclass(frozen=True)
 class TakenLog:
-    """What a node publishes, as `MemoryLog` wants it."""
+    """What a node publishes, as `Site` wants it."""
 
     lineage: str
     payloads: Path
@@ -80,8 +80,8 @@ class Replay:
 
     def _with_applier(self, end: int, act: Callable[[Applier], Any]) -> None:
         log: Any = replace(self._log, segments=self._log.segments[:end])
-        with closing(ReplicaDirectory(self.lake)) as directory:
-            act(Applier(self._spark, MemoryLog(log, self.lake), directory))
+        with worker(self._spark, Site(log, self.lake)) as applier:
+            act(applier)
 
     def _compact(self, _: int) -> None:
         for done in maintain_replica(self._spark, self.lake, Upkeep(many_files=2)):

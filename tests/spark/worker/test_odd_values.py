@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.worker.test_apply import apply
+from tests.spark.worker.test_repair import Site, worker
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, Row, expected, rows_table, table
 
@@ -28,10 +29,13 @@ from sparktxlog.codec.predicate import evaluable, normalise
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.parquet_files import inspect_parquet, write_parquet
+from sparktxlog.worker.apply import worker_session
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.worker_session import applier_session
+from sparktxlog.worker.repair.repairing import RepairWay
 from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.state import read_state
+from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = pytest.mark.spark
 
@@ -191,6 +195,32 @@ def test_a_predicate_removes_the_same_rows_in_whatever_files_and_batches(
         assert state.tables["odd"].signature == counted, ends
         found.add(counted)
     assert len(found) == 1
+
+
+def test_a_table_that_an_older_release_left_wrong_is_built_again_from_the_log(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogBuilder(tmp_path)
+    site = Site(log, tmp_path / "lake")
+    log.transaction().create(ODD)
+    rows: list[Row] = [(0, number, f, None, None) for number, f in enumerate([1.0, NAN])]
+    log.transaction().staged("append", "odd", rows)
+    log.publish()
+    apply(spark, log, site.lake)
+    predicate = normalise("f > 5.0", arrow_schema(ODD))
+    log.transaction().delete_where("odd", predicate, lambda row: math.isnan(row[2]))
+    log.publish()
+    with monkeypatch.context() as older:
+        older.setitem(worker_session.SESSION_SETTINGS, "spark.sql.parquet.filterPushdown", "true")
+        apply(spark, log, site.lake)
+    # Its own record says so, too: only other sites know better.
+    assert len(rows_of(spark, site.lake / "odd")) == 2
+    assert recount_tables(spark, site.lake) == {}
+    (site.lake / "odd").rename(tmp_path / "aside")
+    with worker(spark, site) as applier:
+        outcome = applier.repair("odd", local=True)
+    assert outcome.found.way is RepairWay.REBUILD
+    assert plain(rows_of(spark, site.lake / "odd")) == plain(expected(log, "odd"))
 
 
 def test_readers_find_the_same_rows_in_the_files_of_the_log(
