@@ -9,6 +9,7 @@ instance carries a stable `code`, the fields of the case and a `hint` that says 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar, TypedDict, Unpack
 
 
@@ -536,9 +537,23 @@ class OutdatedError(InvariantViolation, code="outdated"):
     """Others hold what this node sent but does not have: its disk is an older image (P30)."""
 
 
+#: The innermost cause in a trace of Java is the last one.
+_CAUSED_BY = re.compile(r"^\s*Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
+
+
 def first_lines(error: BaseException, most: int = 3) -> str:
-    """Return the first lines of an error's text as one; Spark adds a trace to its own."""
-    return " ".join(str(error).strip().split("\n")[:most])[:600]
+    """Return the first lines of an error's text as one, and the innermost cause in Java.
+
+    Spark adds a trace to its own text, and wraps errors of data sources in one that says nothing.
+    """
+    text = " ".join(str(error).strip().split("\n")[:most])[:600]
+    # Where PySpark keeps the trace: with a JVM, with Spark Connect; Py4J has it in the text.
+    traces = (getattr(error, name, None) for name in ("_stackTrace", "_stacktrace"))
+    trace = next((one for one in traces if isinstance(one, str)), str(error))
+    causes = _CAUSED_BY.findall(trace)
+    if not causes or causes[-1].partition(": ")[2][:60] in text:
+        return text
+    return f"{text}  Caused by {causes[-1][:600]}"
 
 
 #: Hint for a node whose history differs from that of the log (P28).

@@ -30,7 +30,7 @@ from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_pos
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
-from sparktxlog.api.session import check_has_jvm, has_jvm
+from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
@@ -54,7 +54,7 @@ from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_kind import TableDescription, TableKind
-from sparktxlog.worker.apply.worker_session import check_digits
+from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
 from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
     ADOPTION_TIMEOUT_S,

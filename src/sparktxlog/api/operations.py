@@ -388,11 +388,16 @@ class Draft(ABC, Generic[ReceiptT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: object
+    ) -> None:
+        if raised is None:
             self.commit()
-        else:
+            return
+        try:
             self._drop()
+        except Exception as error:  # noqa: BLE001 - why the block raised counts for more
+            raised.add_note(f"What the transaction left could not be removed: {error}")
 
 
 class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):

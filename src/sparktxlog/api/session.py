@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparktxlog.errors import InvalidRequestError, MissingDependencyError, first_lines
+from sparktxlog.worker.apply.worker_session import has_jvm
 
 #: Major and minor version of Spark; Delta has an artifact for each.
 _SPARK = ".".join(pyspark.__version__.split(".")[:2])
@@ -109,11 +110,6 @@ def check_has_jvm(session: SparkSession, what: str, hint: str) -> None:
         raise InvalidRequestError(
             f"{what} needs a driver with a JVM, this session is one of Spark Connect", hint=hint
         )
-
-
-def has_jvm(session: SparkSession) -> bool:
-    """Return whether the driver of a session has a JVM; with Spark Connect it has none."""
-    return not type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def language_settings(conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -114,9 +114,12 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         return transaction_id_to_text(self._transaction_id)
 
     def _drop(self) -> None:
-        self._drafts.close()
-        if not self._submitted:
-            self._staging.discard()
+        try:
+            self._drafts.close()
+        finally:
+            if not self._submitted:
+                self._staging.discard()
+                self._drafts.withdraw()
 
     def commit(self) -> Receipt:
         """Submit it and return the receipt; again, it returns the same one.

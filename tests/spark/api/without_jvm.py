@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import sparktxlog
+from sparktxlog.api.connect import TxLog
+from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
+from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import TxLogError
+from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 
 _SCHEMA = "id bigint, customer string, amount double"
 
@@ -52,9 +61,57 @@ def main(remote: str, url: str) -> None:
         "batches": _refused(
             lambda: streamed.writeStream.foreachBatch(sparktxlog.stream_into(log, "orders"))
         ),
+        "several": _several_tables(spark, log, url),
         "jvm": SparkSession._instantiatedSession is not None,
     }
     print(json.dumps(told))
+
+
+def _several_tables(spark: SparkSession, log: TxLog, url: str) -> dict[str, Any]:
+    """Write a commit table and a row table in one transaction; let another one raise."""
+    more = {"nullable": True, "metadata": {}}
+    fields = [{"name": "id", "type": "long", **more}, {"name": "n", "type": "long", **more}]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    empty = PlainTable(
+        path="",
+        version=0,
+        protocol={"minReaderVersion": 1, "minWriterVersion": 2},
+        metadata={
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": [],
+        },
+        adds=(),
+        domains={},
+    )
+    with closing(CatalogLink(url)) as link:
+        place = link.stage("default.stock")
+        directory = Path(path_of_location(place.location))
+        first = empty.first_commit(place.table_id, int(time.time() * 1000))
+        (directory / "_delta_log").mkdir()
+        (directory / commit_file_name(0)).write_bytes(first)
+        request = creation_of(read_commit_file(first), "stock", place.location)
+        link.create("default.stock", request, timeout_s=60)
+    with log.transaction() as t:
+        t.append("stock", spark.createDataFrame([(1, 10), (2, 20), (3, 30)], "id bigint, n bigint"))
+        spark.sql(f"UPDATE {t.in_sql('stock')} SET n = n + 1 WHERE id = 2")
+        t.delete_where("stock", "id = 3 OR n > 90")
+        t.append("orders", spark.createDataFrame([(-1, "stock", 1.0)], _SCHEMA))
+        rows = sorted(tuple(row) for row in t.read("stock").collect())
+    raised, payloads = "", Path(sparktxlog.Client(url).info()["payload_root"])
+    try:
+        with log.transaction() as t:
+            raising = t.id
+            t.append("stock", spark.range(1).selectExpr("id", "id AS n"))
+            t.append("orders", spark.range(9).selectExpr("id", "'x' AS customer", "0d AS amount"))
+            assert [*payloads.rglob(f"*{raising}*")], "rows are staged"
+            raise RuntimeError("the user's own")
+    except RuntimeError as error:
+        raised = " ".join([str(error), *getattr(error, "__notes__", [])])
+    with log.transaction() as t:
+        after = sorted(tuple(row) for row in t.read("stock").collect())
+    left = [*(directory.parent / TRANSACTION_TWINS).iterdir(), *payloads.rglob(f"*{raising}*")]
+    return {"rows": [rows, after], "raised": raised, "left": [str(path) for path in left]}
 
 
 def _refused(call: Callable[[], Any]) -> str:

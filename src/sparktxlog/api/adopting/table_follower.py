@@ -416,9 +416,11 @@ class _Bringing:
     def __enter__(self) -> SparkTransaction:
         return self._t
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._t.discard()
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: object
+    ) -> None:
+        if raised is not None:
+            self._t.__exit__(kind, raised, trace)
 
 
 def _brought(

@@ -57,6 +57,11 @@ _LANGUAGE_HINT = (
 )
 
 
+def has_jvm(session: SparkSession) -> bool:
+    """Return whether the driver of a session has a JVM; with Spark Connect it has none."""
+    return not type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def check_digits(session: SparkSession) -> None:
     """Refuse a JVM in whose language numbers have other digits: Delta would name its files so.
 

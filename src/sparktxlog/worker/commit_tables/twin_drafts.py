@@ -38,6 +38,7 @@ from sparktxlog.storage.commit_tables.plain_twin import (
 )
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.apply.worker_session import has_jvm
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -107,13 +108,13 @@ class TwinDrafts:
 
     def delete(self, name: str, predicate: str) -> None:
         """Delete the rows for which a predicate is true; errors as `in_sql`."""
-        self._delta_table(name).delete(predicate)
+        self._spark.sql(f"DELETE FROM {self.in_sql(name)} WHERE {predicate}")
 
     def merge(
         self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
     ) -> DeltaMergeBuilder:
         """Begin a MERGE of Delta into a table; errors as `in_sql`."""
-        table = self._delta_table(name).alias(target)
+        table = DeltaTable.forPath(self._spark, str(self._draft(name).twin)).alias(target)
         return table.merge(source.alias(source_name), condition)
 
     def written(self) -> list[str]:
@@ -158,7 +159,8 @@ class TwinDrafts:
         """Remove the twins: no more is done on them."""
         for draft in self._drafts.values():
             shutil.rmtree(draft.twin, ignore_errors=True)
-            forget_log(self._spark, draft.twin)
+            if has_jvm(self._spark):  # a server of Spark Connect forgets it by itself, later
+                forget_log(self._spark, draft.twin)
         self._drafts.clear()
 
     def withdraw(self) -> None:
@@ -167,9 +169,6 @@ class TwinDrafts:
             with suppress(StorageError):  # a vacuum of the table removes what is left
                 withdraw_twin_commit(table, commit)
         self._staged.clear()
-
-    def _delta_table(self, name: str) -> DeltaTable:
-        return DeltaTable.forPath(self._spark, str(self._draft(name).twin))
 
     def _draft(self, name: str) -> _Draft:
         found = self._drafts.get(full_table_name(name).lower())
