@@ -430,6 +430,17 @@ def test_schemas_are_created_and_dropped(tmp_path: Path) -> None:
             assert (await caller.ask("DELETE", path_of("t", "s")))[0] == 204
             assert await caller.ask("DELETE", f"{API}/schemas/tx.s") == (200, {})
             assert told(await caller.ask("GET", f"{API}/schemas/tx.s")) == unknown
+            # Nobody needs to create one: a table makes its schema known.
+            staging = f"{DELTA}/catalogs/tx/schemas/%s/staging-tables"
+            table = StagedTable.of((await caller.ask("POST", staging % "New", {"name": "t"}))[1])
+            assert told(await caller.ask("GET", f"{API}/schemas/tx.New")) == unknown
+            table.write_first()
+            created = await caller.ask("POST", path_of(schema="New"), table.creation())
+            assert created[0] == 200, created
+            assert (await caller.ask("GET", f"{API}/schemas/tx.new"))[1]["name"] == "New"
+            assert (await caller.ask("POST", staging % "NEW", {"name": "u"}))[0] == 200
+            wrong = (400, "BadRequestException")
+            assert told(await caller.ask("POST", staging % "no-name", {"name": "t"})) == wrong
 
     asyncio.run(main())
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.command_line import invoke
 from tests.support.worker_log import LogBuilder
 
+import sparktxlog
 from sparktxlog.api.adopting import row_adoption
 from sparktxlog.api.adopting.row_release import RowRelease
 from sparktxlog.api.connect import TxLog
@@ -326,6 +328,25 @@ def check_copy_and_image(spark: SparkSession, lake: Path, root: Path) -> None:
         assert recount_tables(spark, root / other) == {}
         for name in ("told", "plain"):
             assert of_lake(spark, root / other, name) == of_lake(spark, lake, name)
+
+
+def test_a_thread_without_an_active_session_reads_all_tables(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    """Delta asks the thread's active session about columns mapped by id and v2 checkpoints."""
+    mapped, checkpointed = "columnMapping.mode'='id", "checkpointPolicy'='v2"
+    for name, feature in (("mapped", mapped), ("checkpointed", checkpointed)):
+        interval = "'delta.checkpointInterval'='1'"
+        path = made(spark, tmp_path / name, rest=f"TBLPROPERTIES ('delta.{feature}', {interval})")
+        with (
+            closing(sparktxlog.connect(spark.newSession(), sites.nodes["A"].url)) as log,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            for kind in ("row-table", "commit-table"):
+                planned = threads.submit(
+                    log.adopt_table, f"threads.{name}", str(path), kind=kind, dry_run=True
+                ).result(120)
+                assert planned.source_version == 1
 
 
 def test_what_is_in_the_way_is_named_at_once(

@@ -204,7 +204,7 @@ class CommitCatalog:
         """Give a table that is to be created a UUID and a place; return both.
 
         Raises:
-            UnknownSchemaError, InvalidNameError, NameTakenError: Nothing happened (definite).
+            InvalidNameError, NameTakenError: Nothing happened (definite).
         """
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
@@ -214,7 +214,7 @@ class CommitCatalog:
 
     def _free(self, schema: str, name: str) -> str:
         """Return the full name of a new table."""
-        full = f"{self.schemas.check(schema)}.{name}"
+        full = f"{self.schemas.of_new_table(schema)}.{name}"
         check_commit_table_name(full)
         check_new_name(name)
         if self._base.master.commit_tables.named(full) is not None:
@@ -248,7 +248,7 @@ class CommitCatalog:
                 value=request.table_type[:40],
             )
         known = self._base.master.commit_tables.get(uuid)
-        full = f"{self.schemas.check(schema)}.{request.name}"
+        full = f"{self.schemas.of_new_table(schema)}.{request.name}"
         if known is None:
             full = self._free(schema, request.name)
             await self._make_known(uuid, full, request)

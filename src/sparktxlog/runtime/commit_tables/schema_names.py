@@ -51,6 +51,24 @@ class SchemaNames:
         Raises:
             UnknownSchemaError: There is none (definite).
         """
+        found = self._find(schema)
+        if found is None:
+            raise UnknownSchemaError(
+                f"there is no schema {schema[:80]!r} at this node",
+                hint="Create it, CREATE SCHEMA, or a table in it.",
+                value=schema[:80],
+            )
+        return found
+
+    def of_new_table(self, schema: str) -> str:
+        """Return the name of a schema as it was created, or as its first table makes it known.
+
+        Raises:
+            InvalidNameError: It cannot have this name (definite).
+        """
+        return self._find(schema) or check_name_part(check_new_name(schema))
+
+    def _find(self, schema: str) -> str | None:
         wanted = schema.lower()
         for name in (DEFAULT_SCHEMA, *self._created):
             if name.lower() == wanted:
@@ -60,11 +78,7 @@ class SchemaNames:
             found = name.partition(".")[0]
             if found.lower() == wanted:
                 return found
-        raise UnknownSchemaError(
-            f"there is no schema {schema[:80]!r} at this node",
-            hint="Create it first: CREATE SCHEMA.",
-            value=schema[:80],
-        )
+        return None
 
     async def create(self, schema: str) -> str:
         """Create a schema at this node, durably.

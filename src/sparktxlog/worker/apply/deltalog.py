@@ -23,7 +23,7 @@ from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
-from sparktxlog.worker.apply.worker_session import be_active, marked
+from sparktxlog.worker.apply.worker_session import active, be_active, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,10 +86,11 @@ def read_log(
     Raises:
         PySparkException, Py4JError: The log cannot be read, or has no such version.
     """
-    log, nothing = _open(session, table), _nothing(session)
-    if version is None:
-        return _values(session, log.update(False, nothing, nothing), files=files)
-    return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
+    with active(session):
+        log, nothing = _open(session, table), _nothing(session)
+        if version is None:
+            return _values(session, log.update(False, nothing, nothing), files=files)
+        return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
 
 
 def with_writers(session: SparkSession, table: Path, log: LogVersion) -> LogVersion:
@@ -112,10 +113,11 @@ def rows_of_files(
     Raises:
         PySparkException, Py4JError: The log cannot be read, or has no such version.
     """
-    log, nothing = _open(session, table), _nothing(session)
-    snapshot = log.getSnapshotAt(version, nothing, nothing, False)
-    files = _actions(session, ({"add": add} for add in adds))
-    return DataFrame(log.createDataFrame(snapshot, files, False, nothing), session)
+    with active(session):
+        log, nothing = _open(session, table), _nothing(session)
+        snapshot = log.getSnapshotAt(version, nothing, nothing, False)
+        files = _actions(session, ({"add": add} for add in adds))
+        return DataFrame(log.createDataFrame(snapshot, files, False, nothing), session)
 
 
 def forget_log(session: SparkSession, table: Path) -> None:
@@ -130,9 +132,9 @@ def write_checkpoint(session: SparkSession, table: Path) -> None:
     Raises:
         PySparkException, Py4JError: The log cannot be read or written.
     """
-    be_active(session)
-    log, nothing = _open(session, table), _nothing(session)
-    log.checkpoint(log.update(False, nothing, nothing), nothing)
+    with active(session):
+        log, nothing = _open(session, table), _nothing(session)
+        log.checkpoint(log.update(False, nothing, nothing), nothing)
 
 
 class LogTransaction:

@@ -148,9 +148,31 @@ def tagged(session: SparkSession, act: str, table: str) -> Iterator[None]:
 
 def be_active(session: SparkSession) -> None:
     """Make a session the thread's active one, from which Delta takes settings in some places."""
+    _sessions(session).setActiveSession(session._jsparkSession)
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Let a session be the thread's active one meanwhile.
+
+    A new thread has none.  Delta then reads no table with columns mapped by id, and no checkpoint
+    of the form v2.
+    """
+    sessions = _sessions(session)
+    before = sessions.getActiveSession()
+    be_active(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _sessions(session: SparkSession) -> Any:
     # By its whole name: for `org`, `org.apache`, … Java would search all JARs.
-    sessions = getattr(session.sparkContext._jvm, "org.apache.spark.sql.classic.SparkSession")
-    sessions.setActiveSession(session._jsparkSession)
+    return getattr(session.sparkContext._jvm, "org.apache.spark.sql.classic.SparkSession")
 
 
 def read_newest(session: SparkSession, table: str) -> DataFrame:

@@ -23,6 +23,7 @@ from sparktxlog.errors import (
     NameTakenError,
     PayloadStoreError,
     TxLogError,
+    UnknownSchemaError,
     UnknownTableError,
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
@@ -195,8 +196,8 @@ def _in_the_way(source: Path, obstacles: list[str]) -> InvalidRequestError:
 def _check_free(link: CatalogLink, name: str) -> None:
     try:
         link.load(name)
-    except UnknownTableError:
-        return
+    except (UnknownSchemaError, UnknownTableError):
+        return  # a table makes its schema known
     raise NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
 
 
