@@ -44,6 +44,8 @@ def _command(found: JobCommand) -> Callable[..., None]:
         arguments = Namespace(**given)
         if said := found.conflict(arguments):
             raise typer.BadParameter(said)
+        if found.needs_spark(arguments):
+            require_spark()  # before anything is done
         _RUNS.get(found.work, _run)(found, arguments, as_json)
 
     # Required options come first.
@@ -81,7 +83,6 @@ def _parameter(option: JobOption) -> Parameter:
 
 def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     """Run a job in its own Spark session; print its result, end with its exit code."""
-    require_spark()
     from sparktxlog.api.jobs import job
 
     code, result = job.perform(arguments, job.work_of(found))
@@ -114,7 +115,6 @@ def _maintain(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
 
 
 def _adopt(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
-    require_spark()
     from sparktxlog.api.jobs.job import job_context, work_of
     from sparktxlog.api.jobs.progress_lines import say
 

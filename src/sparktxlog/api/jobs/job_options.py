@@ -101,6 +101,8 @@ class JobCommand:
     group: str = ""
     #: Says which of the given options exclude each other, empty if none do.
     conflict: Callable[[argparse.Namespace], str] = lambda _: ""
+    #: Says whether it needs Spark with these arguments; else it asks for it once it knows.
+    needs_spark: Callable[[argparse.Namespace], bool] = lambda _: True
 
 
 def require_spark(way_out: str = "") -> None:
@@ -386,6 +388,7 @@ JOBS: dict[str, JobCommand] = {
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,
+        needs_spark=lambda a: not (a.no_optimize and a.no_vacuum),
     ),
     "verify": JobCommand(
         does="Recount the replica's signatures by full scan, with Spark, and compare the sites.\n\n"
@@ -396,5 +399,6 @@ JOBS: dict[str, JobCommand] = {
         work="upkeep:verify",
         options=_VERIFY,
         conflict=_verify_conflict,
+        needs_spark=lambda _: False,  # only of row tables, and it changes nothing before
     ),
 }
