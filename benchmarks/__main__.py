@@ -14,6 +14,7 @@ from benchmarks.results import Figure, machine, markdown, write
 #: In this order: first those without a JVM in this process.
 NAMES = (
     "ordering",
+    "publishing",
     "posts",
     "commits",
     "conditions",

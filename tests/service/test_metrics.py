@@ -62,6 +62,8 @@ class Story:
     #: Ends the other node.
     of_b: AsyncExitStack
     under_way: asyncio.Task[Any] | None = None
+    #: Lets the publisher's disk write again.
+    disk: threading.Event = field(default_factory=threading.Event)
     #: The metric before one came.
     unknown: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     synchronous: PreparedTransaction = field(init=False)
@@ -74,17 +76,38 @@ class Story:
         await until(lambda: self.a.base.published.value == self.a.base.ordered.value)
         await until(lambda: self.a.status()["peers"][0]["position"] == 1)
 
-    async def prepare(self) -> None:
-        """Prepare a transaction that nobody decides."""
+    def _deleting(self, **options: Any) -> PreparedTransaction:
         operation = PreparedOperation(
             table="t", kind=OperationKind.DELETE_WHERE, predicate="id > 3"
         )
-        prepared = PreparedTransaction(
-            transaction_id=uuid.uuid4().bytes,
-            operations=(operation,),
-            participants=("p",),
-            valid_until=wall_us() + 600_000_000,
+        return PreparedTransaction(
+            transaction_id=uuid.uuid4().bytes, operations=(operation,), **options
         )
+
+    async def publish_late(self) -> None:
+        """Let a publish wait for its disk, and a submit for that."""
+        publisher = self.a.log.publisher
+        opened = publisher._opened
+        self.patch.setattr(publisher, "_opened", lambda: self.disk.wait(60) and opened())
+        await self.a.change_settings({"publish-lag-limit": 0.1})
+        await self.a.submit(self._deleting(), level=Level.ORDERED, timeout=30)
+        await until(lambda: self.a.status()["publish_lag_us"] > 100_000)
+        late = self.a.submit(self._deleting(), level=Level.ORDERED, timeout=30)
+        self.under_way = asyncio.create_task(late)
+        await until(lambda: self.a.status()["publish_waiting"])
+
+    async def catch_up(self) -> None:
+        """Let the disk write again."""
+        self.disk.set()
+        assert self.under_way is not None
+        await self.under_way
+        await self.a.change_settings({"publish-lag-limit": None})
+        await until(lambda: self.a.base.published.value == self.a.base.ordered.value)
+
+    async def prepare(self) -> None:
+        """Prepare a transaction that nobody decides."""
+        until_us = wall_us() + 600_000_000
+        prepared = self._deleting(participants=("p",), valid_until=until_us)
         await self.a.submit(prepared, level=Level.ORDERED, timeout=30)
 
     async def lack(self) -> None:
@@ -272,6 +295,8 @@ STORY: dict[Step, tuple[str, ...]] = {
         "state",
         "site_verdict",
     ),
+    Story.publish_late: ("publish_lag_us", "publish_waiting"),
+    Story.catch_up: ("publish_lag_us", "publish_waiting"),
     Story.prepare: ("undecided",),
     Story.lack: ("commit_tables", "commit_versions_behind"),
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),

@@ -271,6 +271,10 @@ class NodeConfig:
     publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
         "Least time between two Delta commits to the queue table, seconds."
     )
+    publish_lag_limit: float = Setting(ranged(0.1, 86_400), 10.0)(
+        "Seconds that ordered transactions may wait to be published.  Above that this node holds "
+        "up new ones of its clients, and refuses them as busy after a second."
+    )
     lag_interval: float = Setting(ranged(0.1, 86_400), 10.0)(
         "Seconds between two measurements of how far replicas are behind (`log/lag`)."
     )

@@ -148,7 +148,11 @@ def _at_sites(position: int, status: Mapping[str, Any]) -> list[str]:
     told = []
     published = status.get("published") or 0
     if published < position:
-        told.append(f"It is not published yet: workers see the log up to {published:,}.")
+        since = (status.get("publish_lag_us") or 0) / 1e6
+        told.append(
+            f"It is not published yet: workers see the log up to {published:,}, and what comes "
+            f"after it has waited {since:,.1f} s."
+        )
         if status.get("publish_failure"):
             told.append(f"Publishing fails: {status['publish_failure']}.")
     told += [one["text"] for one in sites_of(position, status)]

@@ -554,6 +554,10 @@ class StatusAnswer(EpochView):
     log_bytes: int
     clock_distance_us: int | None
     fetching: int
+    #: How long the oldest ordered transaction has waited to be published, microseconds; and how
+    #: many submits wait because that is above `publish-lag-limit`.
+    publish_lag_us: int
+    publish_waiting: int
     publish_failure: str | None
     failing: list[FailingTask]
     task_failures: int

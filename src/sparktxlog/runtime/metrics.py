@@ -28,6 +28,11 @@ _GAUGES = (
     ("log_bytes", "Bytes of the journal on disk."),
     ("clock_distance_us", "This node's clock against the members' median, microseconds."),
     ("fetching", "Payload transfers under way."),
+    (
+        "publish_lag_us",
+        "How long the oldest ordered transaction has waited to be published, microseconds.",
+    ),
+    ("publish_waiting", "Submits that wait because publishing is late."),
 )
 _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
     ("undelivered_runs", "Runs whose data no node can deliver.", lambda s: len(s["undelivered"])),

@@ -108,7 +108,7 @@ class Node:
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
-        self._submits = Submits(base, self.core, self.membership, self.replicas)
+        self._submits = Submits(base, self.core, self.membership, self.replicas, self.log.lag)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
         self.catalog = CommitCatalog(
@@ -337,6 +337,7 @@ class Node:
         shown = await self.base.settings.change(changes, self.core.executor.write)
         timeout_us = int(self.base.settings.in_force.synchro_timeout * 1_000_000)
         self.core.cycle.tell_always(SynchroTimeoutSet(timeout_us=timeout_us))
+        self.log.lag.release()
         return shown
 
     @property

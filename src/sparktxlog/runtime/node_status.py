@@ -130,6 +130,8 @@ class NodeStatus:
             "log_bytes": log.pruning.log_bytes(),
             "clock_distance_us": status.clock_distance_us,
             "fetching": len(self._fetcher),
+            "publish_lag_us": log.lag.age_us,
+            "publish_waiting": log.lag.waiting,
             "publish_failure": None if failure is None else str(failure),
             "failing": [
                 {"task": one.name, "text": str(one.error), "times": one.times}
@@ -157,6 +159,7 @@ class NodeStatus:
             *self._membership.epochs.warnings(),
             *self._fleet.replicas.warnings(now),
             *self._damage.warnings(),
+            *self._log.lag.warnings(),
             *self._commit_tables.warnings(),
             *self._sites_data.warnings(),
             *(certificate.warnings() if certificate is not None else ()),

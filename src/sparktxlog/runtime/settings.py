@@ -21,7 +21,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 _log = structlog.get_logger("sparktxlog.settings")
 
 #: Keys that can be set at run time: the planner's three, how much log is kept, how long synchronous
-#: transactions wait, whether the node takes any, and when it is maintained.
+#: transactions wait, how long publishing may take before all do, whether the node takes any, and
+#: when it is maintained.
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -30,6 +31,7 @@ RUN_TIME_KEYS = (
     "tx-log-max-depth",
     "tx-log-max-bytes",
     "synchro-timeout",
+    "publish-lag-limit",
     "paused",
     "maintenance-windows",
     "maintenance-until",

@@ -109,8 +109,13 @@ def test_a_site_says_why_it_is_behind(change: dict[str, Any], words: str) -> Non
 
 
 def test_what_is_not_published_is_told() -> None:
-    told = _told(_receipt(position=1_290), publish_failure="no space left")
-    assert "It is not published yet: workers see the log up to 1,250." in told
+    told = _told(
+        _receipt(position=1_290), publish_failure="no space left", publish_lag_us=2_300_000
+    )
+    assert (
+        "It is not published yet: workers see the log up to 1,250, and what comes after it has "
+        "waited 2.3 s." in told
+    )
     assert "Publishing fails: no space left." in told
 
 

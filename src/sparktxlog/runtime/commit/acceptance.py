@@ -52,6 +52,7 @@ from sparktxlog.runtime.commit.receipts import (
 )
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
 
@@ -65,7 +66,12 @@ class Submits:
     """Accepts transactions at this node; belongs to the event loop."""
 
     def __init__(
-        self, base: Foundation, core: CoreLoop, membership: Membership, replicas: Replicas
+        self,
+        base: Foundation,
+        core: CoreLoop,
+        membership: Membership,
+        replicas: Replicas,
+        lag: PublishLag,
     ) -> None:
         self._base = base
         self._journal = base.journal
@@ -75,6 +81,7 @@ class Submits:
         self._receipts = core.receipts
         self._membership = membership
         self._replicas = replicas
+        self._lag = lag
 
     # -- transactions ------------------------------------------------------------------------------
 
@@ -129,6 +136,12 @@ class Submits:
         first, acceptance = await self._first(tx.transaction_id, None, level, copies, timeout)
         if first is not None:
             return first
+        # One without operations may decide others (P35).
+        if (tx.operations or tx.commits) and await self._lag.admit(timeout):
+            timeout = max(0.0, deadline - asyncio.get_running_loop().time())
+            first, acceptance = await self._first(tx.transaction_id, None, level, copies, timeout)
+            if first is not None:
+                return first
         self._check_valid(tx.valid_until)
         if tx.condition is not None:
             self._check_condition(tx.condition)
@@ -192,6 +205,11 @@ class Submits:
         first, acceptance = await self._first(first_id, manifest, level, copies, timeout)
         if first is not None:
             return first
+        if waited_s := await self._lag.admit(timeout):
+            timeout = max(0.0, timeout - waited_s)
+            first, acceptance = await self._first(first_id, manifest, level, copies, timeout)
+            if first is not None:
+                return first
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)

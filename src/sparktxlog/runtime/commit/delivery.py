@@ -146,7 +146,7 @@ class Delivery(TakesActions, FollowsCore):
         self._base.ordered.advance(position)
         self._base.metrics.ordered.inc(position - self._counted)
         self._counted = position
-        self._log.publisher.ordered(position)
+        self._log.ordered(position)
 
     def _tell_phase(self, told: TellPhase) -> None:
         self._log.publisher.hold(told.phase is Phase.WEDGED)

@@ -17,6 +17,7 @@ from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.forgetting import forgettable
 from sparktxlog.runtime.log.pruning import LogOwner, Maintenance, Pruning
+from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.membership.membership import Membership
@@ -58,6 +59,11 @@ class PublishedLog(LogOwner):
         self.holders = Holders(self._replicas(base.master.view), base.state.values)
         self.pruning = Pruning(base, self)
         self.publisher = Publisher(base, self, membership.epochs.history, self.pruning)
+        self.lag = PublishLag(
+            base.clock.now,
+            lambda: base.settings.in_force.publish_lag_limit,
+            lambda: self.publisher.failure,
+        )
 
     def _replicas(self, view: View) -> dict[str, int]:
         """Return the nodes that have a replica, and their incarnations."""
@@ -83,10 +89,19 @@ class PublishedLog(LogOwner):
     def start(self, follower: JudgesReplicas) -> None:
         """Start publishing."""
         self._follower = follower
+        if self._base.ordered.value > self._base.published.value:
+            self.lag.ordered(self._base.ordered.value)
         self.publisher.start(self._base.ordered.value)
+
+    def ordered(self, position: int) -> None:
+        """Note the new end of the queue, to be published."""
+        if self._follower is not None:  # a witness publishes nothing
+            self.lag.ordered(position)
+        self.publisher.ordered(position)
 
     async def close(self) -> None:
         """Finish the present publish and end the thread."""
+        self.lag.release()
         await asyncio.to_thread(self.publisher.stop)
 
     # -- what the publisher's thread calls ---------------------------------------------------------
@@ -147,6 +162,7 @@ class PublishedLog(LogOwner):
     def _note_published(self, position: int, seconds: float) -> None:
         self._base.metrics.publish_seconds.observe(seconds)
         self._base.published.advance(position)
+        self.lag.published(position)
         if self._base.traces is not None:
             self._base.traces.published(position)
         self._forget_payloads()

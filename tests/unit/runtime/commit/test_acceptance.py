@@ -28,7 +28,8 @@ def submits_of(base: Any, receipts: Any) -> Submits:
     joining = SimpleNamespace(check_knows_log=lambda: None)
     membership: Any = SimpleNamespace(joining=joining)
     replicas: Any = SimpleNamespace(applied=lambda copies: 0)
-    return Submits(base, core, membership, replicas)
+    lag: Any = SimpleNamespace()
+    return Submits(base, core, membership, replicas, lag)
 
 
 def test_a_position_is_told_only_once_it_is_durable() -> None:

@@ -177,9 +177,7 @@ def test_a_peer_that_is_only_in_the_file_renames_no_log(tmp_path: Path) -> None:
     """All workers found another log after the restart, and the old file did not bring it back."""
     name = lineage_of(config_of(tmp_path))
     commit_one(tmp_path)
-    with pytest.raises(
-        ConfigError, match="founded by A, the .* lists A, B"
-    ) as found:
+    with pytest.raises(ConfigError, match=r"founded by A, the .* lists A, B") as found:
         lineage_of(config_of(tmp_path, **_PEER))
     assert "sparktxlog peer add" in found.value.hint
     assert lineage_of(config_of(tmp_path)) == name
