@@ -1,6 +1,7 @@
 """Publishing under full load: how long ordered transactions wait for it, with a bound and without.
 
-As `ordering`, for a minute at three nodes.  Without a bound is `publish-lag-limit` of a day.
+As `ordering`, for 50 s at three nodes, in runs of 4,000: then ordering is faster than publishing.
+Without a bound is `publish-lag-limit` of a day.
 """
 
 from __future__ import annotations
@@ -14,30 +15,31 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.cluster import Cluster
-from benchmarks.ordering import BATCH, TABLE, create_table, rows_of
+from benchmarks.ordering import TABLE, create_table, rows_of
 from benchmarks.results import Figure, at_most, informing
 from sparktxlog import Client
 
-#: The default, and none.
-_LIMIT_S, _NONE_S = 10.0, 86_400.0
+#: Half the default, so that a minute shows it, and none.
+_LIMIT_S, _NONE_S = 5.0, 86_400.0
+_BATCH = 4_000
 
 
 def run(short: bool) -> list[Figure]:
     """Measure both."""
-    seconds = 10 if short else 60
+    seconds = 10 if short else 50
     without, lag_without = _measure(seconds, _NONE_S)
     bounded, lag_bounded = _measure(seconds, _LIMIT_S)
     return [
         informing("publishing: longest wait without a bound", lag_without, "s"),
         informing("publishing: transactions ordered without a bound", without, "tx/s"),
-        at_most(f"publishing: longest wait, {_LIMIT_S:g} s allowed", lag_bounded, "s", 20),
+        at_most(f"publishing: longest wait, {_LIMIT_S:g} s allowed", lag_bounded, "s", 10),
         informing("publishing: transactions ordered with the bound", bounded, "tx/s"),
     ]
 
 
 def _measure(seconds: float, limit_s: float) -> tuple[float, float]:
     """Return the rate of three nodes, and how long a transaction waited there to be published."""
-    share = rows_of(20 * BATCH)
+    share = rows_of(20 * _BATCH)
     with (
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory), **{"publish-lag-limit": limit_s}) as cluster,
@@ -46,7 +48,7 @@ def _measure(seconds: float, limit_s: float) -> tuple[float, float]:
         clients = [Client(url, timeout=600) for url in cluster.urls.values()]
         create_table(clients[0])
         cluster.wait_position(1)
-        clients[0].submit_many(TABLE, share.slice(0, 3 * BATCH), run_transactions=BATCH)  # warm
+        clients[0].submit_many(TABLE, share.slice(0, 3 * _BATCH), run_transactions=_BATCH)  # warm
         start, begin = cluster.get("A", "/v1/info")["position"], time.perf_counter()
         threads = [
             threading.Thread(target=_load, args=(client, share, begin + seconds))
@@ -61,7 +63,7 @@ def _measure(seconds: float, limit_s: float) -> tuple[float, float]:
 
 def _load(client: Client, share: pa.Table, until: float) -> None:
     while time.perf_counter() < until:
-        client.submit_many(TABLE, share, run_transactions=BATCH)
+        client.submit_many(TABLE, share, run_transactions=_BATCH)
 
 
 def _watch(cluster: Cluster, threads: list[threading.Thread]) -> float:

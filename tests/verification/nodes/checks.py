@@ -20,8 +20,13 @@ from tests.verification.nodes.conditions import Judge
 
 from sparktxlog.codec import wire
 from sparktxlog.codec.payload import read_manifest
-from sparktxlog.errors import DuplicateTransactionError, ExpiredError, InvariantViolation
-from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.errors import (
+    DuplicateTransactionError,
+    ExpiredError,
+    InvariantViolation,
+    SessionRolledBackError,
+)
+from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
@@ -427,12 +432,19 @@ class Checks:
             self.fail(f"P25b: the tables are {told}")
 
     def _is_withdrawn(self, transaction: bytes, told: Told) -> bool:
-        """P1a: what was accepted, and lost a file before its stamp, is rejected, and told so."""
+        """P1a, P34: what was accepted, and lost a file before its stamp, is rejected, and told so.
+
+        So is what its session submitted after that: it names the one that was lost.
+        """
         node = self._world.nodes[told.node]
         if told.level is not Level.ACCEPTED or node.running is None:
             return False
+        reason = node.running.base.journal.find_withdrawn(transaction)
+        if reason is not None and reason[0] == SessionRolledBackError.code:
+            transaction = transaction_id_from_text(reason[1].split()[1])
+            self.marks["run withdrawn with its session"] += 1
         harmed = self._world.clients.staged.was_harmed(transaction, node.disk.distrusted)
-        return harmed and node.running.base.journal.find_withdrawn(transaction) is not None
+        return harmed and reason is not None
 
     def _check_told(self, transaction: bytes, several: Sequence[Told]) -> None:
         text, places = transaction_id_to_text(transaction), self._places.get(transaction, [])
