@@ -103,6 +103,38 @@ def test_what_a_site_consists_of(tmp_path: Path) -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
+def test_a_worker_sees_the_client_token_alone(tmp_path: Path) -> None:
+    resources = rendered(tmp_path, values_of("A"))
+    pods = {
+        kind: resources[name]["spec"]["template"]["spec"]
+        for kind, name in (
+            ("node", "StatefulSet/a-sparktxlog"),
+            ("worker", "Deployment/a-sparktxlog-worker"),
+        )
+    }
+    found = {
+        kind: next(one["secret"] for one in pod["volumes"] if one["name"] == "secrets")
+        for kind, pod in pods.items()
+    }
+    assert "items" not in found["node"]
+    assert found["worker"]["items"] == [{"key": "client.token", "path": "client.token"}]
+
+
+def test_a_network_policy_lets_in_sites_and_named_clients(tmp_path: Path) -> None:
+    clients = [
+        {"ipBlock": {"cidr": "10.1.0.0/16"}},
+        {"namespaceSelector": {"matchLabels": {"a": "b"}}},
+    ]
+    policy = {"enabled": True, "clients": clients}
+    resources = rendered(tmp_path, values_of("A", networkPolicy=policy))
+    node = resources["NetworkPolicy/a-sparktxlog"]["spec"]
+    (rule,) = node["ingress"]
+    assert rule["from"][1:] == clients
+    worker = resources["Deployment/a-sparktxlog-worker"]["spec"]["template"]["metadata"]["labels"]
+    assert rule["from"][0]["podSelector"]["matchLabels"].items() <= worker.items()
+    assert resources["NetworkPolicy/a-sparktxlog-worker"]["spec"]["ingress"] == []
+
+
 def test_secrets_settings_and_certificates_that_are_given(tmp_path: Path) -> None:
     settings = {"tx-log-max-bytes": 53687091200, "replication.streams": 4, "eviction": "manual"}
     values = values_of(

@@ -67,7 +67,10 @@ def test_each_site_has_a_node_and_a_worker_on_one_volume() -> None:
     for site in "abc":
         node, worker = services[f"node-{site}"], services[f"worker-{site}"]
         assert f"site-{site}:/var/lib/sparktxlog" in node["volumes"]
-        assert node["volumes"] == worker["volumes"]
+        assert f"site-{site}:/var/lib/sparktxlog" in worker["volumes"]
+        # Of the secrets a worker sees the client token alone.
+        assert "client-token:/etc/sparktxlog/secrets:ro" in worker["volumes"]
+        assert not any(volume.startswith("secrets:") for volume in worker["volumes"])
         assert (
             worker["environment"]["SPARKTXLOG_URL"] == node["environment"]["SPARKTXLOG_MASTER_URL"]
         )
@@ -86,15 +89,20 @@ def test_each_site_has_a_node_and_a_worker_on_one_volume() -> None:
 def test_the_nodes_of_the_compose_file_find_each_other(tmp_path: Path) -> None:
     """The environment of each service, run as a process; names of hosts become ports here."""
     services = compose()["services"]
-    secrets = tmp_path / "secrets"
+    secrets, client = tmp_path / "secrets", tmp_path / "client"
     secrets.mkdir()
+    client.mkdir()
     (script,) = services["secrets"]["command"]
     for _ in range(2):  # what is there stays
         made = {path.name: path.read_text() for path in secrets.iterdir()}
         program = script.replace("/etc/sparktxlog/secrets", str(secrets))
+        program = program.replace("/etc/sparktxlog/client", str(client))
         subprocess.run([sys.executable, "-c", program], check=True)
     assert {path.name: path.read_text() for path in secrets.iterdir()} == made
     assert len(made) == len(set(made.values())) == 3
+    assert {path.name: path.read_text() for path in client.iterdir()} == {
+        "client.token": made["client.token"]
+    }
     names = [f"node-{site}" for site in "abc"]
     ports = dict(zip(names, free_ports(3), strict=True))
     environments = {}

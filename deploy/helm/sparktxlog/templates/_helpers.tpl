@@ -38,17 +38,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "sparktxlog.volumes" -}}
 - name: tmp
   emptyDir: {}
-# The group of the pod reads them, and nobody else.
-- name: secrets
-  secret:
-    secretName: {{ include "sparktxlog.secret" . }}
-    defaultMode: 0440
 {{- with .Values.tls.existingSecret }}
 - name: tls
   secret:
     secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
+{{- end }}
+
+{{- define "sparktxlog.secretVolume" -}}
+# The group of the pod reads them, and nobody else.
+- name: secrets
+  secret:
+    secretName: {{ include "sparktxlog.secret" . }}
+    defaultMode: 0440
 {{- end }}
 
 {{- define "sparktxlog.podSpec" -}}
