@@ -22,7 +22,6 @@ ELSEWHERE = {
     "codec/delta_catalog/catalog_requests.py": _CATALOG,
     "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",
-    "codec/partitions.py": "unit/storage/segments/test_publishing.py",
     "codec/payload.py": "unit/codec/test_golden.py",
     "codec/problems.py": "unit/http/test_link.py",
     "config/node_config.py": "unit/config/test_sources.py",

@@ -543,7 +543,8 @@ def test_a_diverged_replica_is_named_with_version_and_user(tmp_path: Path) -> No
             assert a.accept_report(sound)["verdict"] == "IN_SYNC"
             why = "table 't': version 1 was written by user eve with Spark (WRITE), not by this log"
             table = replace(sound.tables["t"], diverged=why)
-            a.accept_report(replace(sound, tables={"t": table}))
+            answer = a.accept_report(replace(sound, tables={"t": table}))
+            assert (answer["plan"], answer["of_tables"]) == ("replay", True)
             for asked in [dict[str, Any](), {"at_least": 1, "timeout": 9.0}]:
                 wanted = {"at_least": 0, "timeout": 0.0, **asked}
                 shown = await asyncio.wait_for(a.snapshot(None, **wanted), 5)
@@ -553,7 +554,7 @@ def test_a_diverged_replica_is_named_with_version_and_user(tmp_path: Path) -> No
             decision = await a.plan(None)
             assert decision.plan == "replay" and "the other tables go on" in decision.reason
             # A replica that followed another history shows nothing.
-            a.accept_report(replace(sound, chain_hash="ab" * 32))
+            assert "of_tables" not in a.accept_report(replace(sound, chain_hash="ab" * 32))
             with pytest.raises(DivergedError, match="another history"):
                 await a.snapshot(None, 0, 0.0)
             # What it was before can be read still.

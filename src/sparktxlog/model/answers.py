@@ -713,6 +713,8 @@ class ReportAnswer(TypedDict):
     plan: str
     reason: str
     contested: NotRequired[bool]
+    #: All that is wrong is the tables of which the worker says that they stand still.
+    of_tables: NotRequired[bool]
     recount: NotRequired[list[str]]
     kept: NotRequired[str]
 

@@ -26,7 +26,6 @@ from sparktxlog.errors import (
     ApplyError,
     DivergedError,
     LockedError,
-    PayloadLostError,
     StorageError,
     TransportError,
 )
@@ -524,25 +523,33 @@ def test_one_worker_at_a_time_and_stop_on_the_nodes_word(
     assert "signatures differ" in outcome.stopped and "jobs/catch_up.py" in outcome.stopped
 
 
-def test_a_missing_payload_leaves_the_batch_to_be_done_again(
-    spark: SparkSession, tmp_path: Path
+def test_a_table_whose_payload_is_missing_stands_still_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replica_driver, "PAUSE_S", 0.01)
     log = LogBuilder(tmp_path)
-    log.transaction().create(ORDERS)
+    log.transaction().create(ORDERS).create(EVENTS)
     log.staged("append", "orders", [order(1)], claim="1:0000000000000000:0000000000000000")
+    log.inline("append", "events", [(1, None, None, None)])
     log.publish()
     lake = tmp_path / "lake"
-    path = log.payloads / log.segments[0].effects[1].files[0].path
+    effects = {one.table: one for one in log.segments[0].effects if one.files}
+    path = log.payloads / effects["orders"].files[0].path
     path.rename(tmp_path / "aside")
-    with pytest.raises(ApplyError, match="is missing"):
-        apply(spark, log, lake)
+    outcome = apply(spark, log, lake)
+    assert outcome.position == 1 and list(outcome.diverged) == ["orders"]
+    reason = outcome.diverged["orders"]
+    assert "is missing" in reason and "sparktxlog repair orders" in reason
+    assert rows_in(spark, lake, "events") == expected(log, "events")
+    first = json.loads((lake / "events/_delta_log" / f"{0:020}.json").read_text().split("\n")[1])
+    assert first["protocol"] == {"minReaderVersion": 1, "minWriterVersion": 2}
     state = read_state(lake)
-    assert state is not None and state.pending is not None and state.position == 0
-    (tmp_path / "aside").rename(path)
-    apply(spark, log, lake)
-    assert rows_in(spark, lake, "orders") == expected(log, "orders")
-    first = json.loads((lake / "orders/_delta_log" / f"{0:020}.json").read_text().split("\n")[1])
-    assert first == {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    assert state is not None and (state.pending, state.tables["orders"].version) == (None, -1)
+    # What is written to the others meanwhile does not wait.
+    log.transaction().inline("append", "events", [(2, None, None, None)])
+    log.publish()
+    assert apply(spark, log, lake).position == 2
+    assert rows_in(spark, lake, "events") == expected(log, "events")
 
 
 def test_a_write_of_others_during_a_step_is_noticed(
@@ -643,9 +650,10 @@ def test_a_following_worker_recounts_all_tables_by_itself(
     assert found["orders"] is False
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_a_damaged_payload_file_is_fetched_again_or_stops_the_worker(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, tmp_path: Path, kind: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, lake = LogBuilder(tmp_path), tmp_path / "lake"
     log.transaction().create(ORDERS)
@@ -664,13 +672,16 @@ def test_a_damaged_payload_file_is_fetched_again_or_stops_the_worker(
         "reason": "torn",
         "asked": {"B": "not linked: silent"},
     }
-    source.repaired = lambda: {"fetched": [], "lost": [lost]}
-    with closing(ReplicaDirectory(lake)) as directory, pytest.raises(PayloadLostError) as caught:
-        Applier(spark, source, directory).run_once()
-    text = str(caught.value)
-    for named in (file.path, "position 2", "A/1/2", "a: torn", "B: not linked", "restore"):
-        assert named in text, text
-    assert source.reports[-1].position == 0 and source.repairs == [(1, 2)]
+    monkeypatch.setattr(replica_driver, "PAUSE_S", 0.01)
+    if is_lost:
+        source.repaired = lambda: {"fetched": [], "lost": [lost]}
+        with closing(ReplicaDirectory(lake)) as directory:
+            outcome = Applier(spark, source, directory).run_once()
+        assert outcome.position == 2 and source.repairs == [(1, 2)]
+        text = outcome.diverged["orders"]
+        for named in (file.path, "position 2", "A/1/2", "a: torn", "B: not linked", "restore"):
+            assert named in text, text
+        return
 
     def fetch() -> RepairedFiles:
         path.write_bytes(good)
@@ -683,28 +694,29 @@ def test_a_damaged_payload_file_is_fetched_again_or_stops_the_worker(
 
 
 def test_a_table_file_that_a_merge_cannot_read_stops_its_batch_only(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails below a table: no FUSE, so a file is cut off, and put back later."""
+    """The disk fails below a table: no FUSE, so a file is cut off, and put back in time, or not."""
     log, lake = LogBuilder(tmp_path), tmp_path / "lake"
     log.transaction().create(ORDERS)
     log.transaction().staged("append", "orders", [order(1), order(2)])
     log.publish()
     assert apply(spark, log, lake).position == 2
-    before = read_state(lake)
     (placed,) = (lake / "orders").glob("*.parquet")
     good = placed.read_bytes()
     placed.unlink()  # the payload store's link stays whole
     placed.write_bytes(good[: len(good) // 2])
     log.transaction().inline("upsert", "orders", [order(2, "up")])
     log.publish()
-    with pytest.raises(ApplyError, match="table orders: ") as caught:
-        apply(spark, log, lake)
-    assert type(caught.value) is ApplyError and not isinstance(caught.value, DivergedError)
-    after = read_state(lake)
-    assert before is not None and after is not None
-    assert (after.position, after.tables) == (before.position, before.tables)
-    assert after.pending is not None, "it is done again"
-    placed.write_bytes(good)
+    before = read_state(lake)
+
+    def pause(driver: replica_driver.ReplicaDriver, failures: int, error: ApplyError) -> None:
+        after = read_state(lake)
+        assert before is not None and after is not None and "table orders: " in str(error)
+        assert (after.position, after.tables) == (before.position, before.tables)
+        assert after.pending is not None, "it is done again"
+        placed.write_bytes(good)
+
+    monkeypatch.setattr(replica_driver.ReplicaDriver, "_pause", pause)
     assert apply(spark, log, lake).position == 3
     check(spark, log, lake)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.catchup.comparison import Comparison
+from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
@@ -174,6 +174,8 @@ class Fleet:
                 "reason": comparison.reason,
             }
         answer = self.planning.answer(report, comparison)
+        if comparison.cause is Cause.ADMITTED:
+            answer["of_tables"] = True
         if comparison.contest is not None:
             answer["contested"] = True
             answer["recount"] = self.replicas.recount_due()

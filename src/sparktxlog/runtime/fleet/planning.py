@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from sparktxlog.catchup.comparison import Comparison
+from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
 from sparktxlog.catchup.planner import (
@@ -130,8 +130,8 @@ class Planning:
             if held is not None:
                 plan, reason = Plan(held.decision.plan), held.decision.reason
             elif plan is Plan.COPY and not donors:
-                obstacle = no_donor(self._contested())
-                plan, reason = Plan.STOP, f"{reason}; no copy: {obstacle}"
+                reason = f"{reason}; no copy: {no_donor(self._contested())}"
+                plan = Plan.REPLAY if comparison.cause is Cause.ADMITTED else Plan.STOP
         return {"verdict": comparison.verdict.value, "plan": plan.value, "reason": reason}
 
     def _forget(self, worker_id: str) -> None:

@@ -169,7 +169,7 @@ class TableSteps:
         """Count appended rows for which no submitter gave a claim; at most one Spark job."""
         frames = []
         # Spark looks for the files as soon as they are named.
-        with failures_named(", ".join(batch.tables)), tagged(self._session, "count", "appends"):
+        with failures_named(", ".join(working)), tagged(self._session, "count", "appends"):
             for name, progress in working.items():
                 for stage, definition in _stages_left(batch.tables.get(name), progress):
                     pieces = [piece for piece in stage.whole if not piece.claimed]

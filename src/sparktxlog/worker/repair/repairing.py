@@ -46,6 +46,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.report import RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.storage.interfaces import TableEffect
+from sparktxlog.supervision import foreseen
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
@@ -54,7 +55,12 @@ from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_na
 from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
-from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
+from sparktxlog.worker.repair.examining import (
+    Examined,
+    ForeignCommit,
+    examine,
+    newest_commit,
+)
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.local_replica import inline_extent
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
@@ -219,14 +225,19 @@ class TableRepair:
 
     def _examined(self, table: ReplicaTable) -> Examined:
         name = table.definition.name
-        return examine(
-            self.lake / name,
-            table,
-            lineage=self.state.lineage,
-            name=name,
-            copy_id=_repair_id(table),
-            placed=None,
-        )
+        try:
+            return examine(
+                self.lake / name,
+                table,
+                lineage=self.state.lineage,
+                name=name,
+                copy_id=_repair_id(table),
+                placed=None,
+            )
+        except Exception as error:
+            # Nobody can tell what the table is: it is built anew.
+            _logger.exception("the log of table %s is damaged", name)
+            return Examined(version=newest_commit(self.lake / name), replaced=str(foreseen(error)))
 
     def _position_of(self, table: ReplicaTable) -> int:
         """Return the position of the recorded version; 0 = not known, or before everything."""

@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     ApplyError,
     DivergedError,
     ExpiredError,
+    InvariantViolation,
     PayloadLostError,
     TransportError,
     TxLogError,
@@ -52,6 +53,8 @@ _logger = logging.getLogger(__name__)
 
 #: Segments asked for at once.
 SEGMENTS_LIMIT = 500
+#: Seconds after a failed copy for single tables until the next one; the other tables go on.
+COPY_PAUSE_S = 600.0
 #: Verdicts after which a replay may go on even if the node prefers a copy.
 _REPLAYABLE = ("IN_SYNC", "EMPTY")
 
@@ -121,6 +124,8 @@ class Applier:
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
         self._repaired: list[RepairOutcome] = []
+        #: Steady time before which no copy is begun for the sake of single tables.
+        self._no_copy_before = 0.0
         #: Position and tables of the last recount.
         self._recounted: tuple[int, tuple[str, ...]] = (-1, ())
         self._scheduled = ScheduledRecounts(
@@ -358,22 +363,26 @@ class Applier:
         except TxLogError as failure:
             _logger.warning("the node did not check the files of the batch: %s", failure)
             return False
+        if found["fetched"]:
+            self._replica.forget_failures()
         if not found["lost"]:
             return bool(found["fetched"])
         lost = found["lost"][0]
         asked = "; ".join(f"{site}: {why}" for site, why in lost["asked"].items())
-        raise PayloadLostError(
+        refusal = PayloadLostError(
             f"position {lost['position']:,} of table {lost['table']!r} "
             f"(run {lost['run'] or 'not known any more'}) needs the file {lost['path']}, and no "
             f"site has it whole.  {self.info.node_id}: {lost['reason']}"
             + (f"; {asked}" if asked else "; each site writes such files for itself"),
             hint="Put a good copy of the file from a backup into the payload store, or bring this "
             "replica past the position: copy it from another site (sparktxlog catch-up), or "
-            "restore an image (sparktxlog restore).  Until then the worker stands still here.",
+            "restore an image (sparktxlog restore).  Until then the table stands still here.",
             path=lost["path"],
             position=lost["position"],
             sites=[self.info.node_id, *lost["asked"]],
-        ) from error
+        )
+        self._replica.explain(lost["table"], refusal)
+        raise refusal from error
 
     def request(self, first: int, last: int) -> tuple[int, int]:
         """Ask the node for a missing range.
@@ -436,7 +445,7 @@ class Applier:
     def obstacle(self) -> str:
         """Return why this worker has to stop, empty = it goes on."""
         answer = self._reporter.answer
-        if self._wants_copy() or answer.plan not in ("copy", "stop"):
+        if self._wants_copy() or answer.plan not in ("copy", "stop") or answer.of_tables:
             return ""
         if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
             return ""
@@ -474,7 +483,9 @@ class Applier:
     # --- a copy -------------------------------------------------------------------------------
 
     def _wants_copy(self) -> bool:
-        return self._copies is not None and self._reporter.answer.plan == "copy"
+        answer = self._reporter.answer
+        waits = answer.of_tables and monotonic() < self._no_copy_before
+        return self._copies is not None and answer.plan == "copy" and not waits
 
     def _recount(self) -> None:
         """Recount the tables that the node asks for: other sites report other signatures (S3)."""
@@ -499,8 +510,18 @@ class Applier:
         self._recount()
         if self._wants_copy():
             self._repair_stopped()
-        if self._wants_copy():
+        if not self._wants_copy():
+            return
+        try:
             self._copy(self._reporter.answer.reason)
+        except TxLogError as error:
+            begun = self.state.copying is not None and self.state.copying.swapped
+            final = isinstance(error, (DivergedError, InvariantViolation))
+            if begun or final or not self._reporter.answer.of_tables:
+                raise
+            _logger.error("the tables that stand still are not copied, the others go on: %s", error)
+            self._no_copy_before = monotonic() + COPY_PAUSE_S
+            self._driver.reset()
 
     def _repair_stopped(self) -> None:
         """Spare a copy if tables that others wrote to are all that is wrong."""

@@ -4,14 +4,18 @@
 
 Each batch is applied exactly once.  It is journaled before its first commit, and each commit
 carries a rising `txn` version with the step's number.  After a crash the batch is repeated with the
-same end: each table goes on after the last step in its own log.  A table that somebody else wrote
-to stands still as diverged; the others go on.
+same end: each table goes on after the last step in its own log.
+
+A table that somebody else wrote to stands still as diverged; the others go on.  So does a table of
+which a step fails when the batch is done again, unless the fault is that of the whole site (a full
+disk, Spark is gone, the lake cannot be written): then the batch fails, and waits.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +23,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from sparktxlog.errors import ApplyError, DivergedError, ForeignLogError
+from sparktxlog.errors import (
+    ApplyError,
+    DivergedError,
+    ForeignLogError,
+    InvariantViolation,
+    PayloadLostError,
+    StorageError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
+from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.supervision import foreseen
 from sparktxlog.tracing import traced_step
 from sparktxlog.worker.apply.batches import (
+    START,
     Batch,
     Extent,
     LogPlace,
@@ -35,7 +51,7 @@ from sparktxlog.worker.apply.batches import (
     plan_batch,
 )
 from sparktxlog.worker.apply.cutting import cut_segments
-from sparktxlog.worker.apply.steps import TableProgress, TableSteps
+from sparktxlog.worker.apply.steps import Counted, TableProgress, TableSteps
 from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
@@ -50,6 +66,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Tables = dict[str, ReplicaTable]
+#: Failures of which no table is the cause.
+_OF_THE_SITE = (StorageError, TransportError, InvariantViolation)
 
 
 class Replica:
@@ -78,6 +96,8 @@ class Replica:
         self._payload_root = Path(info.payload_root)
         self._signature_interval = info.signature_interval
         self._steps: TableSteps | None = None
+        #: Table → end of the batch in which a step of it failed, and why.
+        self._failed: dict[str, tuple[int, TxLogError]] = {}
 
     def check_lineage(self, lineage: str) -> None:
         """Refuse the log of another cluster (protocol P24).
@@ -129,9 +149,10 @@ class Replica:
         position, chain_hash = self.state.position, self.state.chain_hash
         inside = self.state.cut is not None and self.state.cut.position == position
         check_chain(segments, position, chain_hash, copied=inside or bool(self.state.copied_from))
+        unread: dict[str, ApplyError] = {}
         batch = plan_batch(
             segments,
-            inline_extent(self._payload_root, segments[-1].last),
+            _noting(inline_extent(self._payload_root, segments[-1].last), unread),
             position=position,
             chain_hash=chain_hash,
             known=self.state.tables,
@@ -157,60 +178,153 @@ class Replica:
         self._watch.begin(batch)
         try:
             with traced_step("sparktxlog apply", _described(batch, self._node_id)):
-                tables = self._apply_tables(batch, tail.lineage, resumed=pending is not None)
+                tables = self._apply_tables(
+                    batch, tail.lineage, resumed=pending is not None, unread=unread
+                )
         finally:
             self._watch.end()
+        self._failed.clear()
         self.directory.record_snapshot(batch.last, tables)
         self.state = self.state.finish(batch, tail.lineage, tables, cut)
         self.directory.save(self.state)
         return batch
 
-    def _apply_tables(self, batch: Batch, lineage: str, *, resumed: bool) -> Tables:
+    def _apply_tables(
+        self, batch: Batch, lineage: str, *, resumed: bool, unread: Mapping[str, ApplyError]
+    ) -> Tables:
+        """Apply a batch to all tables; return them as they are then.
+
+        Args:
+            unread: Tables of which a file of the batch cannot be read → why.
+
+        Raises:
+            ApplyError: A step failed for the first time; the other tables are done.
+        """
         tables = dict(self.state.tables)
-        batch = self._drop_tables(batch, tables, lineage, resumed=resumed)
-        steps = self._table_steps(lineage)
+        failures: list[TxLogError] = []
+        batch = self._drop_tables(batch, tables, lineage, resumed=resumed, unread=unread)
+        before, steps = dict(tables), self._table_steps(lineage)
+
+        @contextmanager
+        def alone(name: str) -> Iterator[None]:
+            """Let a table stand still by itself if the block fails, as it was before the batch."""
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - garbage in a log gives any error
+                working.pop(name, None)
+                failure = foreseen(error)
+                if not isinstance(failure, DivergedError):
+                    if not self._stays(name, batch, failure):
+                        failures.append(failure)
+                        return
+                    failure = _of_table(name, self._failed[name][1])
+                _logger.error("%s", failure)
+                there = _progress_of(name, before.get(name), batch.tables.get(name))
+                tables[name] = self._stands_still(there, failure)
+
         working: dict[str, TableProgress] = {}
         for name in sorted({*tables, *batch.tables}):
             known = tables.get(name)
             if known is not None and known.diverged:
                 continue
             progress = _progress_of(name, known, batch.tables.get(name))
-            try:
+            with alone(name):
+                if name in unread:
+                    raise unread[name]
                 steps.find_progress(progress, batch if resumed else None)
-            except DivergedError as error:
-                _logger.error("%s", error)
-                tables[name] = self._stands_still(progress, error)
-            else:
                 working[name] = progress
-        counted = steps.count_unclaimed(batch, working)
-        for name, progress in working.items():
+        counted = self._counted(steps, batch, working, alone)
+        for name, progress in dict(working).items():
             plan = batch.tables.get(name)
-            if plan is not None:
-                try:
+            with alone(name):
+                if plan is not None:
                     steps.apply(batch, plan, progress, counted)
-                except DivergedError as error:
-                    _logger.error("%s", error)
-                    tables[name] = self._stands_still(
-                        _progress_of(name, tables.get(name), plan), error
-                    )
-                    continue
-            tables[name] = _recorded(progress)
+                tables[name] = _recorded(progress)
+        if failures:
+            raise failures[0]
         return tables
 
-    def _drop_tables(self, batch: Batch, tables: Tables, lineage: str, *, resumed: bool) -> Batch:
+    @staticmethod
+    def _counted(
+        steps: TableSteps,
+        batch: Batch,
+        working: Mapping[str, TableProgress],
+        alone: Callable[[str], AbstractContextManager[None]],
+    ) -> Counted:
+        """Count what carries no claim: all tables at once, or one by one if that fails."""
+        try:
+            return steps.count_unclaimed(batch, working)
+        except ApplyError as error:
+            _logger.warning("counting appended rows failed, once more by table: %s", error)
+        found: dict[str, TableSignature] = {}
+        for name, progress in dict(working).items():
+            with alone(name):
+                found |= steps.count_unclaimed(batch, {name: progress})
+        return found
+
+    def _stays(self, name: str, batch: Batch, failure: TxLogError) -> bool:
+        """Return whether a failure is one of this table, which stays when it is tried again.
+
+        Raises:
+            TxLogError: The failure, if it is one of the whole site.
+        """
+        self._refuse_faults_of_the_site(failure)
+        if name in self._failed and self._failed[name][0] == batch.last:
+            return True
+        self._failed[name] = (batch.last, failure)
+        return False
+
+    def _refuse_faults_of_the_site(self, failure: TxLogError) -> None:
+        if isinstance(failure, _OF_THE_SITE) or not self._site_works():
+            raise failure
+
+    def _site_works(self) -> bool:
+        """Return whether Spark runs, the lake is written, and the payload store is read."""
+        try:
+            self.directory.save(self.state)
+            self._session.range(1).count()
+            return self._payload_root.is_dir()
+        except Exception:
+            _logger.exception("the site does not work")
+            return False
+
+    def explain(self, name: str, failure: ApplyError) -> None:
+        """Say better why a table failed; so it is told if the table fails again."""
+        if self.state.pending is not None:
+            self._failed[name] = (self.state.pending.last, failure)
+
+    def forget_failures(self) -> None:
+        """Try each table twice again: what was in the way may be gone."""
+        self._failed.clear()
+
+    def _drop_tables(
+        self,
+        batch: Batch,
+        tables: Tables,
+        lineage: str,
+        *,
+        resumed: bool,
+        unread: Mapping[str, ApplyError],
+    ) -> Batch:
         """Drop the tables of which a batch says so; return the batch without that."""
         plans = dict(batch.tables)
         for name, plan in batch.tables.items():
             if plan.dropped is None:
                 continue
             known = tables.pop(name)
-            self._table_steps(lineage).drop(
-                batch,
-                plan,
-                _progress_of(name, known, plan),
-                resumed=resumed,
-                sound=not known.diverged,
-            )
+            before = _progress_of(name, known, plan)
+            sound = not known.diverged and name not in unread
+            steps = self._table_steps(lineage)
+            try:
+                steps.drop(batch, plan, before, resumed=resumed, sound=sound)
+            except Exception as error:
+                failure = foreseen(error)
+                if not sound:
+                    raise
+                # Nobody asks for its rows any more: one failure is enough.
+                self._refuse_faults_of_the_site(failure)
+                _logger.warning("table %s is dropped as it is: %s", name, failure)
+                steps.drop(batch, plan, before, resumed=resumed, sound=False)
             # What keeps tables open must not take the next one of that name for this one.
             self._steps = None
             del plans[name]
@@ -218,7 +332,7 @@ class Replica:
                 plans[name] = plan.successor
         return replace(batch, tables=plans)
 
-    def _stands_still(self, progress: TableProgress, error: DivergedError) -> ReplicaTable:
+    def _stands_still(self, progress: TableProgress, error: TxLogError) -> ReplicaTable:
         """Return a table as it was before the batch, marked as diverged."""
         return ReplicaTable(
             definition=progress.definition,
@@ -283,12 +397,36 @@ def _progress_of(name: str, known: ReplicaTable | None, plan: TablePlan | None) 
     )
 
 
+def _of_table(name: str, failure: TxLogError) -> ApplyError:
+    """Return the failure of a table that stands still, with the way out."""
+    way_out = f"Mend the cause, then: sparktxlog repair {name}"
+    if isinstance(failure, PayloadLostError):
+        way_out = f"{failure.hint}  {way_out}"
+    message = failure.message
+    if not message.startswith(f"table {name}"):
+        message = f"table {name}: {message}"
+    return ApplyError(message, hint=way_out, table=name)
+
+
 def _recorded(progress: TableProgress) -> ReplicaTable:
     return ReplicaTable(
         definition=progress.definition,
         version=progress.version,
         signature=progress.signature,
     )
+
+
+def _noting(read: Extent, unread: dict[str, ApplyError]) -> Extent:
+    """Return a function that reads extents, and notes the tables for which that fails."""
+
+    def noted(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
+        try:
+            return read(effect)
+        except ApplyError as error:
+            unread.setdefault(effect.table, error)
+            return START, START
+
+    return noted
 
 
 def inline_extent(payload_root: Path, last: int) -> Extent:

@@ -212,13 +212,14 @@ class ReplicaDriver:
         except _FATAL:
             raise
         except ApplyError as error:
-            if not self._replica.may_copy:
-                raise
             _logger.warning("applying failed: %s", error)
             if self._failed_at != self._replica.position:
+                # If it is one table that fails again, only that one stands still from then on.
                 self._failed_at = self._replica.position
                 self._pause(1, error)
                 return
+            if not self._replica.may_copy:
+                raise
             # After two failures a third one is likely.
             self._replica.give_up(str(error))
             self._copy(error.message, error)

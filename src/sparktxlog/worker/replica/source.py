@@ -116,6 +116,8 @@ class Answer:
     reason: str = ""
     #: Another site has other content, and no majority says which is right.
     contested: bool = False
+    #: All that is wrong is the tables that stand still: the others may go on.
+    of_tables: bool = False
     #: Tables to recount: the result may show which site is right.
     recount: tuple[str, ...] = ()
     #: Label of the report whose tables the node keeps, empty = none.

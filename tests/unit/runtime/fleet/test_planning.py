@@ -338,6 +338,11 @@ def test_a_diverged_replica_stops_without_a_healthy_donor(tmp_path: Path) -> Non
         answer = site.tell(report(20, rows=2))
         assert (answer["verdict"], answer["plan"]) == ("DIVERGED", "stop")
         assert "no healthy donor" in answer["reason"]
+        # Where single tables stand still, the others need not even wait for that answer.
+        still = TableState(version=1, signature=TableSignature(), schema="s", diverged="damaged")
+        answer = site.tell(report(20, tables={"t": still}))
+        assert (answer["verdict"], answer["plan"]) == ("DIVERGED", "replay")
+        assert "no healthy donor" in answer["reason"]
         # Diverged itself, C is no donor either.
         site.tell(report(20, "C", chain_hash="ff"))
         await site.settled()

@@ -102,6 +102,21 @@ def test_a_node_that_says_stop_or_copy_has_nothing_applied(
     assert outcome.stopped.startswith("the node says DIVERGED: other rows.")
 
 
+def test_tables_that_stand_still_hold_up_nobody_where_no_copy_is_possible(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither without leave to copy, nor if the copy fails, which is not tried again at once."""
+    node.answer = Answer(verdict="DIVERGED", plan="copy", reason="table 't': x", of_tables=True)
+    outcome = worker(node, directory).run_once()
+    assert (outcome.position, outcome.stopped) == (END, "")
+    tried = Mock(side_effect=TransportError("no donor is reached"))
+    copy = Mock(request=tried, state=directory.load(), in_place=False)
+    monkeypatch.setattr(applier, "ReplicaCopy", lambda *_, **__: copy)
+    outcome = worker(node, directory, copies=CopyOptions()).run_once()
+    assert (outcome.position, outcome.stopped) == (END, "")
+    assert tried.call_count == replica_driver.RETRIES + 1
+
+
 def test_a_replay_that_was_asked_for_ignores_a_faster_copy(
     node: Node, directory: ReplicaDirectory
 ) -> None:

@@ -187,12 +187,12 @@ def test_a_batch_that_fails_twice_is_given_up_for_a_copy() -> None:
     assert replica.position == 40
 
 
-def test_without_leave_to_copy_the_failure_is_the_end() -> None:
+def test_without_leave_to_copy_the_second_failure_is_the_end() -> None:
     replica = Replica(may_copy=False)
-    replica.failures["apply"] = [ApplyError("file is missing")]
+    replica.failures["apply"] = [ApplyError("file is missing"), ApplyError("file is missing")]
     with pytest.raises(ApplyError, match="file is missing"):
         driver(replica).take(1, 5)
-    assert replica.done == ["apply 1-5"]
+    assert replica.done == ["apply 1-5", "apply 1-5"]
 
 
 def test_a_diverged_log_is_never_copied_over() -> None:
