@@ -21,7 +21,17 @@ from typer.core import TyperGroup
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table, show
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end, local_spark
+from sparktxlog.cli.root import (
+    DEFAULT_URL,
+    AsJson,
+    ExitCode,
+    NodeApi,
+    Url,
+    app,
+    end,
+    local_place,
+    local_spark,
+)
 from sparktxlog.errors import DiskFullError, ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.model.shown import time_text
 
@@ -46,7 +56,9 @@ backup_app = typer.Typer(
     help="Back up a site's replica: `backup DIR` stores an image; see also list and verify.",
 )
 app.add_typer(backup_app, name="backup")
-Directory = Annotated[Path, typer.Argument(help="Directory of the images.")]
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIRECTORY", help="Directory of the images.", parser=local_place)
+]
 ImageName = Annotated[
     str | None,
     typer.Argument(help="Name of the image; default: the one with the highest position."),
@@ -64,7 +76,12 @@ def create(
         str | None, typer.Option(help="Name of the image; default: the time, UTC.")
     ] = None,
     lake: Annotated[
-        Path | None, typer.Option(help="Root of the replica's tables; default: the node's.")
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Root of the replica's tables; default: the node's.",
+            parser=local_place,
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -145,7 +162,9 @@ def verify_image(
     scratch: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="With --recount: where the image fits; default: the system's."
+            metavar="DIR",
+            help="With --recount: where the image fits; default: the system's.",
+            parser=local_place,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -185,7 +204,14 @@ def verify_image(
 @app.command(epilog="Example: sparktxlog restore /backups/site-a --lake data/a/lake")
 def restore(
     directory: Directory,
-    lake: Annotated[Path, typer.Option(help="New root of the replica's tables; it must be empty.")],
+    lake: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="New root of the replica's tables; it must be empty.",
+            parser=local_place,
+        ),
+    ],
     name: ImageName = None,
     at_most: Annotated[
         int | None, typer.Option(min=1, help="Use only images up to this position.")
@@ -211,6 +237,7 @@ def restore(
             "--commit-tables",
             metavar="DIR",
             help="Also restore commit tables, into commit-table-dir of the node.",
+            parser=local_place,
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -10,8 +10,8 @@ import typer
 
 from sparktxlog.cli.printing import print_json
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
-from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.tokens import client_token
+from sparktxlog.model.ids import local_path
 
 checkpoint_app = typer.Typer(help="Take a streaming query of Spark to another site.")
 app.add_typer(checkpoint_app, name="checkpoint", no_args_is_help=True)
@@ -55,7 +55,8 @@ def checkpoint_copy(
         table = Path(path_of_location(shown.metadata.location))
         return last_batch_in(table, shown.latest_table_version, query_id)
 
-    found = copy_checkpoint(_local(source, "FROM"), _local(target, "TO"), last_written)
+    here, there = Path(local_path(source, "FROM")), Path(local_path(target, "TO"))
+    found = copy_checkpoint(here, there, last_written)
     if as_json:
         print_json(found.to_document())
         return
@@ -65,18 +66,3 @@ def checkpoint_copy(
         f"Query {found.query_id} goes on {done}{again}.  Copied {found.files:,} files of "
         f"{found.size_bytes:,} bytes to {target}."
     )
-
-
-def _local(path: str, field: str) -> Path:
-    """Return a path of this machine; Spark may write it as a URL."""
-    scheme, colon, rest = path.partition(":")
-    if colon and "/" not in scheme:
-        if scheme != "file":
-            raise InvalidRequestError(
-                f"{field} is {path[:200]!r}; checkpoints are copied between directories",
-                hint="Mount the storage, or copy with its own tool while the query stands still.",
-                field=field,
-                value=path[:200],
-            )
-        path = "/" + rest.lstrip("/")
-    return Path(path)

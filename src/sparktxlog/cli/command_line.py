@@ -32,6 +32,7 @@ from sparktxlog.cli.root import (
     Overrides,
     app,
     exit_code_of,
+    local_place,
     print_error,
 )
 from sparktxlog.errors import ConfigError, TxLogError
@@ -191,7 +192,13 @@ def demo(
         ),
     ] = "",
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Directory of the sites; default: a new one.")
+        Path | None,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Directory of the sites; default: a new one.",
+            parser=local_place,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -27,6 +27,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import admin_token, client_token
+from sparktxlog.model.ids import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +85,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
 )
+
+
+def local_place(value: str) -> Path:
+    """Return the place that an argument names; errors as `local_path`."""
+    return Path(local_path(value))
+
+
 DEFAULT_URL = "http://127.0.0.1:7070"
 Url = Annotated[str, typer.Option("--url", envvar="SPARKTXLOG_URL", help="URL of the node to ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]

@@ -12,6 +12,7 @@ from sparktxlog.cli.dry_runs import DryRun, print_plan, release_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
 from sparktxlog.http.tokens import client_token
+from sparktxlog.model.ids import local_path
 
 table_app = typer.Typer(
     help="Create, change, describe tables; bring a Delta table into the log, give one back."
@@ -59,7 +60,8 @@ def table_release(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH", help="A directory that does not exist; a commit table needs it."
+            metavar="PATH",
+            help="A directory that does not exist; a commit table needs it.",
         ),
     ] = None,
     drop: Annotated[
@@ -87,6 +89,7 @@ def table_release(
     from sparktxlog.api.nodes import Nodes
     from sparktxlog.model.table_kind import TableKind
 
+    path = None if path is None else local_path(path)
     with closing(Nodes(url, token=client_token())) as nodes:
         found = nodes.describe(name)
     is_rows = found.kind is TableKind.ROW_TABLE

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.config.maintenance_times import read_until, read_windows
-from sparktxlog.model.ids import NodeId, full_table_name
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.model.ids import NodeId, full_table_name, local_path
 from sparktxlog.model.operation import LONGEST_RUN
 from sparktxlog.model.values import (
     MAX_WEIGHT,
@@ -67,7 +68,10 @@ def variable_of(key: str) -> str:
 
 
 def _path(value: Any) -> Path:
-    return Path(read_text(value)).expanduser().absolute()
+    try:
+        return Path(local_path(read_text(value), "it")).expanduser().absolute()
+    except InvalidRequestError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
 
 
 def _tables_path(value: Any) -> Path:

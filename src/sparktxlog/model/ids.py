@@ -9,7 +9,7 @@ from typing import Annotated, NewType
 
 import msgspec
 
-from sparktxlog.errors import InvalidNameError
+from sparktxlog.errors import InvalidNameError, InvalidRequestError
 
 #: A number that messages carry and tables keep; a larger one is refused when it is read.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -37,6 +37,8 @@ _FILE_METADATA = "_metadata"
 DEFAULT_SCHEMA = "default"
 #: Characters of a table's name, with schema and dot: it names directories and files.
 LONGEST_NAME = 128
+#: Where a path begins that is a URL.
+_PLACE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _COLUMN_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\x00]")
 #: Names of devices on Windows, in any case and directory.
@@ -199,3 +201,29 @@ def check_relative_path(path: str) -> str:
             value=path[:140],
         )
     return path
+
+
+def local_path(path: str, field: str = "path") -> str:
+    """Return a path of this machine; Spark writes it as `file:///…` in places.
+
+    Args:
+        path: Perhaps normalised, so that one slash follows the scheme.
+        field: Name of the setting, option or argument.
+
+    Raises:
+        InvalidRequestError: It is elsewhere, such as in an object store (definite).
+    """
+    match = _PLACE.match(path)
+    if match is None:
+        return path
+    rest = path[match.end() :]
+    # `file://host/…` is a place of another machine.
+    if match[1].lower() != "file" or (rest.startswith("//") and rest[2:3] != "/"):
+        raise InvalidRequestError(
+            f"{field} is {path[:200]!r}, a place of {match[1]!r}: object stores and other machines "
+            "are not supported yet",
+            hint="Give a path of a file system that is mounted here, such as /data/lake.",
+            field=field,
+            value=path[:200],
+        )
+    return "/" + rest.lstrip("/")

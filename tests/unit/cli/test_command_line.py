@@ -574,3 +574,52 @@ def test_a_bad_example_name_is_refused() -> None:
     with pytest.raises(TxLogError):
         example_config(node_id="../a", port=1)
     assert issubclass(ConfigError, TxLogError)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "apply --lake PLACE",
+        "backup PLACE",
+        "backup create /images --lake PLACE",
+        "backup list PLACE",
+        "backup verify PLACE",
+        "backup verify /images --recount --scratch PLACE",
+        "catch-up --lake PLACE",
+        "checkpoint copy /q PLACE",
+        "checkpoint copy PLACE /q",
+        "config check node.toml",
+        "doctor --config node.toml",
+        "demo --dir PLACE",
+        "drill --report PLACE",
+        "maintain --images PLACE",
+        "maintain --lake PLACE",
+        "repair t --lake PLACE",
+        "restore /images --lake /lake --commit-tables PLACE",
+        "restore /images --lake PLACE",
+        "restore PLACE --lake /lake",
+        "serve --config node.toml",
+        "table adopt t PLACE --as row-table",
+        "table follow t /t --state PLACE",
+        "table follow t PLACE",
+        "table release t PLACE",
+        "verify --lake PLACE",
+    ],
+)
+@pytest.mark.parametrize("place", ["s3://bucket/x", "file://host/x"])
+def test_no_command_takes_an_object_store_for_a_directory(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    place: str,
+) -> None:
+    """It is refused before anything is asked or made; Typer takes one slash away."""
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "node.toml"
+    config.write_text(example_config(node_id="A", port=1) + f'\nlake-dir = "{place}"\n')
+    code = invoke(monkeypatch, *command.replace("PLACE", place).split())
+    said = "".join(capsys.readouterr())
+    assert "not supported yet" in said and place in said, said
+    assert code in (1, 2, 6)
+    assert list(tmp_path.iterdir()) == [config]

@@ -162,6 +162,22 @@ def test_wrong_values_are_named(changes: dict[str, Any], key: str, part: str) ->
     assert part in str(error)
 
 
+#: Directories and files; `peer.…` has none.
+_PLACES = [one.key for one in SETTINGS if one.key.endswith(("-dir", "-file"))]
+
+
+@pytest.mark.parametrize("key", _PLACES)
+def test_a_place_in_an_object_store_is_refused_and_a_url_of_a_file_is_its_path(key: str) -> None:
+    for place in ("s3://bucket/lake", "abfss://c@account.dfs.core.windows.net/x", "HDFS:/x"):
+        error = error_of({key: place})
+        assert error.fields["key"] == key
+        assert place in str(error) and "object stores" in str(error), error
+    assert "other machines" in str(error_of({key: "file://host/lake"}))
+    if key.endswith("-dir"):
+        found = load_config(None, BASE | {key: "file:///data/lake:1"}, {})
+        assert getattr(found, key.replace("-", "_")) == Path("/data/lake:1")
+
+
 def test_unknown_keys_get_the_nearest_valid_one() -> None:
     error = error_of({"idle-rounds-min": 3})
     assert error.fields["key"] == "idle-rounds-min"

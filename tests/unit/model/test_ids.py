@@ -11,11 +11,12 @@ import pytest
 from sparktxlog.cli.example import example_config
 from sparktxlog.codec.requests import decode_request, prepare
 from sparktxlog.codec.runs import RunLimits
-from sparktxlog.errors import InvalidNameError
+from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import (
     check_table_name,
     find_table,
     full_table_name,
+    local_path,
     log_name,
     table_name,
 )
@@ -124,3 +125,27 @@ def test_staged_files(part: str) -> None:
 def test_nodes() -> None:
     with pytest.raises(InvalidNameError):
         example_config(node_id="CON", port=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("/data/lake", "/data/lake"),
+        ("data/a:b", "data/a:b"),
+        ("at:noon", "at:noon"),
+        ("file:///data/lake", "/data/lake"),
+        ("file:/data/lake", "/data/lake"),
+        ("s3://bucket/x", None),
+        ("s3:/bucket/x", None),
+        ("dbfs:/x", None),
+        ("file://host/x", None),
+    ],
+)
+def test_places_of_this_machine(given: str, wanted: str | None) -> None:
+    if wanted is not None:
+        assert local_path(given) == wanted
+        return
+    with pytest.raises(InvalidRequestError, match="not supported yet") as caught:
+        local_path(given, "lake-dir")
+    error = caught.value
+    assert error.definite and error.fields == {"field": "lake-dir", "value": given} and error.hint

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import ApplyError, InvalidRequestError
+from sparktxlog.model.ids import local_path
 from sparktxlog.storage.dropped_tables import dropped_path
 from sparktxlog.storage.durability import link_or_copy, storing, sync_directory
-from sparktxlog.worker.commit_tables.table_adoption import local_path
 
 if TYPE_CHECKING:
     from sparktxlog.api.connect import TxLog
@@ -50,7 +50,7 @@ def release_rows(log: TxLog, name: str, path: str | None, timeout_s: float) -> R
         DiskFullError, StorageError: The directory is not there, the table is in the worker's.
     """
     name = log.definition(name, newest=True).name
-    target = None if path is None else Path(local_path(path))
+    target = None if path is None else Path(local_path(path)).absolute()
     if target is not None:
         if os.path.lexists(target):
             raise InvalidRequestError(

@@ -28,13 +28,13 @@ from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.requests import check_partition
 from sparktxlog.codec.validation import check_file_schema
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
+from sparktxlog.model.ids import local_path
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_properties import MAX_TEXT, why_not
 from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
 from sparktxlog.worker.apply.tables import CLUSTERING
 from sparktxlog.worker.commit_tables.plain_reading import read_delta
-from sparktxlog.worker.commit_tables.table_adoption import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +89,7 @@ class SourceTable:
         Raises:
             InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
         """
-        place = Path(local_path(path))
+        place = Path(local_path(path)).absolute()
         return cls(path=place, log=read_delta(spark, place, version, files=files))
 
     @property
@@ -293,4 +293,4 @@ def _unreadable_values(
 
 def _local(path: str) -> str:
     """Return the path of a data file; a shallow clone names those of another table by URL."""
-    return local_path(path) if ":" in path.partition("/")[0] else path
+    return local_path(path)

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs.job_options import JOBS, ExitCode, JobCommand, require_spark
@@ -33,6 +34,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.authorities import CA_HELP, trust
 from sparktxlog.http.tokens import admin_token, client_token
+from sparktxlog.model.ids import local_path
 from sparktxlog.tracing import traced_program
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -96,6 +98,10 @@ def job_context(
     Raises:
         ApplyError: Spark failed; tables keep their last complete state (definite).
     """
+    for name, kind in _PLACES.items():
+        given = getattr(arguments, name, None)
+        if given is not None:
+            setattr(arguments, name, kind(local_path(given, name)))
     context = JobContext(arguments=arguments, tell=tell)
     if getattr(arguments, "in_window", False):
         _check_window(context)
@@ -128,6 +134,13 @@ def _check_window(context: JobContext) -> None:
             )
 
 
+#: Options that name a place of this machine → type of their value.
+_PLACES: dict[str, Callable[[str], Any]] = {
+    "images": Path,
+    "lake": str,
+    "path": str,
+    "state": Path,
+}
 #: The work of a job: context → exit code and result.
 Work = Callable[[JobContext], tuple[int, dict[str, Any]]]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from sparktxlog.errors import MissingDependencyError
@@ -263,7 +262,7 @@ _MAINTAIN = (
               help="Compact tables with at least this many small files."),
     JobOption(flag="--wait", kind=float, default=30.0, least=0, metavar="SECONDS",
               help="Seconds to wait for a running worker."),
-    JobOption(flag="--images", kind=Path, metavar="DIR",
+    JobOption(flag="--images", kind=str, metavar="DIR",
               help="Directory of images: remove this site's images that are older than the log."),
     JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
               help="How many of the newest images to keep."),
@@ -318,7 +317,7 @@ _FOLLOW = (
     JobOption(flag="--dry-run", help="Say which versions would be brought; change nothing."),
     JobOption(flag="--overwrite",
               help="Begin by replacing the rows of the log's table by the newest version."),
-    JobOption(flag="--state", kind=Path, metavar="FILE",
+    JobOption(flag="--state", kind=str, metavar="FILE",
               help="Where to note how far it came; default: PATH/_sparktxlog/NAME.json."),
 )  # fmt: skip
 

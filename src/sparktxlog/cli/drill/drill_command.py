@@ -22,6 +22,7 @@ from sparktxlog.cli.root import (
     Url,
     app,
     end,
+    local_place,
     local_spark,
 )
 from sparktxlog.errors import InvalidRequestError
@@ -29,6 +30,16 @@ from sparktxlog.errors import InvalidRequestError
 if TYPE_CHECKING:
     from sparktxlog.cli.drill.drill_report import DrillReport
     from sparktxlog.config import NodeConfig
+
+
+_Report = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Directory for the report, as Markdown and HTML.",
+        parser=local_place,
+    ),
+]
 
 
 @app.command(epilog="Example: sparktxlog drill --config conf/site-a.toml --report reports")
@@ -51,9 +62,7 @@ def drill(
             help="Also compare signatures and restore a backup, with Spark.",
         ),
     ] = True,
-    report: Annotated[
-        Path | None, typer.Option(help="Directory for the report, as Markdown and HTML.")
-    ] = None,
+    report: _Report = None,
     live: Annotated[
         bool,
         typer.Option("--live", help="Ask the running cluster at --url instead; harms nothing."),
@@ -61,7 +70,10 @@ def drill(
     images: Annotated[
         Path | None,
         typer.Option(
-            "--backup", metavar="DIR", help="With --live: also restore its newest image aside."
+            "--backup",
+            metavar="DIR",
+            help="With --live: also restore its newest image aside.",
+            parser=local_place,
         ),
     ] = None,
     url: Url = DEFAULT_URL,

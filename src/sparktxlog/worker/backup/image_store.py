@@ -34,6 +34,7 @@ from sparktxlog.errors import (
     LockedError,
     NotFoundError,
 )
+from sparktxlog.model.ids import local_path
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory, write_durably
@@ -168,7 +169,7 @@ class ImageStore:
     """
 
     def __init__(self, root: str | Path, *, compress: bool = True) -> None:
-        self.root = Path(root).absolute()
+        self.root = Path(local_path(str(root), "directory of images")).absolute()
         self._files = self.root / "files"
         self._images = self.root / "images"
         self._compress = compress

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.errors import InvalidRequestError, first_lines
+from sparktxlog.model.ids import local_path
 from sparktxlog.worker.apply.deltalog import LogVersion, read_log, with_writers
-from sparktxlog.worker.commit_tables.table_adoption import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ def read_plain_table(spark: SparkSession, path: str) -> PlainTable:
     Raises:
         InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
     """
-    source = Path(local_path(path))
+    source = Path(local_path(path)).absolute()
     log = read_delta(spark, source, files=True)
     return PlainTable(
         path=str(source),

@@ -134,25 +134,6 @@ def adopt(
     return replace(planned, uuid=place.table_id, left=left)
 
 
-def local_path(path: str) -> str:
-    """Return the path of a directory of this machine; Spark may write it as a URL.
-
-    Raises:
-        InvalidRequestError: It is elsewhere (definite).
-    """
-    scheme, colon, rest = path.partition(":")
-    if colon and "/" not in scheme:
-        if scheme != "file":
-            raise InvalidRequestError(
-                f"{path[:200]!r} is no directory of a file system",
-                hint="Commit tables lie in file systems; copy the table to one first.",
-                field="path",
-                value=path[:200],
-            )
-        return "/" + rest.lstrip("/")
-    return str(Path(path).absolute())
-
-
 def _check_possible(plain: PlainTable, way: str) -> None:
     if way not in get_args(FileWay):
         raise InvalidRequestError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparktxlog.errors import InvalidRequestError, RowTableError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.model.ids import local_path
 from sparktxlog.storage.commit_tables.plain_twin import (
     extend_plain_twin,
     make_plain_twin,
@@ -22,7 +23,6 @@ from sparktxlog.storage.commit_tables.plain_twin import (
 )
 from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.durability import storing, sync_directory
-from sparktxlog.worker.commit_tables.table_adoption import local_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def release(
         DiskFullError, StorageError: The directory is not there.
         CommitStateUnknownError, TransportError: It is there, and nobody knows about the drop.
     """
-    target = Path(local_path(path))
+    target = Path(local_path(path)).absolute()
     if os.path.lexists(target):
         raise InvalidRequestError(
             f"{target} exists already", hint="Name a new directory.", field="path", value=path

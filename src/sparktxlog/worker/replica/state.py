@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
+from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -200,12 +201,13 @@ class ReplicaDirectory:
         lake: Root of the replica's tables; made if missing.
 
     Raises:
+        InvalidRequestError: It is no path of this machine (definite).
         LockedError: Another worker owns the replica (definite).
         CorruptLogError: The state cannot be read.
     """
 
     def __init__(self, lake: str | Path) -> None:
-        self.lake = Path(lake).absolute()
+        self.lake = Path(local_path(str(lake), "lake")).absolute()
         self.own = self.lake / STATE_DIRECTORY
         try:
             self._lock = DirectoryLock(self.own)
