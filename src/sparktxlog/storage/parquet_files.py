@@ -3,11 +3,12 @@
 Delta's statistics let readers skip files, so a wrong bound loses rows.  Bounds are therefore
 taken from the rows themselves, never from a footer, and every rounding goes outwards:
 
-* integers, dates and decimals as they are;
+* integers, dates, decimals and booleans as they are (Spark reads no bounds of booleans; deltalake's
+  `filters=` finds nothing in a column that has none);
 * strings cut to 32 characters, the maximum followed by a character above any that was cut off;
 * timestamps in milliseconds, the minimum rounded down, the maximum up;
 * floats only of a column without NaN and infinities;
-* nothing for booleans, binary and nested columns, and for columns after the first 32.
+* nothing for binary and nested columns, and for columns after the first 32.
 """
 
 from __future__ import annotations
@@ -165,6 +166,8 @@ class RowStatistics:
             return _timestamp_bounds(low, high, "Z" if kind.tz else "")
         if isinstance(low, str):
             return _string_bounds(low, high)
+        if isinstance(low, bool):
+            return json.dumps(low), json.dumps(high)
         if isinstance(low, float):
             # Zeros of both signs are equal and have no order.
             return (repr(low or -0.0), repr(high or 0.0)) if math.isfinite(low) else None
@@ -187,6 +190,7 @@ def _ordered(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray |
         return column.cast(pa.int64()) if kind.unit == "us" else None
     types = pa.types
     checks = (
+        types.is_boolean,
         types.is_signed_integer,
         types.is_decimal,
         types.is_string,
