@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -278,5 +279,26 @@ def test_the_refusal_names_the_setting(tmp_path: Path) -> None:
             shown = {"authorization": f"Bearer {ADMIN}"}
             assert (await other.send("/v1/settings", b'{"paused":true}', shown, "PATCH"))[0] == 200
             assert a.base.settings.in_force.paused
+
+    asyncio.run(main())
+
+
+def test_a_stranger_learns_whether_a_node_is_ready_and_nothing_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        ports = {"A": listener.getsockname()[1], "B": 1}
+        config = config_of(tmp_path, "A", ports, client_token="a token of the clients")
+        async with serving(config, listener) as node, aiohttp.ClientSession() as session:
+
+            async def readyz(query: str, **headers: str) -> tuple[int, list[str]]:
+                url = f"{node.config.master_url}/readyz{query}"
+                async with session.get(url, headers=headers) as answer:
+                    return answer.status, (await answer.text()).splitlines()
+
+            token = {"authorization": "Bearer a token of the clients"}
+            for query in ("", "?verbose", "?data"):
+                assert await readyz(query) == (503, ["not ready"])
+                status, lines = await readyz(query, **token)
+                assert (status, lines[0]) == (503, "not ready") and len(lines) > 1
 
     asyncio.run(main())

@@ -21,7 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparktxlog import __version__
 from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API
-from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    TxLogError,
+    UnauthorizedError,
+)
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
@@ -131,8 +137,9 @@ def build_app(running: Node) -> FastAPI:
     app.router.route_class = _RawRoute
     config = running.config
     bodies = Bodies(config.body_limit)
-    pages = Pages()
-    doors, handlers = _doors(running, bodies, pages), _handlers(running, bodies, pages)
+    pages, tokens = Pages(), _tokens(config)
+    doors = _doors(running, bodies, pages, tokens)
+    handlers = _handlers(running, bodies, pages, tokens)
     catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
@@ -160,18 +167,21 @@ def _rank(route: Route) -> int:
     return 2 if route.path.startswith(CATALOG_API) else 3
 
 
-def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
-    """Return the access check and body reader of each role."""
-    config, donor = running.config, running.donor
+def _tokens(config: NodeConfig) -> Tokens:
     # If clients need no token, workers cannot be distinguished from them.
     worker = None if config.client_token is None else make_worker_token(config.data_dir)
-    tokens = Tokens(
+    return Tokens(
         config.client_token,
         config.admin_token,
         worker,
         worker_token_file(config.data_dir),
         config.grants,
     )
+
+
+def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mapping[Role, Door]:
+    """Return the access check and body reader of each role."""
+    config, donor = running.config, running.donor
     guard, traces, joining = PageGuard(config), running.base.traces, running.membership.joining
     checks = {
         Role.CLIENT: tokens.check_client,
@@ -209,7 +219,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages) -> Mapping[Role, Door]:
     }
 
 
-def _handlers(running: Node, bodies: Bodies, pages: Pages) -> Mapping[str, Handler]:
+def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mapping[str, Handler]:
     """Return the handler of each route, by its name."""
     donor, submits = running.donor, SubmitRoutes(running, bodies)
     owners = (
@@ -224,7 +234,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages) -> Mapping[str, Handl
         PeerRoutes(running.peering, running.files, running.payloads, donor, running.catalog.giver),
         ReplicaRoutes(donor),
         DashboardRoutes(running, pages),
-        _Health(running),
+        _Health(running, tokens),
     )
     return {
         route.name: getattr(owner, route.name)
@@ -252,8 +262,8 @@ def _refusal_of_a_witness(witness: str) -> Handler:
 class _Health(RouteHandlers):
     """Liveness, readiness, metrics, and the description of the interface."""
 
-    def __init__(self, running: Node) -> None:
-        self._running = running
+    def __init__(self, running: Node, tokens: Tokens) -> None:
+        self._running, self._tokens = running, tokens
         self._document, self._page = document_bytes(), document_page()
 
     def livez(self) -> bytes:
@@ -264,9 +274,17 @@ class _Health(RouteHandlers):
         checks = self._running.ready(data="data" in asked or "verbose" in asked)
         good = all(one.good for one in checks if one.name != "data" or "data" in asked)
         lines = ["ok" if good else "not ready"]
-        if "verbose" in asked or not good:
+        # The reasons name nodes, addresses and tables: they are for those that may read them.
+        if ("verbose" in asked or not good) and self._may_read(request):
             lines += [f"[{'+' if ok else '-'}] {name}: {text}" for name, ok, text in checks]
         return Response("\n".join(lines) + "\n", 200 if good else 503, media_type=PLAIN)
+
+    def _may_read(self, request: Request) -> bool:
+        try:
+            self._tokens.check_reader(request)
+        except UnauthorizedError:
+            return False
+        return True
 
     def metrics(self) -> bytes:
         text = self._running.base.metrics.text()

@@ -723,7 +723,7 @@ _OPEN = (
     _open(
         "/readyz",
         "readyz",
-        "Whether the node is ready; 503 with reasons if not",
+        "Whether the node is ready, 503 if not; reasons for those with a token",
         PLAIN,
         _VERBOSE,
         _DATA,
