@@ -157,6 +157,7 @@ class NodeStatus:
         certificate = self._base.certificate
         return [
             *self._membership.epochs.warnings(),
+            *self._membership.strangers.warnings(self._base.links.values(), now),
             *self._fleet.replicas.warnings(now),
             *self._damage.warnings(),
             *self._log.lag.warnings(),

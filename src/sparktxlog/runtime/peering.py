@@ -87,6 +87,7 @@ class Peering:
         #: Snapshots for joining nodes.
         self.snapshots = SnapshotGiver(base)
         self._verifier = membership.verifier
+        self._strangers = membership.strangers
         membership.on_answer = self.on_answer
         self._refusals: dict[tuple[str, str], int] = {}
         #: Messages of kinds that this release does not know.
@@ -111,6 +112,30 @@ class Peering:
                 "`sparktxlog peer add` later.",
                 node=node[:80],
             )
+
+    def note_stranger(
+        self,
+        headers: Mapping[str, str],
+        shown: Sequence[str] | None,
+        method: str,
+        target: str,
+        error: ForbiddenPeerError,
+    ) -> None:
+        """Warn of a node without a place, if it proves that it knows the cluster's secret.
+
+        Args:
+            shown: As of `is_certified`.
+        """
+        verifier, node = self._verifier, headers.get(signing.NODE, "")[:80]
+        if verifier is None:
+            return
+        try:
+            knows = self.is_certified(headers, shown)
+        except UnauthorizedError:
+            return
+        digest = headers.get(signing.DIGEST, "")
+        if knows or verifier.knows_secret(headers, method, target, digest):
+            self._strangers.note(node, error.message, self._base.clock.now())
 
     def verifier(self) -> signing.Verifier:
         """Return the verifier of request signatures.
@@ -199,13 +224,18 @@ class Peering:
         Raises:
             ForbiddenPeerError: It is not the expected node (definite).
         """
-        self._greeter.check_identity(hello, sender)
-        self._check_running()
-        await self._check_process(sender, hello)
-        self._check_running()  # the rest needs a running node
-        join_as = self._greeter.judge(hello, sender)
-        if not join_as:
-            await self._check_history(sender, hello)
+        try:
+            self._greeter.check_identity(hello, sender)
+            self._check_running()
+            await self._check_process(sender, hello)
+            self._check_running()  # the rest needs a running node
+            join_as = self._greeter.judge(hello, sender)
+            if not join_as:
+                await self._check_history(sender, hello)
+        except ForbiddenPeerError as error:
+            self._strangers.note(sender, error.message, self._base.clock.now())
+            raise
+        self._strangers.accepted(sender)
         if not join_as:  # otherwise it returns with a new boot
             self.verifier().admit(headers)
             if hello.standing is not None:

@@ -15,6 +15,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import (
+    ForbiddenPeerError,
     NotFoundError,
     OversizeError,
     SlowRequestError,
@@ -55,10 +56,15 @@ class PeerDoor(Door):
     async def admit(self, request: Request, route: Route) -> dict[str, Any]:
         """Return sender and body of a request; a body is read only if a peer sends it."""
         peering, headers, greeting = self._peering, request.headers, route.name == "hello"
-        peering.check_known(headers)
+        shown = request.scope.get("extensions", {}).get(SHOWN_NAMES)
+        try:
+            peering.check_known(headers)
+        except ForbiddenPeerError as error:
+            names = None if shown is None else shown["names"]
+            peering.note_stranger(headers, names, request.method, _target(request), error)
+            raise
         verifier = peering.verifier()
         limit = self._limit if route.body_bytes is None else route.body_bytes
-        shown = request.scope.get("extensions", {}).get(SHOWN_NAMES)
         if peering.is_certified(headers, None if shown is None else shown["names"]):
             sender = verifier.check_certified(headers, greeting=greeting)
             take_place(request, Proof.PEER)

@@ -117,6 +117,8 @@ class PeerLink:
         self.ups = 0
         #: Why the link is down, for status; empty while up.
         self.reason = "not greeted yet"
+        #: Why one end does not accept the other one, empty = it does, or is not reached.
+        self.refusal = ""
         #: Whether the peer took another process for this node since it took this start.
         self.replaced = False
         #: Smoothed seconds from a post to its answer; None before the first.
@@ -405,7 +407,7 @@ class PeerLink:
         self._to, self.newest = hello.boot, hello.versions[1]
         self._broken.clear()
         self._greeted.set()
-        self.up, self.reason, self.replaced = True, "", False
+        self.up, self.reason, self.refusal, self.replaced = True, "", "", False
         self._answers.pop(self.url, None)  # it would be outdated when the link leaves this address
         self.ups += 1
         _log.info("link up", peer=self.node_id, url=self.url)
@@ -487,6 +489,9 @@ class PeerLink:
         if reason != self.reason:
             _log.warning("link down", peer=self.node_id, url=self.url, reason=reason)
         self.reason = reason
+        refused = isinstance(error, UnauthorizedError)
+        if not isinstance(error, (StaleSessionError, ReplacedStartError)):
+            self.refusal = error.message if refused else ""
         self._greeted.clear()
         self._broken.set()
         self._want_no_post()

@@ -30,6 +30,7 @@ import hashlib
 import hmac
 import itertools
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,6 +235,13 @@ class Verifier:
             ReplacedStartError: Another start of the sender was admitted since (definite).
             UnauthorizedError: Wrong or replayed signature (definite).
         """
+        return self._take(
+            *self._check_signature(headers, method, target, digest), greeting=greeting
+        )
+
+    def _check_signature(
+        self, headers: Mapping[str, str], method: str, target: str, digest: str
+    ) -> tuple[str, str, str, str]:
         node, boot, to, counter = _sender(headers)
         signature = headers.get(SIGNATURE, "")
         if not self._believed or not signature:
@@ -246,7 +254,16 @@ class Verifier:
                 "cluster-secret-also names the other one (docs/administration.md).",
                 node=node,
             )
-        return self._take(node, boot, to, counter, greeting=greeting)
+        return node, boot, to, counter
+
+    def knows_secret(
+        self, headers: Mapping[str, str], method: str, target: str, digest: str
+    ) -> bool:
+        """Return whether a request is signed with the right secret, whoever sent it, and when."""
+        with suppress(UnauthorizedError):
+            self._check_signature(headers, method, target, digest)
+            return True
+        return False
 
     def check_certified(self, headers: Mapping[str, str], *, greeting: bool) -> str:
         """Return the sender of a request whose connection proves it; errors and rest as `check`."""

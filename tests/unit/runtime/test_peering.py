@@ -24,6 +24,7 @@ from sparktxlog.errors import (
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.words.messages import Post
+from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.runtime.peering import Peering
 
 NO_NUMBER = 1 << 63
@@ -42,6 +43,7 @@ def peering(told: list[Event]) -> Peering:
 
     membership: Any = SimpleNamespace(
         verifier=None,
+        strangers=Strangers(),
         greeter=SimpleNamespace(is_joiner=lambda node: False),
         epochs=SimpleNamespace(on_hears=nothing, on_post=nothing, linked_nodes=lambda: ("b",)),
         positions={},
@@ -145,7 +147,7 @@ def greet(answers: str | TransportError, *, known: bool = False) -> None:
         master=SimpleNamespace(knows_process=lambda node, boot: known),
         links={"B": SimpleNamespace(other_process=other_process)},
     )
-    membership: Any = SimpleNamespace(greeter=None, verifier=None)
+    membership: Any = SimpleNamespace(greeter=None, verifier=None, strangers=None)
     unused: Any = None
     peering = Peering(base, unused, membership, unused)
     asyncio.run(peering._check_process("B", hello("B", "http://b", "ib")))

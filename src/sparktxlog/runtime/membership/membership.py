@@ -36,6 +36,7 @@ from sparktxlog.runtime.membership.founding import newest_version
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
+from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, GreetingNode, Place
@@ -100,6 +101,8 @@ class Membership(GreetingNode):
         self.signer = Signer(secret, config.node_id, boot, base.certificate, also)
         self.joining = Joining(base, core)
         self.epochs.ignorance = self.joining.ignorance
+        #: Nodes that know the secret and are refused.
+        self.strangers = Strangers()
         self.addresses = AddressCheck(
             links=base.links,
             greeter=self.greeter,

@@ -24,6 +24,7 @@ from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.membership.epochs import Epochs
+from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
 from sparktxlog.runtime.peering import Peering
 
@@ -300,6 +301,7 @@ def test_peers_posts_are_told() -> None:
     membership: Any = SimpleNamespace(
         epochs=survivor.epochs,
         verifier=None,
+        strangers=Strangers(),
         greeter=greeter,
         note_data=lambda node, data: None,
     )
