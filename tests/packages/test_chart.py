@@ -77,6 +77,7 @@ def test_what_a_site_consists_of(tmp_path: Path) -> None:
     assert sorted(resources) == [
         "ConfigMap/a-sparktxlog",
         "Deployment/a-sparktxlog-worker",
+        "Pod/a-sparktxlog-whole",
         "PodDisruptionBudget/a-sparktxlog",
         "Secret/a-sparktxlog",
         "Service/a-sparktxlog",
@@ -101,6 +102,11 @@ def test_what_a_site_consists_of(tmp_path: Path) -> None:
     (container,) = node["template"]["spec"]["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    whole = resources["Pod/a-sparktxlog-whole"]
+    assert whole["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    asked = whole["spec"]["containers"][0]["command"][-1]
+    assert asked == "http://a-sparktxlog-peers.logs.svc:7070/readyz?data"
+    assert resources["Service/a-sparktxlog-peers"]["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_a_worker_sees_the_client_token_alone(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from sparktxlog.runtime.node import Node
 
 NAMES = "ABC"
 LAST = 3
+#: Runs a command; returns its code, and its JSON.
+Run = Callable[..., tuple[int, Any]]
 
 
 class Place:
@@ -145,6 +147,54 @@ async def settled(places: dict[str, Place]) -> int:
     return end
 
 
+async def begin(places: dict[str, Place], session: aiohttp.ClientSession) -> StagedTable:
+    """Write rows and versions, and have them at all sites."""
+    await create(places["A"].node)
+    await asyncio.to_thread(append, places["A"].url, range(5))
+    table = await Caller(places["A"].node, session).create("c")
+    sites = [site_of(place.node, session, table) for place in places.values()]
+    for version in range(1, LAST + 1):
+        body = sites[0].table.update(sites[0].table.stage(version, sites[0].table.add()))
+        assert (await sites[0].caller.commit(body, "c"))[0] == 200
+    for site in sites:
+        await site.placed(LAST)
+    await settled(places)
+    for place in places.values():
+        place.report()
+    for place in places.values():
+        await until(lambda place=place: place.survivors() == NAMES)
+    return table
+
+
+async def not_yet(place: Place, places: dict[str, Place], run: Run) -> None:
+    """Check that everybody says that the replaced site is no copy of the data yet."""
+    status, text = await get(f"{place.url}/readyz")
+    assert (status, text) == (200, "ok\n")
+    status, text = await get(f"{place.url}/readyz?verbose")
+    assert status == 200 and "[-] data: the rows up to position" in text
+    assert "its worker has to copy one; 1 commit tables are not whole here" in text
+    status, text = await get(f"{place.url}/readyz?data")
+    assert status == 503 and "[-] data: " in text
+    assert "site-not-whole" in {one["code"] for one in place.node.status()["warnings"]}
+    others = [other for other in places.values() if other is not place]
+    for other in others:  # each is one of the two that have all
+        await until(lambda other=other: other.survivors() == NAMES)
+    await others[0].stop()
+    # Nothing is lost with the one that is away; all is lost with the last that answers.
+    await until(lambda: others[1].survivors() == others[0].name)
+    (said,) = (one for one in others[1].node.survivals() if one["site"] == others[1].name)
+    assert said["tables_only_there"] == ["default.c"] and said["rows_held_by"] == []
+    assert "no other site that answers has all rows" in said["sentence"]
+    code, found = await asyncio.to_thread(run, "survival", "--url", others[1].url)
+    assert (code, [one["site"] for one in found if one["survives"]]) == (3, [others[0].name])
+    code, found = await asyncio.to_thread(
+        run, "drill", "--live", "--no-spark", "--url", others[1].url
+    )
+    assert code == 1 and not found["passed"]
+    await others[0].start()
+    await until(others[0].takes_part)
+
+
 def test_three_disks_replaced_one_after_the_other_lose_nothing(
     tmp_path: Path,
     giving: asyncio.Event,
@@ -169,7 +219,7 @@ def test_three_disks_replaced_one_after_the_other_lose_nothing(
                 await until(
                     lambda place=place: "not whole" in "".join(place.node.status()["lacks"])
                 )
-                await not_yet(place, places)
+                await not_yet(place, places, run)
                 # What docs/runbooks.md says to wait for: the worker's copy, and the files.
                 await settled(places)
                 place.report()
@@ -193,51 +243,5 @@ def test_three_disks_replaced_one_after_the_other_lose_nothing(
             sites = [site_of(place.node, session, table) for place in places.values()]
             assert [await site.caller.version("c") for site in sites] == [LAST] * 3
             assert sites[0].files() == sites[1].files() == sites[2].files()
-
-    async def begin(places: dict[str, Place], session: aiohttp.ClientSession) -> StagedTable:
-        """Write rows and versions, and have them at all sites."""
-        await create(places["A"].node)
-        await asyncio.to_thread(append, places["A"].url, range(5))
-        table = await Caller(places["A"].node, session).create("c")
-        sites = [site_of(place.node, session, table) for place in places.values()]
-        for version in range(1, LAST + 1):
-            body = sites[0].table.update(sites[0].table.stage(version, sites[0].table.add()))
-            assert (await sites[0].caller.commit(body, "c"))[0] == 200
-        for site in sites:
-            await site.placed(LAST)
-        await settled(places)
-        for place in places.values():
-            place.report()
-        for place in places.values():
-            await until(lambda place=place: place.survivors() == NAMES)
-        return table
-
-    async def not_yet(place: Place, places: dict[str, Place]) -> None:
-        """Check that everybody says that the replaced site is no copy of the data yet."""
-        status, text = await get(f"{place.url}/readyz")
-        assert (status, text) == (200, "ok\n")
-        status, text = await get(f"{place.url}/readyz?verbose")
-        assert status == 200 and "[-] data: the rows up to position" in text
-        assert "its worker has to copy one; 1 commit tables are not whole here" in text
-        status, text = await get(f"{place.url}/readyz?data")
-        assert status == 503 and "[-] data: " in text
-        assert "site-not-whole" in {one["code"] for one in place.node.status()["warnings"]}
-        others = [other for other in places.values() if other is not place]
-        for other in others:  # each is one of the two that have all
-            await until(lambda other=other: other.survivors() == NAMES)
-        await others[0].stop()
-        # Nothing is lost with the one that is away; all is lost with the last that answers.
-        await until(lambda: others[1].survivors() == others[0].name)
-        (said,) = (one for one in others[1].node.survivals() if one["site"] == others[1].name)
-        assert said["tables_only_there"] == ["default.c"] and said["rows_held_by"] == []
-        assert "no other site that answers has all rows" in said["sentence"]
-        code, found = await asyncio.to_thread(run, "survival", "--url", others[1].url)
-        assert (code, [one["site"] for one in found if one["survives"]]) == (3, [others[0].name])
-        code, found = await asyncio.to_thread(
-            run, "drill", "--live", "--no-spark", "--url", others[1].url
-        )
-        assert code == 1 and not found["passed"]
-        await others[0].start()
-        await until(others[0].takes_part)
 
     asyncio.run(main())
