@@ -542,18 +542,24 @@ _CAUSED_BY = re.compile(r"^\s*Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE
 
 
 def first_lines(error: BaseException, most: int = 3) -> str:
-    """Return the first lines of an error's text as one, and the innermost cause in Java.
-
-    Spark adds a trace to its own text, and wraps errors of data sources in one that says nothing.
-    """
+    """Return the first lines of an error's text as one, and the cause that they hide."""
     text = " ".join(str(error).strip().split("\n")[:most])[:600]
+    cause = java_cause(error)
+    return f"{text}  Caused by {cause}" if cause else text
+
+
+def java_cause(error: BaseException) -> str:
+    """Return the innermost cause of an error of Java; empty if its text begins with that.
+
+    Spark wraps what data sources raise in an error that does not say why.
+    """
     # Where PySpark keeps the trace: with a JVM, with Spark Connect; Py4J has it in the text.
     traces = (getattr(error, name, None) for name in ("_stackTrace", "_stacktrace"))
     trace = next((one for one in traces if isinstance(one, str)), str(error))
     causes = _CAUSED_BY.findall(trace)
-    if not causes or causes[-1].partition(": ")[2][:60] in text:
-        return text
-    return f"{text}  Caused by {causes[-1][:600]}"
+    if not causes or causes[-1].partition(": ")[2][:60] in str(error).partition("\n\tat ")[0]:
+        return ""
+    return str(causes[-1])[:600]
 
 
 #: Hint for a node whose history differs from that of the log (P28).

@@ -371,6 +371,14 @@ def test_a_table_is_created_only_as_its_version_0_says(tmp_path: Path) -> None:
             first = table.published(0).read_bytes()
             table.write_first({"add": table.add()["add"] | {"partitionValues": {"id": "1"}}})
             assert told(await caller.ask("POST", path_of(), table.creation())) == wrong
+            for columns in ({}, {"type": "struct"}, {"type": "struct", "fields": [{"name": "x"}]}):
+                known = table.metadata
+                table.metadata = known | {"schemaString": json.dumps(columns)}
+                table.write_first()
+                table.metadata = known
+                body = table.creation(columns=columns)
+                assert (await caller.ask("POST", path_of(), body))[0] == 400, columns
+            assert (await caller.ask("GET", "/v1/descriptions"))[0] == 200
             table.write_first()
             protocol = table.creation()["protocol"] | {"writer-features": []}
             gone = (404, "NoSuchTableException")

@@ -7,7 +7,8 @@ import re
 from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import InvalidRequestError, java_cause
+from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
@@ -25,6 +26,11 @@ _BY_LOG = (
 )
 #: What Spark refuses by itself, without a way out: its words, the message, the hint.
 _SPARK_REFUSES = (
+    (
+        re.escape(GUARD_TEXT),
+        "CREATE OR REPLACE TABLE replaces nothing in a transaction: Delta compares columns only",
+        "Write REPLACE TABLE, or CREATE OR REPLACE TABLE … AS SELECT.",
+    ),
     (
         r'"txlog" cannot be written in the "(ErrorIfExists|Ignore)" mode',
         "the data source 'txlog' only appends",
@@ -65,7 +71,7 @@ def errors_from_spark(error: BaseException) -> BaseException:
     Spark keeps only the traceback of errors raised in data sources; their codes are stable.  Fields
     that were added to an error after it was made are lost.
     """
-    text = str(error)
+    text = f"{error}\n{java_cause(error)}"
     found = _RAISED.findall(text)
     if not found:
         for words, message, hint in _SPARK_REFUSES:

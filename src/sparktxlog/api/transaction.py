@@ -17,6 +17,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
+from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import parse_level, request_of
 from sparktxlog.codec.transactions import (
@@ -34,6 +35,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     StaleSchemaError,
     TxLogError,
+    java_cause,
 )
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import full_table_name, table_name, transaction_id_to_text
@@ -42,6 +44,7 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, VersionedTable
 from sparktxlog.model.table_kind import TableKind
+from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT
 from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
@@ -112,6 +115,17 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     def id(self) -> str:
         """The transaction id, a UUID."""
         return transaction_id_to_text(self._transaction_id)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: object
+    ) -> None:
+        super().__exit__(kind, raised, trace)
+        if raised is None:
+            return
+        if GUARD_TEXT in str(raised):
+            raise errors_from_spark(raised) from raised
+        if cause := java_cause(raised):
+            raised.add_note(f"Caused by {cause}")
 
     def _drop(self) -> None:
         try:

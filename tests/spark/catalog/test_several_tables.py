@@ -165,6 +165,35 @@ def test_what_was_only_read_is_checked_if_that_is_asked_for(tx: SparkSession, lo
     assert tx.sql("DESCRIBE HISTORY tx.shop.orders").first()["version"] == before + 3
 
 
+def test_a_table_is_replaced_or_that_is_refused(tx: SparkSession, log: TxLog) -> None:
+    """By path Delta's CREATE OR REPLACE TABLE reports success, and replaces nothing."""
+    tx.sql("CREATE TABLE tx.shop.replaced (id BIGINT COMMENT 'who', n BIGINT) USING delta")
+    tx.sql("INSERT INTO tx.shop.replaced VALUES (1, 10)")
+    for columns in ("id BIGINT COMMENT 'who', n BIGINT", "id STRING"):
+        with (
+            pytest.raises(InvalidRequestError, match="replaces nothing") as refused,
+            log.transaction() as t,
+        ):
+            tx.sql(f"CREATE OR REPLACE TABLE {t.in_sql('shop.replaced')} ({columns}) USING delta")
+        assert "REPLACE TABLE" in refused.value.hint
+    assert rows(tx, "shop.replaced") == [(1, 10)]
+    with log.transaction() as t:
+        name = t.in_sql("shop.replaced")
+        tx.sql(f"ALTER TABLE {name} ADD COLUMN note STRING")
+        tx.sql(f"INSERT INTO {name} VALUES (2, 20, 'x')")
+        assert t.read("shop.replaced").schema["id"].metadata == {"comment": "who"}
+    assert rows(tx, "shop.replaced") == [(1, 10, None), (2, 20, "x")]
+    schema = tx.table("tx.shop.replaced").schema
+    assert [field.metadata for field in schema] == [{"comment": "who"}, {}, {}]
+    with log.transaction() as t:
+        tx.sql(f"REPLACE TABLE {t.in_sql('shop.replaced')} (id STRING) USING delta")
+    assert rows(tx, "shop.replaced") == []
+    with log.transaction() as t:
+        name = t.in_sql("shop.replaced")
+        tx.sql(f"CREATE OR REPLACE TABLE {name} USING delta AS SELECT 7 AS seven")
+    assert rows(tx, "shop.replaced") == [(7,)]
+
+
 def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNode) -> None:
     order = tx.createDataFrame([(7, False)], "id bigint, paid boolean")
     before = rows(tx, "shop.orders")

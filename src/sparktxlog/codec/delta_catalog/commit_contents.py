@@ -97,7 +97,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
         """
         names = {
             one["name"].lower(): one.get("metadata", {}).get(STORED_NAME, one["name"])
-            for one in self.columns.get("fields", ())
+            for one in self.columns["fields"]
         }
         unknown = [column for column in self.partition_columns if column.lower() not in names]
         if unknown:
@@ -105,13 +105,55 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
         return frozenset(names[column.lower()] for column in self.partition_columns)
 
 
+class _Column(msgspec.Struct):
+    name: str
+    type: str | dict[str, Any]
+    nullable: bool
+    metadata: dict[str, Any] = {}
+
+
+#: Parts of a type that is no text, by what it says that it is.
+_PARTS: dict[str, dict[str, Any]] = {
+    "struct": {"fields": list[_Column]},
+    "array": {"elementType": str | dict[str, Any], "containsNull": bool},
+    "map": {
+        "keyType": str | dict[str, Any],
+        "valueType": str | dict[str, Any],
+        "valueContainsNull": bool,
+    },
+}
+
+
 @lru_cache(_KNOWN_SCHEMAS)
 def _columns_of(schema: str) -> dict[str, Any]:
     """Return the columns of a schema string; each commit and each answer asks for them."""
     try:
-        return msgspec.json.decode(schema, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise _wrong("metaData.schemaString", schema, "is no schema") from error
+        found = msgspec.json.decode(schema, type=dict[str, Any])
+        if found.get("type") != "struct":
+            raise msgspec.ValidationError("it is no struct")
+        _check_type(found)
+        return found
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _wrong("metaData.schemaString", schema, f"is no schema: {error}") from error
+
+
+def _check_type(kind: str | dict[str, Any]) -> None:
+    """Check that a type has all that its readers, here and elsewhere, look for.
+
+    Raises:
+        msgspec.ValidationError: It has not.
+    """
+    if isinstance(kind, str):
+        return
+    parts = _PARTS.get(str(kind.get("type")))
+    if parts is None:
+        raise msgspec.ValidationError(f"{str(kind)[:80]} is no type")
+    for key, wanted in parts.items():
+        found = msgspec.convert(kind.get(key), wanted)
+        if key.endswith("Type"):
+            _check_type(found)
+        for column in found if key == "fields" else ():
+            _check_type(column.type)
 
 
 class _Vector(msgspec.Struct, rename="camel"):

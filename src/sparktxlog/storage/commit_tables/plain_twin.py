@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
 from sparktxlog.codec.delta_catalog.commit_contents import (
@@ -50,6 +51,11 @@ from sparktxlog.storage.durability import (
 #: The feature that a twin lacks, among those of readers and of writers.
 CATALOG_MANAGED = "catalogManaged"
 FEATURES = ("readerFeatures", "writerFeatures")
+#: Makes Delta refuse CREATE OR REPLACE TABLE on a twin of a transaction.  By path it verifies the
+#: columns, with what is noted of each, and then replaces nothing.  What has this name among a
+#: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
+_GUARD = "__supports_qualified_star"
+GUARD_TEXT = "sparktxlog: CREATE OR REPLACE TABLE does nothing here, write REPLACE TABLE"
 _VERSION = re.compile(r"([0-9]{20})\.json")
 
 
@@ -70,7 +76,8 @@ def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = Tr
     Args:
         table: The table's directory; all versions up to this one are published there.
         twin: A path that does not exist, best on the table's file system, below no other table.
-        history: With all versions of the table; else only what the newest one needs.
+        history: With all versions of the table; else only what the newest one needs, for
+            statements of users: CREATE OR REPLACE TABLE, which would do nothing, fails there.
 
     Raises:
         CorruptLogError: The directory lacks a version, or a file that the version needs.
@@ -80,7 +87,7 @@ def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = Tr
         twin.mkdir(parents=True)
     begins = table / commit_file_name(0)
     base = None if history and begins.exists() else newest_checkpoint(table, version)
-    _extend(table, version, twin, base)
+    _extend(table, version, twin, base, changed=_without_feature if history else _guarded)
 
 
 def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
@@ -91,11 +98,22 @@ def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
             version or a file.
         DiskFullError, StorageError: Some versions may be added; try again.
     """
-    _extend(table, version, twin, None)
+    _extend(table, version, twin, None, changed=_without_feature)
 
 
-def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None) -> None:
-    """Add versions; a twin that has none begins with a checkpoint, if there is one."""
+def _extend(
+    table: Path,
+    version: int,
+    twin: Path,
+    base: TableCheckpoint | None,
+    *,
+    changed: Callable[[bytes], bytes],
+) -> None:
+    """Add versions; a twin that has none begins with a checkpoint, if there is one.
+
+    Args:
+        changed: Returns the lines that define the table, as the twin has them.
+    """
     log = twin / COMMIT_LOG
     live, rewritten, missing, linked = LiveFiles(), dict[int, bytes](), dict[str, int](), []
     with storing(twin):
@@ -109,8 +127,8 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
         for number in range(first, version + 1):
             raw = published(table, number)
             content = read_commit_file(raw)
-            if content.protocol is not None:
-                rewritten[number] = raw
+            if content.protocol or (content.metadata and changed is _guarded):
+                rewritten[number] = changed(raw)
             if base is None or number > base.version:
                 live.follow(content)
                 added[number] = list(content.files)
@@ -129,11 +147,11 @@ def _extend(table: Path, version: int, twin: Path, base: TableCheckpoint | None)
         # Each version comes after its files, so what a crash leaves is a twin at an older version.
         sync_parents(linked, twin)
         if base is not None:
-            take_checkpoint(base, twin, _without_feature)
+            take_checkpoint(base, twin, changed)
         for number in range(first, version + 1):
             target = twin / commit_file_name(number)
             if number in rewritten:
-                place = write_new(target, _without_feature(rewritten[number]))
+                place = write_new(target, rewritten[number])
             else:
                 place = link_new(table / commit_file_name(number), target)
             if place is Linked.OTHER:
@@ -171,7 +189,7 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
     """
     with storing(twin):
         several = range(version, (version if last is None else last) + 1)
-        raw = merged_commits([published(twin, one) for one in several], version)
+        raw = _unguarded(merged_commits([published(twin, one) for one in several], version))
         content = read_commit_file(raw)
         if content.protocol is not None:
             raw = with_feature(raw)
@@ -326,6 +344,35 @@ def _without_feature(raw: bytes) -> bytes:
 def with_feature(raw: bytes) -> bytes:
     """Return the lines of a twin's log with the table's protocol."""
     return _with_protocol(raw, lambda features: sorted({*features, CATALOG_MANAGED}))
+
+
+def _guarded(raw: bytes) -> bytes:
+    return _with_metadata(_without_feature(raw), lambda known: known | {_GUARD: GUARD_TEXT})
+
+
+def _unguarded(raw: bytes) -> bytes:
+    if _GUARD.encode() not in raw:
+        return raw
+    return _with_metadata(raw, lambda known: {k: v for k, v in known.items() if k != _GUARD})
+
+
+def _with_metadata(raw: bytes, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+    """Return lines of a log with other metadata of the table's columns."""
+    lines = []
+    for line in raw.splitlines():
+        action = json.loads(line)
+        if metadata := action.get("metaData"):
+            schema = json.loads(metadata["schemaString"])
+            for column in schema["fields"]:
+                column["metadata"] = changed(column.get("metadata") or {})
+            metadata["schemaString"] = _dumped(schema)
+            line = _dumped(action).encode()
+        lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _with_protocol(raw: bytes, changed: Callable[[list[str]], list[str]]) -> bytes:

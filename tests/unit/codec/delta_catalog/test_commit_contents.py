@@ -142,7 +142,8 @@ def test_files_that_a_commit_removes() -> None:
 def test_partition_values_have_the_names_that_the_table_has_in_its_files() -> None:
     """A reader takes a name that is missing for NULL: the rows would silently have other values."""
     mapped = {"delta.columnMapping.physicalName": "col-7"}
-    fields = [{"name": "Day", "metadata": mapped}, {"name": "n", "metadata": {}}]
+    whole = {"type": "long", "nullable": True}
+    fields = [{"name": "Day", "metadata": mapped, **whole}, {"name": "n", **whole}]
     table = TableMetadata(
         schema_string=json.dumps({"type": "struct", "fields": fields}),
         partition_columns=("day", "n"),
@@ -166,3 +167,33 @@ def test_partition_values_have_the_names_that_the_table_has_in_its_files() -> No
     nowhere = TableMetadata(schema_string=table.schema_string, partition_columns=("gone",))
     with pytest.raises(StagedCommitError, match="no column"):
         _ = nowhere.partition_names
+
+
+def test_columns_that_no_reader_could_read_are_no_schema() -> None:
+    """One such table would fail the list of all tables, and every reader of it."""
+    whole = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+
+    def struct(*columns: Any) -> dict[str, Any]:
+        return {"type": "struct", "fields": [*columns]}
+
+    array = {"type": "array", "elementType": "long", "containsNull": True}
+    nested = {"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": False}
+    for good in (
+        struct(),
+        struct(whole),
+        struct(whole | {"type": struct(whole | {"type": nested})}),
+    ):
+        assert TableMetadata(schema_string=json.dumps(good)).columns == good
+    lacking = [{key: value for key, value in whole.items() if key != gone} for gone in whole]
+    for bad in (
+        *({}, {"type": "struct"}, {"fields": []}, array, struct() | {"fields": None}, [], "long"),
+        *(struct(column) for column in lacking if "metadata" in column),
+        struct(3),
+        struct(whole | {"type": {"type": "array"}}),
+        struct(whole | {"type": array | {"elementType": {"type": "set"}}}),
+        struct(whole | {"type": struct(lacking[0])}),
+        struct(whole | {"type": nested | {"valueType": {"type": "struct"}}}),
+    ):
+        with pytest.raises(StagedCommitError, match="is no schema") as wrong:
+            _ = TableMetadata(schema_string=json.dumps(bad)).columns
+        assert wrong.value.fields["field"] == "metaData.schemaString"

@@ -20,7 +20,8 @@ from sparktxlog.codec.delta_catalog.lockstep import changes_of, check_changes
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.errors import StagedCommitError
 
-WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "n", "type": "long"}]}  # type: ignore[misc]
+ADDED = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
+WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], ADDED]}  # type: ignore[misc]
 PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["clustering"]}
 COMMIT = ProposedCommit(
     version=1, timestamp=2, file_name="x", file_size=3, file_modification_timestamp=4

@@ -16,7 +16,9 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.commit_tables.plain_twin import (
+    GUARD_TEXT,
     add_unchanged_version,
     extend_plain_twin,
     make_plain_twin,
@@ -51,6 +53,12 @@ def table(tmp_path: Path) -> StagedTable:
 
 def publish(table: StagedTable, version: int, *actions: dict[str, Any]) -> None:
     table.published(version).write_bytes(lines_of(info_of(version + 1), *actions))
+
+
+def metadata_in(file: Path) -> dict[str, Any]:
+    actions = map(json.loads, file.read_bytes().splitlines())
+    found: dict[str, Any] = next(action["metaData"] for action in actions if "metaData" in action)
+    return found
 
 
 def removal(add: dict[str, Any]) -> dict[str, Any]:
@@ -213,3 +221,32 @@ def test_a_commit_of_a_twin_is_staged_in_the_table(table: StagedTable, tmp_path:
     assert not table.published(1).exists()
     with pytest.raises(CorruptLogError, match="no version 2"):
         stage_twin_commit(table.directory, twin, 2)
+
+
+@pytest.mark.parametrize("is_shortened", [False, True])
+def test_what_guards_the_twin_of_a_transaction_never_comes_into_the_table(
+    table: StagedTable, tmp_path: Path, is_shortened: bool
+) -> None:
+    """CREATE OR REPLACE TABLE by path compares the columns' metadata, and does nothing if equal."""
+    if is_shortened:
+        top = table.directory / "_delta_log" / f"{0:020}.checkpoint.{uuid.uuid4()}.json"
+        top.write_bytes(lines_of({"metaData": table.metadata}, {"protocol": PROTOCOL}))
+    twin = tmp_path / "twin"
+    make_plain_twin(table.directory, 0, twin, history=False)
+    files = [*(twin / "_delta_log").glob("0*.json")]
+    assert len(files) == 1 + is_shortened
+    for file in files:
+        columns = json.loads(metadata_in(file)["schemaString"])["fields"]
+        assert all(GUARD_TEXT in column["metadata"].values() for column in columns)
+    # Statements keep what they do not change.
+    schema = json.loads(metadata_in(files[0])["schemaString"])
+    schema["fields"].append({"name": "größe", "type": "long", "nullable": True, "metadata": {}})
+    changed = {"schemaString": json.dumps(schema), "configuration": {"a": "b"}}
+    (twin / "_delta_log" / f"{1:020}.json").write_bytes(lines_of(info_of(2), {"metaData": changed}))
+    staged = stage_twin_commit(table.directory, twin, 1)
+    found = metadata_in(table.staged(staged.proposed.file_name))
+    after = {**SCHEMA, "fields": [*SCHEMA["fields"], schema["fields"][-1]]}  # type: ignore[misc]
+    assert json.loads(found["schemaString"]) == after
+    # A twin for upkeep, of which other programs read the versions, has none.
+    make_plain_twin(table.directory, 0, tmp_path / "other")
+    assert metadata_in(tmp_path / "other" / commit_file_name(0)) == table.metadata
