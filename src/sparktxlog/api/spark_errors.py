@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import InvalidRequestError, java_cause
-from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT
+from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT, REPLACE_HINT
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
@@ -29,7 +29,7 @@ _SPARK_REFUSES = (
     (
         re.escape(GUARD_TEXT),
         "CREATE OR REPLACE TABLE replaces nothing in a transaction: Delta compares columns only",
-        "Write REPLACE TABLE, or CREATE OR REPLACE TABLE … AS SELECT.",
+        REPLACE_HINT,
     ),
     (
         r'"txlog" cannot be written in the "(ErrorIfExists|Ignore)" mode',

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
+from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
@@ -264,7 +265,8 @@ class _Health(RouteHandlers):
 
     def __init__(self, running: Node, tokens: Tokens) -> None:
         self._running, self._tokens = running, tokens
-        self._document, self._page = document_bytes(), document_page()
+        url = split_urls(running.config.master_url)[0]
+        self._document, self._page = document_bytes(), document_page(url)
 
     def livez(self) -> bytes:
         return b"ok\n"

@@ -178,19 +178,24 @@ h2 span{color:#777;text-transform:uppercase;font-size:.8em}
 td{padding:.1rem .8rem .1rem 0;vertical-align:top}"""
 _INTRODUCTION = """<p>Machine-readable: <a href=openapi.json>openapi.json</a>.  Errors are RFC 9457
 problem documents; <code>definite: true</code> means that certainly nothing happened.</p>
-<h2>Example</h2><pre>curl -s http://127.0.0.1:7070/v1/transactions --json @- &lt;&lt;'END'
+<h2>Example</h2><pre>curl -s {url}/v1/transactions --json @- &lt;&lt;'END'
 """
 
 
 @cache
-def document_page() -> bytes:
-    """Return the document for people: one page without scripts, readable without a network."""
+def document_page(url: str) -> bytes:
+    """Return the document for people: one page without scripts, readable without a network.
+
+    Args:
+        url: Of the node.
+    """
     document = client_document()
     example = escape(json.dumps(TRANSACTION_EXAMPLE, indent=2))
     title = f"sparktxlog {__version__}"
+    introduction = _INTRODUCTION.format(url=escape(url))
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
-        f"<style>{_STYLE}</style><h1>{title}</h1>{_INTRODUCTION}{example}\nEND</pre>",
+        f"<style>{_STYLE}</style><h1>{title}</h1>{introduction}{example}\nEND</pre>",
     ]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -18,7 +18,12 @@ from tests.support.command_line import invoke
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.jobs.ingest import Ingest, ingest
-from sparktxlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTableError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+    UnknownTableError,
+)
 from sparktxlog.model.operation import OperationKind
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -68,6 +73,21 @@ def test_a_table_is_created_from_the_input_and_split_into_transactions(
     assert (result["transactions"], result["rows"], result["rejections"]) == (2, 3, [])
     assert log.definition("lines").column("day").type == "date"  # type: ignore[union-attr]
     assert log.table("lines", at_least="own").count() == 3
+
+
+def test_a_table_is_created_with_its_first_rows_or_not_at_all(
+    spark: SparkSession, log: TxLog, tmp_path: Path
+) -> None:
+    (tmp_path / "made.csv").write_text("id,n\n1,10\n2,20\n1,30\n")
+    path, position = str(tmp_path / "made.csv"), log.position()
+    wanted = Ingest(table="made", source=path, format="csv", create=True, keys=("id",))
+    with pytest.raises(InvalidRowsError, match="more than one row has the key"):
+        ingest(log, replace(wanted, kind=OperationKind.UPSERT))
+    with pytest.raises(UnknownTableError):
+        log.definition("made")
+    assert ingest(log, wanted)["position"] == log.position() == position + 1
+    assert log.table("made", at_least="own").count() == 3
+    assert log.definition("made").keys == ("id",)
 
 
 def test_inputs_that_do_not_fit_are_refused(

@@ -13,7 +13,7 @@ from tests.architecture.source_tree import package_modules
 from sparktxlog.codec.requests import decode_request, prepare
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.service.openapi import TRANSACTION_EXAMPLE, client_document
+from sparktxlog.service.openapi import TRANSACTION_EXAMPLE, client_document, document_page
 from sparktxlog.service.routes import ROUTES
 
 
@@ -22,6 +22,11 @@ def test_every_route_of_clients_is_described_and_no_other() -> None:
     assert {(path, method) for path, item in paths.items() for method in item} == {
         (route.template, route.method.lower()) for route in ROUTES if route.path.startswith("/v1/")
     }
+
+
+def test_the_example_for_people_calls_the_node_that_shows_it() -> None:
+    for url in ("https://b.example.com:7171", "http://127.0.0.1:7072"):
+        assert f"curl -s {url}/v1/transactions" in document_page(url).decode()
 
 
 def test_every_answer_of_clients_has_a_schema() -> None:

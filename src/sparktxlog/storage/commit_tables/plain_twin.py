@@ -31,7 +31,7 @@ from sparktxlog.codec.delta_catalog.commit_contents import (
     read_commit_file,
 )
 from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import (
     TableCheckpoint,
@@ -55,7 +55,12 @@ FEATURES = ("readerFeatures", "writerFeatures")
 #: columns, with what is noted of each, and then replaces nothing.  What has this name among a
 #: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
 _GUARD = "__supports_qualified_star"
-GUARD_TEXT = "sparktxlog: CREATE OR REPLACE TABLE does nothing here, write REPLACE TABLE"
+GUARD_TEXT = "sparktxlog: CREATE OR REPLACE TABLE does nothing to a table by path"
+#: The way out for what replaces a table in a transaction.
+REPLACE_HINT = (
+    "In a transaction use t.overwrite for the rows, and ALTER TABLE for the columns; a statement "
+    "of its own may replace the table by its name in the catalog."
+)
 _VERSION = re.compile(r"([0-9]{20})\.json")
 
 
@@ -183,13 +188,16 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
 
     Raises:
         StagedCommitError: It is no commit for a table of a catalog (definite).
-        InvalidRequestError: See `merged_commits` (definite).
+        InvalidRequestError: It replaces the table, or see `merged_commits` (definite).
         CorruptLogError: The twin has no such version, or the table another file of a name.
         DiskFullError, StorageError: It may be staged in part; try again.
     """
     with storing(twin):
         several = range(version, (version if last is None else last) + 1)
-        raw = _unguarded(merged_commits([published(twin, one) for one in several], version))
+        raws = [published(twin, one) for one in several]
+        for one in raws:
+            _check_not_replaced(one)
+        raw = _unguarded(merged_commits(raws, version))
         content = read_commit_file(raw)
         if content.protocol is not None:
             raw = with_feature(raw)
@@ -212,6 +220,18 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
         ),
         content=content,
     )
+
+
+def _check_not_replaced(raw: bytes) -> None:
+    """Refuse a version that gives the table other properties: it would lose those that it needs."""
+    operation = str(json.loads(raw.splitlines()[0]).get("commitInfo", {}).get("operation"))
+    if "REPLACE TABLE" in operation:
+        raise InvalidRequestError(
+            f"{operation} takes away the properties that a commit table needs",
+            hint=REPLACE_HINT,
+            field="operation",
+            value=operation,
+        )
 
 
 def add_unchanged_version(twin: Path) -> None:

@@ -128,7 +128,10 @@ def adopt(
         if error.definite:
             _remove(directory)
         raise
-    left = "the old table is as it was, and is no part of the log"
+    left = (
+        "the old table is as it was, and is no part of the log; while spark_catalog knows it as "
+        f"{name}, DeltaTable.forName of the new one means the old one in .vacuum() and .detail()"
+    )
     if way == "move":
         left = _taken_away(plain, newest(), needed)
     return replace(planned, uuid=place.table_id, left=left)
