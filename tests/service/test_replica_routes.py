@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import socket
 import sqlite3
@@ -38,6 +39,7 @@ from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     DivergedError,
     ForeignLogError,
+    InvalidRequestError,
     LeaseGoneError,
     LocalProtocolError,
     TransportError,
@@ -559,6 +561,45 @@ def test_a_diverged_replica_is_named_with_version_and_user(tmp_path: Path) -> No
                 await a.snapshot(None, 0, 0.0)
             # What it was before can be read still.
             assert (await a.snapshot(1, 0, 0.0))["tables"]["t"]["diverged"] == ""
+
+    asyncio.run(main())
+
+
+def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
+    """Else /v1/snapshot would pair the node's lake with the versions of another one."""
+
+    def worker_in(lake: Path, worker_id: str) -> str:
+        (lake / "_sparktxlog").mkdir(parents=True)
+        (lake / "_sparktxlog/state.json").write_text(json.dumps({"worker_id": worker_id}))
+        return str(lake)
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A", **SETTINGS) as nodes:
+            a = nodes["A"]
+            await create(a)
+            own = a.config.lake_dir
+            report = report_of(a.status(), 0)
+            other = worker_in(tmp_path / "other", "other")
+            # Nobody has a lake here yet: the one elsewhere is not that of this site all the same.
+            for lake in (other, "/not/seen/from/here"):
+                with pytest.raises(
+                    InvalidRequestError, match="this node shows and lends"
+                ) as caught:
+                    a.accept_report(replace(report, worker_id="other", lake=lake))
+                assert caught.value.definite and caught.value.fields["field"] == "lake"
+                assert "lake-dir" in caught.value.hint
+            worker_in(own, "w")
+            link = tmp_path / "link"
+            link.symlink_to(own)
+            # The worker's machine may see it at another place; old releases do not say where.
+            for lake in (str(own), str(link), "/mnt/of/another/machine", ""):
+                assert a.accept_report(replace(report, lake=lake))["verdict"] == "IN_SYNC", lake
+            copied = worker_in(tmp_path / "copied", "w")
+            for worker_id, lake in (("other", other), ("other", "/mnt/lake"), ("w", copied)):
+                with pytest.raises(InvalidRequestError):
+                    a.accept_report(replace(report, worker_id=worker_id, lake=lake))
+            (line,) = a.status()["replicas"]
+            assert line["worker_id"] == "w"
 
     asyncio.run(main())
 

@@ -98,6 +98,8 @@ class WorkerReport:
     base: str = ""
     #: Tables of that report that no longer exist.
     gone: tuple[str, ...] = ()
+    #: Root of the replica's tables, absolute where the worker runs; empty = of an older release.
+    lake: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

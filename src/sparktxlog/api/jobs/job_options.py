@@ -155,6 +155,10 @@ LAKE = JobOption(
     metavar="PATH",
     help="Root of the replica's tables; default: the node's.",
 )
+_TAKE_LAKE = JobOption(
+    flag="--take-lake",
+    help="The lake was another site's, and was moved or copied to this one on purpose.",
+)
 MASTER = JobOption(
     flag="--master",
     kind=str,
@@ -204,6 +208,7 @@ _COMMIT = (
 )  # fmt: skip
 _APPLY = (
     LAKE,
+    _TAKE_LAKE,
     MASTER,
     JobOption(flag="--once", help="Apply what is ordered by now, then end; the default."),
     JobOption(flag="--follow", help="Go on until SIGTERM or Ctrl-C."),
@@ -218,6 +223,7 @@ _APPLY = (
 )  # fmt: skip
 _CATCH_UP = (
     LAKE,
+    _TAKE_LAKE,
     MASTER,
     JobOption(flag="--force", kind=str, choices=("copy", "replay"),
               help="Copy or replay, instead of the node's plan."),

@@ -164,6 +164,7 @@ def _applier(
                 reporting=reporting,
                 copies=copies,
                 replays_anyway=replays_anyway,
+                takes_lake=getattr(context.arguments, "take_lake", False),
                 open_fetcher=open_fetcher,
             )
 

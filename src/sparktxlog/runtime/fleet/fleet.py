@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from sparktxlog.runtime.fleet.planning import Planning
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.fleet.transfers import RunningCopy, Transfers, check_transfer
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.giving_way.leftover_log import read_replica_state
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.storage.dropped_tables import dropped_path
 
@@ -82,6 +84,7 @@ class Fleet:
                 "plan": "stop",
                 "reason": f"the report is of site {report.node_id!r}, this is {self._node_id!r}",
             }
+        self._check_lake(report)
         whole = self.reports.complete(report)
         if whole is None:
             reason = "this node does not have the report that this one is based on: send it whole"
@@ -91,6 +94,31 @@ class Fleet:
         # Unchanged reports are passed on too, so that all sites see which workers are alive.
         self._pass_on()
         return {**answer, "kept": report.label} if report.label else answer
+
+    def _check_lake(self, report: WorkerReport) -> None:
+        """Refuse a worker whose tables are not those that this node shows and lends.
+
+        Raises:
+            InvalidRequestError: It has another lake (definite).
+        """
+        own, lake = self.replicas.own(report.worker_id), self._base.config.lake_dir
+        if not report.lake or (own is not None and own.told.lake == report.lake):
+            return
+        if os.path.realpath(report.lake) == os.path.realpath(lake):
+            return
+        there = read_replica_state(lake)
+        if there is not None and there.worker_id == report.worker_id:
+            # The worker's machine has the lake at another place; what is here is no copy of it.
+            if not os.path.isdir(report.lake):
+                return
+        raise InvalidRequestError(
+            f"worker {report.worker_id[:80]} applies the log to the lake {report.lake[:200]}, and "
+            f"this node shows and lends {lake}",
+            hint="Leave --lake out, or name the node of that lake (--url). If the lake was moved: "
+            "set lake-dir of this node to its new place, and start the node again.",
+            field="lake",
+            value=report.lake[:200],
+        )
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
         """Take a report of a peer's worker; False: its base is not kept here, send it whole."""

@@ -93,6 +93,7 @@ class Applier:
             through `source`, without a heartbeat.
         copies: How to copy when the node asks for it; None = the worker stops instead.
         replays_anyway: Replay an IN_SYNC or EMPTY replica even if the node prefers a copy.
+        takes_lake: The replica may have been that of another site.
         open_fetcher: Opens the source of a copy's files.
     """
 
@@ -105,6 +106,7 @@ class Applier:
         reporting: HttpLogSource | None = None,
         copies: CopyOptions | None = None,
         replays_anyway: bool = False,
+        takes_lake: bool = False,
         open_fetcher: FetcherOf = DonorFetcher,
     ) -> None:
         self.source = source
@@ -114,7 +116,12 @@ class Applier:
         self._session = applier_session(spark)
         watch = BatchWatch()
         self._replica = Replica(self._session, directory, self.info, watch)
-        self._reporter = Reporter(reporting or source, self.info.node_id, watch.now)
+        here = self.state.of_site(self.info.node_id, directory.lake, takes=takes_lake)
+        if here != self.state:
+            directory.save(here)
+            self._replica.state = here
+        lake = str(directory.lake)
+        self._reporter = Reporter(reporting or source, self.info.node_id, watch.now, lake)
         self._beats = reporting is not None
         self._batches = 0
         self._transactions = 0

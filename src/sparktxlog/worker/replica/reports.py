@@ -48,6 +48,7 @@ def report_of(
     irreparable: str = "",
     follows: bool = False,
     error: str = "",
+    lake: str = "",
 ) -> WorkerReport:
     """Return the report of a state, with the present time."""
     return WorkerReport(
@@ -64,6 +65,7 @@ def report_of(
         copied_from=state.copied_from,
         follows=follows,
         error=error,
+        lake=lake,
     )
 
 
@@ -73,6 +75,7 @@ class Reporter:
     Args:
         source: Used by no other thread.
         batch: Returns how far the worker is in its batch.
+        lake: Root of the replica's tables, absolute.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class Reporter:
         source: HttpLogSource,
         node_id: str,
         batch: Callable[[], BatchProgress | None] = lambda: None,
+        lake: str = "",
     ) -> None:
-        self._batch = batch
+        self._batch, self._lake = batch, lake
         self._source = source
         self._node_id = node_id
         self._lock = threading.Lock()
@@ -115,6 +119,7 @@ class Reporter:
                 irreparable=irreparable,
                 follows=self._follows,
                 error=self._error,
+                lake=self._lake,
             )
             self._waiting.append(replace(self._latest, pace=pace))
             return self._flush()

@@ -18,7 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, LockedError, NotAppliedError
+from sparktxlog.errors import (
+    CorruptLogError,
+    InvalidRequestError,
+    LockedError,
+    NotAppliedError,
+)
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -123,6 +128,8 @@ class ReplicaState:
     """The durable state of a worker."""
 
     worker_id: str
+    #: Site whose replica it is; empty = nothing was reported yet, or by an older release only.
+    node_id: str = ""
     #: Empty until the first batch.
     lineage: str = ""
     epoch: int = 0
@@ -169,6 +176,28 @@ class ReplicaState:
             pending=None,
             # The batch may have begun at the former cut, which was needed until now.
             cut=cut or self.cut,
+        )
+
+    def of_site(self, node_id: str, lake: Path, *, takes: bool = False) -> ReplicaState:
+        """Return the state as that of a site's replica.
+
+        Args:
+            takes: It was that of another site, and came here on purpose: its worker is a new one.
+
+        Raises:
+            InvalidRequestError: It is that of another site (definite).
+        """
+        if self.node_id in ("", node_id):
+            return replace(self, node_id=node_id)
+        if takes:
+            return replace(self, node_id=node_id, worker_id=_new_worker())
+        raise InvalidRequestError(
+            f"the replica in {lake} is that of site {self.node_id!r}, and the node that was named "
+            f"is site {node_id!r}: one lake would count as two sites",
+            hint="Name the node of its own site (--url), or another lake (--lake). If the lake "
+            "was moved or copied to this site on purpose: --take-lake",
+            field="url",
+            value=node_id,
         )
 
     def recount(self, node_id: str, tables: dict[str, RecountedTable]) -> Recount:
@@ -236,7 +265,7 @@ class ReplicaDirectory:
         found = read_state(self.lake)
         if found is not None:
             return found
-        state = ReplicaState(worker_id=uuid.uuid4().hex[:12])
+        state = ReplicaState(worker_id=_new_worker())
         self.save(state)
         return state
 
@@ -290,6 +319,10 @@ class ReplicaDirectory:
         while self._releases:
             self._releases.pop()()
         self._lock.release()
+
+
+def _new_worker() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 def read_state(lake: str | Path) -> ReplicaState | None:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import InvalidRequestError, TransportError
 from sparktxlog.model.report import Recount
 from sparktxlog.worker.apply.batches import Batch, plan_batch
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -115,6 +115,22 @@ def test_tables_that_stand_still_hold_up_nobody_where_no_copy_is_possible(
     outcome = worker(node, directory, copies=CopyOptions()).run_once()
     assert (outcome.position, outcome.stopped) == (END, "")
     assert tried.call_count == replica_driver.RETRIES + 1
+
+
+def test_a_lake_is_that_of_one_site(node: Node, directory: ReplicaDirectory) -> None:
+    """Unless it was moved to another one on purpose, where it has a worker of its own."""
+    directory.save(replace(directory.load(), node_id="B"))
+    former = directory.load().worker_id
+    with pytest.raises(InvalidRequestError, match="is that of site 'B'") as caught:
+        worker(node, directory)
+    assert caught.value.definite and "--take-lake" in caught.value.hint
+    assert directory.load().worker_id == former and node.reports == []
+    assert worker(node, directory, takes_lake=True).run_once().position == END
+    report = node.reports[-1]
+    assert report.worker_id != former and report.lake == str(node.lake)
+    assert (directory.load().node_id, directory.load().worker_id) == ("a", report.worker_id)
+    # From then on it is.
+    assert worker(node, directory).state.worker_id == report.worker_id
 
 
 def test_a_replay_that_was_asked_for_ignores_a_faster_copy(
