@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, CommitProperties, Transaction
@@ -30,6 +29,7 @@ from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.tables import CLUSTERED, WIDENING, OwnCommit, commit_by_hand
+from sparktxlog.worker.apply.version_files import path_in_log
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
@@ -104,7 +104,7 @@ class Placer:
             {
                 "add": {
                     # delta-rs quotes it by itself.
-                    "path": quote(action.path),
+                    "path": path_in_log(action.path),
                     "partitionValues": action.partition_values,
                     "size": action.size,
                     "modificationTime": action.modification_time,

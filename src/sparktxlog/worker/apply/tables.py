@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -136,14 +137,14 @@ def newest_version(table: Path, known: int) -> int:
 
 
 def live_files(table: Path, version: int | None = None) -> dict[str, int]:
-    """Return the data files of a version with their sizes, as its log names them; None = newest.
+    """Return the data files of a version with their sizes, by path below the table; None = newest.
 
     Raises:
         DeltaError: The log cannot be read.
     """
     actions = pa.table(DeltaTable(table, version=version).get_add_actions())
     names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    return dict(zip(names, sizes, strict=True))
+    return dict(zip(map(unquote, names), sizes, strict=True))
 
 
 def read_commit(table: Path, version: int) -> TableCommit:

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 LOG = "_delta_log/"
 _SIDECARS = f"{LOG}_sidecars/"
@@ -91,6 +91,12 @@ def may_be_data(path: str, *, changes: bool = False) -> bool:
 def live_paths(adds: Iterable[dict[str, Any]]) -> set[str]:
     """Return the files of `add` actions, deletion vectors included, by relative path."""
     return {path for add in adds for path in files_of(add)}
+
+
+def path_in_log(path: str) -> str:
+    """Return the path of a file, relative to its table, as a log names it."""
+    # As Spark does; some readers compare paths as texts.
+    return quote(path, safe="/=!$&'()*+,;@~")
 
 
 def files_of(add: dict[str, Any]) -> list[str]:

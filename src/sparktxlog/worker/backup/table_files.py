@@ -12,7 +12,6 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -49,8 +48,7 @@ def version_files(table: Path, version: int) -> dict[str, int | None]:
         features = DeltaTable(table, version=version).protocol().reader_features or []
     except (DeltaError, ValueError):
         return files | dict.fromkeys(all_data_files(table))
-    for path, size in live.items():
-        files[_on_disk(table, path)] = size
+    files |= live
     if "deletionVectors" in features:
         files |= dict.fromkeys(_vectors(table, newest_checkpoint(log, version), version))
     return files
@@ -75,11 +73,6 @@ def _log_files(table: Path, version: int) -> list[str]:
     if missing is not None:
         raise VersionGoneError(f"{table} has no log of version {missing}")
     return sorted(log_paths(paths, version))
-
-
-def _on_disk(table: Path, path: str) -> str:
-    # Partition values in paths are quoted once in the log, and once more by some writers.
-    return next((p for p in (unquote(path), path) if (table / p).exists()), unquote(path))
 
 
 def _vectors(table: Path, start: int, version: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
@@ -18,6 +18,7 @@ from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.deltalog import forget_log, read_log, removal_of
 from sparktxlog.worker.apply.tables import commit_by_hand, live_files
+from sparktxlog.worker.apply.version_files import path_in_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def move_into_partitions(session: SparkSession, table: Path) -> int:
             continue
         (table / below).mkdir(parents=True, exist_ok=True)
         link_or_copy(table / name, table / below / name)
-        moved = add | {"path": quote(below + name), "dataChange": False}
+        moved = add | {"path": path_in_log(below + name), "dataChange": False}
         actions += [{"remove": removal_of(add, now_ms) | {"dataChange": False}}, {"add": moved}]
     if actions:
         info = {"operation": "REORG", "operationParameters": {"purpose": "partition directories"}}

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -278,7 +277,7 @@ def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
     """Name live data files of a table that are missing, or not of their recorded size."""
     found = []
     for name, size in sorted(files.items()):
-        file = _located(path, name)
+        file = path / name
         if not file.exists():
             found.append(f"data file {name} is missing from {path}")
         elif file.stat().st_size != size:
@@ -290,7 +289,7 @@ def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
     """Name live data files that are there and cannot be decoded; reads every page."""
     found: list[str] = []
     for name in sorted(files):
-        file = _located(path, name)
+        file = path / name
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as reader:
                 for _ in reader.iter_batches(_ROWS_AT_ONCE, use_threads=False):
@@ -306,12 +305,6 @@ def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
         if len(found) == _NAMED:
             break
     return found
-
-
-def _located(path: Path, name: str) -> Path:
-    """Return the path of a data file: some writers quote partition values in paths twice."""
-    file = path / name
-    return file if file.exists() else path / unquote(name)
 
 
 class _Search:
@@ -357,7 +350,7 @@ class _Search:
             for effect in effects:
                 for file in effect.files:
                     name = by_name.get(placed_name(file.path), "")
-                    path = _located(self._lake / definition.name, name)
+                    path = self._lake / definition.name / name
                     if not name or not file.digest or not path.exists():
                         continue
                     if digest_of(path) != file.digest:
