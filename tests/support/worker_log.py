@@ -412,6 +412,9 @@ class MemoryLog:
     def replicas(self) -> list[ReplicaLine]:
         return self.others
 
+    def record_transfer(self, transfer: object) -> None:
+        """Take the measure of a long replay, of which nobody here makes use."""
+
     def close(self) -> None:
         pass
 

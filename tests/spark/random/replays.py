@@ -15,7 +15,6 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.worker.test_repair import Site, worker
 
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
@@ -34,7 +33,6 @@ class TakenLog:
     payloads: Path
     interval: int
     segments: list[Segment]
-    tables: dict[str, TableDefinition]
 
     @classmethod
     def of(cls, url: str) -> TakenLog:
@@ -46,7 +44,6 @@ class TakenLog:
                 payloads=Path(info.payload_root),
                 interval=info.signature_interval,
                 segments=list(tail.segments),
-                tables=source.tables(),
             )
 
 
