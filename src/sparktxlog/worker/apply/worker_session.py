@@ -36,7 +36,6 @@ SESSION_SETTINGS = {
     # Files of older nodes, and of other programs, do not say that their calendar is that of today.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
