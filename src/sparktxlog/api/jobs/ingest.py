@@ -112,10 +112,11 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
         )
     definition = _definition(log, wanted)
     frame = read_input(log.spark, wanted, definition)
-    made = {"keys": wanted.keys, "partition_by": wanted.partition_by}
     if wanted.transaction_column:
         if definition is None:  # many transactions, and one before them
-            log.create_table(wanted.table, frame, **made)
+            log.create_table(
+                wanted.table, frame, keys=wanted.keys, partition_by=wanted.partition_by
+            )
         receipt = log.commit_many(
             frame,
             table=wanted.table,
@@ -136,7 +137,7 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
         level=wanted.level, timeout=wanted.timeout, transaction_id=wanted.transaction_id
     ) as t:
         if definition is None:
-            t.create_table(wanted.table, frame, **made)
+            t.create_table(wanted.table, frame, keys=wanted.keys, partition_by=wanted.partition_by)
         t.add(wanted.kind, wanted.table, frame)
     return {"transactions": t.receipt.n, **asdict(t.receipt)}
 
