@@ -270,3 +270,29 @@ def test_a_version_without_a_record_is_counted_from_its_files(tmp_path: Path) ->
             assert [one.digest for one in kept] == [one.digest for one in before.versions]
 
     asyncio.run(main())
+
+
+def test_a_site_whose_tables_alone_were_lost_notices_it_at_its_start(tmp_path: Path) -> None:
+    """`commit-table-dir` may be a disk of its own; the journal said that all was placed."""
+    ports = free_ports("AB")
+
+    async def begin() -> StagedTable:
+        async with pair(tmp_path, ports) as nodes, aiohttp.ClientSession() as session:
+            table = await Caller(nodes[0], session).create()
+            one, two = (site_of(node, session, table) for node in nodes)
+            await one.write(1)
+            await two.placed(1)
+            kept = nodes[1].base.journal.read_placed_versions
+            await until(lambda: kept() == {table.table_id: 1})
+        return table
+
+    async def come_back(table: StagedTable) -> None:
+        async with pair(tmp_path, ports) as nodes, aiohttp.ClientSession() as session:
+            one, two = (site_of(node, session, table) for node in nodes)
+            await two.placed(1)
+            await until(lambda: nodes[1].status()["lacks"] == [], 30)
+            assert one.files() == two.files()
+
+    table = asyncio.run(begin())
+    shutil.rmtree(tmp_path / "B" / "commit_tables")
+    asyncio.run(come_back(table))
