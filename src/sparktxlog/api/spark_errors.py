@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import InvalidRequestError, java_cause
-from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT, REPLACE_HINT
+from sparktxlog.model.commit_table import REPLACE_HINT, REPLACES_NOTHING
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
@@ -27,7 +27,7 @@ _BY_LOG = (
 #: What Spark refuses by itself, without a way out: its words, the message, the hint.
 _SPARK_REFUSES = (
     (
-        re.escape(GUARD_TEXT),
+        re.escape(REPLACES_NOTHING),
         "CREATE OR REPLACE TABLE replaces nothing in a transaction: Delta compares columns only",
         REPLACE_HINT,
     ),

@@ -38,13 +38,13 @@ from sparktxlog.errors import (
     java_cause,
 )
 from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.commit_table import REPLACES_NOTHING
 from sparktxlog.model.ids import full_table_name, table_name, transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition, VersionedTable
 from sparktxlog.model.table_kind import TableKind
-from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT
 from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         super().__exit__(kind, raised, trace)
         if raised is None:
             return
-        if GUARD_TEXT in str(raised):
+        if REPLACES_NOTHING in str(raised):
             raise errors_from_spark(raised) from raised
         if cause := java_cause(raised):
             raised.add_note(f"Caused by {cause}")

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     backup_commands,
     checkpoint_commands,
@@ -207,6 +206,8 @@ def demo(
     With --kill also kill a node in the middle: the others go on, and it rejoins after a restart.
     With --catalog the sites write one table by ordinary SQL, and have one history of it.
     """
+    from sparktxlog.api.jobs.job_options import require_spark
+
     require_spark()
     if catalog:
         from sparktxlog.cli.demo.catalog_story import run_catalog_demo

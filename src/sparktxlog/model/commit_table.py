@@ -17,6 +17,13 @@ from sparktxlog.model.ids import LARGEST, check_name_part, transaction_id_to_tex
 
 #: Where a table has its commit files, below its directory.
 COMMIT_LOG = "_delta_log/"
+#: What the columns of a transaction's plain twins say, for errors of Delta that show them.
+REPLACES_NOTHING = "sparktxlog: CREATE OR REPLACE TABLE does nothing to a table by path"
+#: The way out for what replaces a table in a transaction.
+REPLACE_HINT = (
+    "In a transaction use t.overwrite for the rows, and ALTER TABLE for the columns; a statement "
+    "of its own may replace the table by its name in the catalog."
+)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

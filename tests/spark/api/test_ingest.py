@@ -81,7 +81,7 @@ def test_a_table_is_created_with_its_first_rows_or_not_at_all(
     (tmp_path / "made.csv").write_text("id,n\n1,10\n2,20\n1,30\n")
     path, position = str(tmp_path / "made.csv"), log.position()
     wanted = Ingest(table="made", source=path, format="csv", create=True, keys=("id",))
-    with pytest.raises(InvalidRowsError, match="more than one row has the key"):
+    with pytest.raises(InvalidRowsError, match="repeats the key"):
         ingest(log, replace(wanted, kind=OperationKind.UPSERT))
     with pytest.raises(UnknownTableError):
         log.definition("made")

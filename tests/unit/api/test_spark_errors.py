@@ -9,7 +9,7 @@ from pyspark.errors.exceptions.connect import AnalysisException as RemoteAnalysi
 import sparktxlog
 from sparktxlog.api.operations import Draft
 from sparktxlog.errors import InvalidRequestError, first_lines, java_cause
-from sparktxlog.storage.commit_tables.plain_twin import GUARD_TEXT
+from sparktxlog.model.commit_table import REPLACES_NOTHING
 
 _TEXT = "[DATA_SOURCE_EXTERNAL_ERROR] Encountered error when saving to external data source."
 _TRACE = (
@@ -46,7 +46,7 @@ def test_a_cause_that_the_text_tells_is_not_told_twice() -> None:
 
 
 def test_what_replaces_nothing_is_a_typed_error() -> None:
-    error = _captured("[DELTA_CREATE_TABLE_SCHEME_MISMATCH] … " + GUARD_TEXT, "")
+    error = _captured("[DELTA_CREATE_TABLE_SCHEME_MISMATCH] … " + REPLACES_NOTHING, "")
     typed = sparktxlog.errors_from_spark(error)
     assert isinstance(typed, InvalidRequestError)
     assert typed.definite and "t.overwrite" in typed.hint

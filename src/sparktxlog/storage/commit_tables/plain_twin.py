@@ -32,7 +32,12 @@ from sparktxlog.codec.delta_catalog.commit_contents import (
 )
 from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.commit_table import (
+    COMMIT_LOG,
+    REPLACE_HINT,
+    REPLACES_NOTHING,
+    commit_file_name,
+)
 from sparktxlog.storage.commit_tables.table_checkpoints import (
     TableCheckpoint,
     newest_checkpoint,
@@ -55,12 +60,6 @@ FEATURES = ("readerFeatures", "writerFeatures")
 #: columns, with what is noted of each, and then replaces nothing.  What has this name among a
 #: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
 _GUARD = "__supports_qualified_star"
-GUARD_TEXT = "sparktxlog: CREATE OR REPLACE TABLE does nothing to a table by path"
-#: The way out for what replaces a table in a transaction.
-REPLACE_HINT = (
-    "In a transaction use t.overwrite for the rows, and ALTER TABLE for the columns; a statement "
-    "of its own may replace the table by its name in the catalog."
-)
 _VERSION = re.compile(r"([0-9]{20})\.json")
 
 
@@ -367,7 +366,7 @@ def with_feature(raw: bytes) -> bytes:
 
 
 def _guarded(raw: bytes) -> bytes:
-    return _with_metadata(_without_feature(raw), lambda known: known | {_GUARD: GUARD_TEXT})
+    return _with_metadata(_without_feature(raw), lambda known: known | {_GUARD: REPLACES_NOTHING})
 
 
 def _unguarded(raw: bytes) -> bytes:

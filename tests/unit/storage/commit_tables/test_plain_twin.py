@@ -16,9 +16,8 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
-from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.commit_table import REPLACES_NOTHING, commit_file_name
 from sparktxlog.storage.commit_tables.plain_twin import (
-    GUARD_TEXT,
     add_unchanged_version,
     extend_plain_twin,
     make_plain_twin,
@@ -237,7 +236,7 @@ def test_what_guards_the_twin_of_a_transaction_never_comes_into_the_table(
     assert len(files) == 1 + is_shortened
     for file in files:
         columns = json.loads(metadata_in(file)["schemaString"])["fields"]
-        assert all(GUARD_TEXT in column["metadata"].values() for column in columns)
+        assert all(REPLACES_NOTHING in column["metadata"].values() for column in columns)
     # Statements keep what they do not change.
     schema = json.loads(metadata_in(files[0])["schemaString"])
     schema["fields"].append({"name": "größe", "type": "long", "nullable": True, "metadata": {}})
