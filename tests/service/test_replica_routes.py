@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import uuid
 from contextlib import AsyncExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -54,6 +54,7 @@ from sparktxlog.model.copying import (
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
+from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
@@ -573,19 +574,22 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
         (lake / "_sparktxlog/state.json").write_text(json.dumps({"worker_id": worker_id}))
         return str(lake)
 
+    def own_report(report: WorkerReport) -> OwnReport:
+        return OwnReport(**{one.name: getattr(report, one.name) for one in fields(report)})
+
     async def main() -> None:
         async with cluster(tmp_path, "A", **SETTINGS) as nodes:
             a = nodes["A"]
             await create(a)
             own = a.config.lake_dir
-            report = report_of(a.status(), 0)
+            report = own_report(report_of(a.status(), 0))
             other = worker_in(tmp_path / "other", "other")
             # Nobody has a lake here yet: the one elsewhere is not that of this site all the same.
             for lake in (other, "/not/seen/from/here"):
                 with pytest.raises(
                     InvalidRequestError, match="this node shows and lends"
                 ) as caught:
-                    a.accept_report(replace(report, worker_id="other", lake=lake))
+                    a.fleet.take_report(replace(report, worker_id="other", lake=lake))
                 assert caught.value.definite and caught.value.fields["field"] == "lake"
                 assert "lake-dir" in caught.value.hint
             worker_in(own, "w")
@@ -593,11 +597,11 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
             link.symlink_to(own)
             # The worker's machine may see it at another place; old releases do not say where.
             for lake in (str(own), str(link), "/mnt/of/another/machine", ""):
-                assert a.accept_report(replace(report, lake=lake))["verdict"] == "IN_SYNC", lake
+                assert a.fleet.take_report(replace(report, lake=lake))["verdict"] == "IN_SYNC", lake
             copied = worker_in(tmp_path / "copied", "w")
             for worker_id, lake in (("other", other), ("other", "/mnt/lake"), ("w", copied)):
                 with pytest.raises(InvalidRequestError):
-                    a.accept_report(replace(report, worker_id=worker_id, lake=lake))
+                    a.fleet.take_report(replace(report, worker_id=worker_id, lake=lake))
             (line,) = a.status()["replicas"]
             assert line["worker_id"] == "w"
 

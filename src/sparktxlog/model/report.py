@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from sparktxlog.model.ids import Int64, JournalNumber
@@ -98,8 +98,18 @@ class WorkerReport:
     base: str = ""
     #: Tables of that report that no longer exist.
     gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReport(WorkerReport):
+    """A report as a worker sends it to the node of its site; peers get the rest of it."""
+
     #: Root of the replica's tables, absolute where the worker runs; empty = of an older release.
     lake: str = ""
+
+    def for_peers(self) -> WorkerReport:
+        """Return the report without what concerns this site alone."""
+        return WorkerReport(**{one.name: getattr(self, one.name) for one in fields(WorkerReport)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

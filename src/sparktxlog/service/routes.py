@@ -63,7 +63,7 @@ from sparktxlog.model.copying import CopyTicket, Decision, Grant, ReplicaSize, T
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.model.table_versions import TableVersions
@@ -451,7 +451,7 @@ _WORKERS = (
     ),
     get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
     get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
-    _tell("/reports", "report", "State of the replica; verdict, plan", WorkerReport, ReportAnswer),
+    _tell("/reports", "report", "State of the replica; verdict, plan", OwnReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
     _tell(

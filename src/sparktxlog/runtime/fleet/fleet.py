@@ -14,7 +14,7 @@ from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
-from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.report import OwnReport, Recount, WorkerReport
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.copy_orders import Copies
@@ -52,6 +52,8 @@ class Fleet:
         self._log = log
         self.replicas = replicas
         self._transfers = transfers
+        #: Worker and lake of the last report of this site.
+        self._believed = ("", "")
         #: Completes reports that contain only changes.
         self.reports = ReportReceiver()
         self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
@@ -76,6 +78,16 @@ class Fleet:
 
     # -- reports -----------------------------------------------------------------------------------
 
+    def take_report(self, report: OwnReport) -> ReportAnswer:
+        """Take a report that a worker sent to this node; answer as `accept_report`.
+
+        Raises:
+            InvalidRequestError: It is of another lake than this node's (definite).
+        """
+        if report.node_id == self._node_id:
+            self._check_lake(report)
+        return self.accept_report(report.for_peers())
+
     def accept_report(self, report: WorkerReport) -> ReportAnswer:
         """Judge the report of this site's worker: verdict, plan and reason; pass it on to peers."""
         if report.node_id != self._node_id:
@@ -84,7 +96,6 @@ class Fleet:
                 "plan": "stop",
                 "reason": f"the report is of site {report.node_id!r}, this is {self._node_id!r}",
             }
-        self._check_lake(report)
         whole = self.reports.complete(report)
         if whole is None:
             reason = "this node does not have the report that this one is based on: send it whole"
@@ -95,22 +106,23 @@ class Fleet:
         self._pass_on()
         return {**answer, "kept": report.label} if report.label else answer
 
-    def _check_lake(self, report: WorkerReport) -> None:
+    def _check_lake(self, report: OwnReport) -> None:
         """Refuse a worker whose tables are not those that this node shows and lends.
 
         Raises:
             InvalidRequestError: It has another lake (definite).
         """
-        own, lake = self.replicas.own(report.worker_id), self._base.config.lake_dir
-        if not report.lake or (own is not None and own.told.lake == report.lake):
+        given, lake = (report.worker_id, report.lake), self._base.config.lake_dir
+        if not report.lake or given == self._believed:
             return
-        if os.path.realpath(report.lake) == os.path.realpath(lake):
+        is_same = os.path.realpath(report.lake) == os.path.realpath(lake)
+        if not is_same and not Path(report.lake).is_dir():
+            # Perhaps the worker's machine has the lake at another place.
+            there = read_replica_state(lake)
+            is_same = there is not None and there.worker_id == report.worker_id
+        if is_same:
+            self._believed = given
             return
-        there = read_replica_state(lake)
-        if there is not None and there.worker_id == report.worker_id:
-            # The worker's machine has the lake at another place; what is here is no copy of it.
-            if not os.path.isdir(report.lake):
-                return
         raise InvalidRequestError(
             f"worker {report.worker_id[:80]} applies the log to the lake {report.lake[:200]}, and "
             f"this node shows and lends {lake}",

@@ -14,7 +14,7 @@ from time import time_ns
 
 from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.report import BatchProgress, ReplayCost, WorkerReport
+from sparktxlog.model.report import BatchProgress, OwnReport, ReplayCost, WorkerReport
 from sparktxlog.supervision import Supervisor
 from sparktxlog.worker.replica.source import Answer, HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState
@@ -49,9 +49,9 @@ def report_of(
     follows: bool = False,
     error: str = "",
     lake: str = "",
-) -> WorkerReport:
+) -> OwnReport:
     """Return the report of a state, with the present time."""
-    return WorkerReport(
+    return OwnReport(
         worker_id=state.worker_id,
         node_id=node_id,
         lineage=state.lineage,
