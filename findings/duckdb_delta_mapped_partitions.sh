@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# DuckDB 1.5.5 with its delta extension 1.5.5: delta_scan returns NULL in a partition column whose
-# name in files differs from its name, unless it comes before all other columns.
+# DuckDB 1.5.5 with its delta extension 1.5.5: delta_scan returns NULL in a partition column, if
+# another column comes before it that has another name in files.
 #
-# All names differ so where a table has column mapping from its creation; one does after a rename.
-# With column mapping, `partitionValues` of the log have the names in files as keys.  If the column
-# is the first one, DuckDB finds its values.  If another column comes before it, every row has NULL,
-# without an error or a warning, and a filter on the column finds nothing.
+# All names differ so where a table has column mapping from its creation, and one after a rename.
+# Whether the partition column itself has two names makes no difference, only its place: as the
+# first column it has its values.  There is no error and no warning, and a filter on the partition
+# column finds nothing.
 #
 # Output seen (Python 3.11, Linux):
-#   same names, last    [('DE', 1), ('FR', 2)]
-#   other names, first  [('DE', 1), ('FR', 2)]
-#   other names, last   [(None, 1), (None, 2)]
-#   filter              []
+#   same names                  [('DE', 1), ('FR', 2)]
+#   renamed, partition last     [(None, 1), (None, 2)]
+#   the same, filter            []
+#   renamed, partition first    [('DE', 1), ('FR', 2)]
+#   partition renamed, last     [('DE', 1), ('FR', 2)]
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -85,17 +86,18 @@ def read(table, where=""):
     return database.execute(query).fetchall()
 
 
-mapped = {"country": "col-1", "id": "col-2"}
-make("same", {"country": "country", "id": "id"}, ("id", "country"))
-make("first", mapped, ("country", "id"))
-make("last", mapped, ("id", "country"))
-same, first, last = read("same"), read("first"), read("last")
-sought = read("last", " WHERE country = 'DE'")
-print("same names, last   ", same)
-print("other names, first ", first)
-print("other names, last  ", last)
-print("filter             ", sought)
-assert same == first == [("DE", 1), ("FR", 2)]
-assert last == [(None, 1), (None, 2)] and sought == [], "DuckDB is no longer so"
+right, last, first = [("DE", 1), ("FR", 2)], ("id", "country"), ("country", "id")
+make("same", {"country": "country", "id": "id"}, last)
+make("after", {"country": "country", "id": "col-1"}, last)
+make("before", {"country": "country", "id": "col-1"}, first)
+make("itself", {"country": "col-1", "id": "id"}, last)
+after, sought = read("after"), read("after", " WHERE country = 'DE'")
+print("same names                 ", read("same"))
+print("renamed, partition last    ", after)
+print("the same, filter           ", sought)
+print("renamed, partition first   ", read("before"))
+print("partition renamed, last    ", read("itself"))
+assert read("same") == read("before") == read("itself") == right
+assert after == [(None, 1), (None, 2)] and sought == [], "DuckDB is no longer so"
 PY
 "$work/venv/bin/python" run.py

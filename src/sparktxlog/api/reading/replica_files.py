@@ -126,9 +126,9 @@ class TableFilesReader(DataSourceReader):
                 kept[_local(root, one["filepath"])] = np.packbits(one["selection_vector"]).tobytes()
         files: list[InputPartition] = []
         for file in pa.table(table.get_add_actions()).to_pylist():
-            values = {self._stored[k]: v for k, v in (file.get("partition") or {}).items()}
             path = _local(root, file["path"])
-            files.append(_File(str(path), values, kept.get(path)))
+            # deltalake names partition columns as the table does, and other columns as files do.
+            files.append(_File(str(path), file.get("partition") or {}, kept.get(path)))
         return files
 
     def partitions(self) -> list[InputPartition]:
