@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from sparktxlog.errors import (
     DivergedError,
     ExpiredError,
     InvalidRequestError,
-    InvalidRowsError,
     SchemaMismatchError,
 )
 
@@ -193,18 +193,68 @@ def test_what_cannot_be_followed_stops_it(
     table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
     follower = TableFollower(sites.a, "stopped", path, keys=["id"])
     follower.step()
-    spark.sql(f"INSERT INTO {table} SELECT 1, 'again', NULL")
-    spark.sql(f"UPDATE {table} SET p = 'x' WHERE id = 1")
-    with pytest.raises(InvalidRowsError, match="more than one row with the key id=1"):
-        follower.step()
-    assert follower.version == 2
-    spark.sql(f"DELETE FROM {table} WHERE id = 1")
-    follower = TableFollower(sites.a, "stopped", path, overwrite=True)
-    assert [text for _, text in became(follower.step())] == ["overwrite"]
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN p TO q")
     with pytest.raises(SchemaMismatchError, match="column 'p' is gone or renamed"):
         follower.step()
+
+
+def test_a_key_that_is_there_twice_takes_no_other_row_along(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    """An append may bring it; upserts and deletes by key would remove each row of it."""
+    table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
+    follower = TableFollower(sites.a, "twice", path, keys=["id"])
+    follower.step()
+    whole = "overwrite by the whole table, where rows share the key id=1"
+    for statement, wanted in (
+        # Each row in a file of its own: the version does not touch the other one.
+        ("INSERT INTO {t} VALUES (1, 'b', NULL), (30, 'c', NULL)", "append"),
+        ("DELETE FROM {t} WHERE p = 'b'", whole),
+        ("INSERT INTO {t} VALUES (1, 'd', NULL)", "append"),
+        ("UPDATE {t} SET p = 'e' WHERE p = 'd'", whole),
+        ("UPDATE {t} SET p = 'f' WHERE id = 1", whole),
+        # Both in one file, of which one stays as it is.
+        ("INSERT INTO {t} SELECT 40, concat('x', id), NULL FROM range(0, 2, 1, 1)", "append"),
+        ("DELETE FROM {t} WHERE p = 'x1'", "upserts and deletes"),
+        ("DELETE FROM {t} WHERE id = 1", "upserts and deletes"),
+    ):
+        spark.sql(statement.format(t=table))
+        (one,) = follower.step()
+        assert one.became == wanted
+        check_equal(spark, sites, "twice", table)
+
+
+def test_another_table_in_the_same_place_is_not_followed(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    table = made(spark, path)
+    follower = TableFollower(sites.a, "moved", str(path), keys=["id"])
+    follower.step()
+    shutil.copytree(path, tmp_path / "backup")
+    spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    assert [text for _, text in became(follower.step())] == ["append"]
+    for replacement in ("older", "new", "none"):
+        shutil.rmtree(path)
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        if replacement == "older":  # of the same id: what its jobs wrote since is not in it
+            shutil.copytree(tmp_path / "backup", path)
+        if replacement == "new":
+            made(spark, path)
+        for number in range(100, 102) if replacement != "none" else ():
+            spark.sql(f"INSERT INTO {table} VALUES ({number}, 'p0', NULL)")
+        position = sites.a.position()
+        begun = [TableFollower(sites.a, "moved", str(path))] if path.is_dir() else []
+        for one in (follower, *begun):
+            with pytest.raises(
+                (DivergedError, ExpiredError), match=r"another one now|is gone|last written by"
+            ):
+                one.step()
+        assert sites.a.position() == position
+    made(spark, path)
+    TableFollower(sites.a, "moved", str(path), overwrite=True).step()
+    check_equal(spark, sites, "moved", table)
 
 
 def test_versions_that_are_gone(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:

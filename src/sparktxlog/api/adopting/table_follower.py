@@ -8,6 +8,7 @@ noticed.  What was brought is read from the log; a small file remembers it for w
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ class FollowState(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     #: Version of the log's table after that.
     log_version: int
+    #: SHA-256 of the version's commit file, hexadecimal; empty = it was not there any more.
+    commit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,8 @@ class TableFollower:
         self._source = SourceTable.read(log.spark, path, files=False)
         self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
         self._state: FollowState | None = None
+        #: Version, inode, time and size of the commit file that was compared last.
+        self._seen = (-1, 0, 0, 0)
 
     @property
     def version(self) -> int:
@@ -245,8 +250,10 @@ class TableFollower:
             found = msgspec.json.decode(self._file.read_bytes(), type=FollowState)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        wanted = (self._lineage, self._source.table_id, table.version)
-        return found if (found.lineage, found.table_id, found.log_version) == wanted else None
+        if (found.lineage, found.log_version) != (self._lineage, table.version):
+            return None
+        self._check_same(found, self._source.table_id)
+        return found
 
     def _recognised(self, table: VersionedTable) -> FollowState:
         """Return the state that the last transaction of the log's table shows.
@@ -256,15 +263,20 @@ class TableFollower:
         """
         writer, found = self._last_writer(table)
         newest = newest_version(self._source.path, self._source.version)
+        # The first two as releases before this one named them, which did not know the commit.
         parts = ["data", "schema", f"overwrite-{(table.version or 0) - 1}"]
         parts += [f"adopt-{number}" for number in range(_ADOPTIONS)]
         for version in range(newest, -1, -1):
-            for part in parts:
+            for part in (*parts, self._part("data", version), self._part("schema", version)):
                 if found == transaction_id_of(self._source.table_id, version, self._name, part):
                     # Of a version that also has rows, the columns alone are in the log.
-                    reached = version - 1 if part == "schema" else version
+                    reached = version - 1 if part.startswith("schema") else version
                     return self._made(reached, table)
         raise self._foreign(writer)
+
+    def _part(self, what: str, version: int) -> str:
+        """Name a transaction of a version, with what its commit says: another one has another."""
+        return f"{what}-{_digest(commit_path(self._source.path, version))[:16]}"
 
     def _made(self, version: int, table: VersionedTable) -> FollowState:
         return FollowState(
@@ -272,7 +284,48 @@ class TableFollower:
             table_id=self._source.table_id,
             version=version,
             log_version=table.version or 0,
+            commit=_digest(commit_path(self._source.path, version)),
         )
+
+    def _check_same(self, state: FollowState, table_id: str = "") -> None:
+        """Refuse another table in the place of the followed one, also an older state of itself.
+
+        Args:
+            state: How far it was followed.
+            table_id: Of the table that is there, as far as it is known.
+
+        Raises:
+            DivergedError: (definite).
+        """
+        path = commit_path(self._source.path, state.version)
+        try:
+            status = path.stat()
+            seen = (state.version, status.st_ino, status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:  # Delta cleaned it up, or all of it is gone
+            seen = (state.version, 0, 0, 0)
+        if not table_id and seen == self._seen:
+            return
+        found = _digest(path)
+        if (
+            not table_id
+            and not found
+            and commit_path(self._source.path, state.version + 1).exists()
+        ):
+            newest = SourceTable.read(self._log.spark, str(self._source.path), files=False)
+            table_id = newest.table_id
+        is_other = table_id not in ("", state.table_id)
+        if is_other or (found and state.commit and found != state.commit):
+            raise DivergedError(
+                f"{self._source.path} is not the Delta table any more that table {self._name!r} "
+                f"follows: version {state.version} of {state.table_id} was brought last, and is "
+                f"another one now",
+                hint="Somebody replaced the directory.  Bring the table that is there as a whole: "
+                "sparktxlog table follow … --overwrite",
+                table=self._name,
+                path=str(self._source.path),
+                version=state.version,
+            )
+        self._seen = seen
 
     def _reach(self, version: int, position: int | None) -> None:
         """Note that a version is in the log.
@@ -319,6 +372,7 @@ class TableFollower:
         assert self._state is not None
         version = self._state.version + 1
         path = commit_path(self._source.path, version)
+        self._check_same(self._state)
         if not path.exists():
             self._check_not_gone(version)
             return None
@@ -326,6 +380,8 @@ class TableFollower:
         if actions is None:
             return None  # it is being written
         found = VersionActions.of(version, actions)
+        if found.table_id:
+            self._check_same(self._state, found.table_id)
         if found.is_new_definition:
             self._source = self._source_at(version)
             self._followed_columns(self._state.log_version)
@@ -335,8 +391,10 @@ class TableFollower:
             self._reach(version, None)
             return FollowedVersion(version=version, operation=found.operation, became="")
         became = ""
-        with self._transaction("data", self._state.log_version) as t:
+        with self._transaction(self._part("data", version), self._state.log_version) as t:
             became = put_changes(t, self._log, self._name, self._source, found)
+            # It may have been replaced while its files were read.
+            self._check_same(self._state)
             receipt = self._commit(t)
         self._reach(version, receipt.position)
         return _brought(version, found.operation, became, receipt, path)
@@ -355,7 +413,8 @@ class TableFollower:
         """Refuse to wait for a version that Delta has cleaned up, or that went back."""
         if commit_path(self._source.path, version - 1).exists():
             return
-        listed = (self._source.path / "_delta_log").iterdir()
+        log = self._source.path / "_delta_log"
+        listed = log.iterdir() if log.is_dir() else ()
         there = [int(path.name[:20]) for path in listed if path.name[:20].isdigit()]
         if max(there, default=-1) in (version - 1, version):
             return
@@ -377,7 +436,7 @@ class TableFollower:
         added = added_columns(self._source, table)
         if not added:
             return []
-        with self._transaction("schema", expected) as t:
+        with self._transaction(self._part("schema", self._source.version), expected) as t:
             t.alter_table(self._name, add=added)
             receipt = self._commit(t)
         version = self._source.version
@@ -434,6 +493,15 @@ def _brought(
         position=receipt.position,
         seconds=_since(path),
     )
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file, empty if it is not there."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def _since(path: Path) -> float:

@@ -3,6 +3,7 @@
     files added, none removed      append of these files
     everything replaced            overwrite by the files that were added
     rows changed, table with keys  upserts and deletes by key, computed by Spark
+    other rows share such a key    overwrite by all files of the version
     the same, without keys         overwrite by all files of the version
     OPTIMIZE and the like          nothing
 
@@ -21,9 +22,9 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.adopting.row_adoption import append_files, signature_of_rows
 from sparktxlog.api.adopting.source_table import SourceFile, SourceTable
-from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, repeated_keys
+from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, rows_by_key
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.signatures import LANE_COLUMNS
@@ -47,6 +48,8 @@ class VersionActions:
     adds: tuple[Action, ...]
     removes: tuple[Action, ...]
     has_change_data: bool
+    #: UUID that it gives the table, empty = it says nothing of it.
+    table_id: str
     #: Columns, properties or features may be others.
     is_new_definition: bool
 
@@ -67,6 +70,7 @@ class VersionActions:
             adds=changing("add"),
             removes=changing("remove"),
             has_change_data=bool(having("cdc")),
+            table_id=next((str(found.get("id")) for found in having("metaData")), ""),
             is_new_definition=bool(having("metaData") or having("protocol")),
         )
 
@@ -119,7 +123,6 @@ def put_changes(
         source: The table at the version, without its files.
 
     Raises:
-        InvalidRowsError: The source has a key twice (definite).
         InvalidRequestError: A file is missing (definite).
     """
     added = source.files(actions.adds)
@@ -135,7 +138,10 @@ def put_changes(
         put_all(t, log, name, live)
         return "overwrite by the whole table, which has no keys"
     before, after = _changed(log, source, actions, added)
-    _put_difference(t, log, definition, before, after)
+    repeated = _put_difference(t, log, definition, before, after, live)
+    if repeated:
+        put_all(t, log, name, live)
+        return f"overwrite by the whole table, where rows share the key {repeated}"
     return "upserts and deletes"
 
 
@@ -195,28 +201,50 @@ def _put_difference(
     definition: TableDefinition,
     before: DataFrame,
     after: DataFrame,
-) -> None:
-    """Add the upserts and deletes that lead from some rows to others."""
+    live: SourceTable,
+) -> str:
+    """Add the upserts and deletes that lead from some rows to others.
+
+    Args:
+        live: The version with its files: an upsert or delete removes every row of its key from the
+            log's table, also one that the version did not touch.
+
+    Returns:
+        A key that the version touched, and of which there are other rows: nothing is added then.
+    """
     keys = [quoted_name(key) for key in definition.keys]
     names = [quoted_name(column.name) for column in definition.columns]
     lanes = log.expressions.hashes(definition)
     kind = OperationKind.APPEND
-    old = conform(before, definition, kind).select(*keys, *lanes).alias("old")
+    old = conform(before, definition, kind).select(*keys, *lanes)
+    # Of two rows with one key perhaps one is gone: only a row that was alone can be as it was.
+    alone = old.groupBy(*keys).agg(
+        F.count("*").alias(HOW_OFTEN), *[F.first(lane).alias(lane) for lane in LANE_COLUMNS]
+    )
+    alone = alone.where(F.col(HOW_OFTEN) == 1).alias("old")
+    old = old.alias("old")
     new = conform(after, definition, kind).select(*names, *lanes).alias("new")
-    twice = repeated_keys(new, keys).drop(HOW_OFTEN).limit(1).collect()
-    if twice:
-        shown = ", ".join(f"{key}={value!r}" for key, value in twice[0].asDict().items())
-        raise InvalidRowsError(
-            f"table {definition.name!r}: what it follows has more than one row with the key "
-            f"{shown[:300]}",
-            hint="Remove the duplicates there, then begin again with --overwrite.",
-            table=definition.name,
-            keys=list(definition.keys),
-        )
     same = [F.col(f"new.{name}") == F.col(f"old.{name}") for name in (*keys, *LANE_COLUMNS)]
-    t.upsert(definition.name, new.join(old, same, "left_anti").select(*names))
+    upserts = new.join(alone, same, "left_anti").select(*names)
     gone = [F.col(f"new.{key}") == F.col(f"old.{key}") for key in keys]
-    t.delete_keys(definition.name, old.join(new, gone, "left_anti").select(*keys))
+    deletes = old.join(new, gone, "left_anti").select(*keys).distinct()
+    most = upserts.select(*keys, F.lit(1).alias(_MOST)).unionByName(
+        deletes.select(*keys, F.lit(0).alias(_MOST))
+    )
+    rows = conform(live.rows(log.spark, live.files()), definition, kind).select(*keys)
+    there = rows_by_key(rows, keys).alias("there")
+    touched = [F.col(f"there.{key}") == F.col(f"most.{key}") for key in keys]
+    more = there.join(most.alias("most"), [*touched, F.col(HOW_OFTEN) > F.col(_MOST)])
+    repeated = more.select(*[f"there.{key}" for key in keys]).first()
+    if repeated is not None:
+        return ", ".join(f"{key}={value!r}" for key, value in repeated.asDict().items())[:300]
+    t.upsert(definition.name, upserts)
+    t.delete_keys(definition.name, deletes)
+    return ""
+
+
+#: How many rows of a key there may be.
+_MOST = "__txlog_most"
 
 
 def commit_time(path: Path) -> float:
