@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,6 +152,29 @@ def test_space_is_judged(
     places = {"data-dir": tmp_path, "lake-dir": tmp_path}
     (found,) = disks.check_space(places, limit)
     assert found.grade is grade and "(data-dir, lake-dir)" in found.text
+
+
+@pytest.mark.parametrize(
+    ("files", "free", "grade"),
+    [
+        (0, 0, None),
+        (1_000_000, 9_999, Grade.PROBLEM),
+        (1_000_000, 49_999, Grade.WARNING),
+        (1_000_000, 50_000, None),
+    ],
+)
+def test_inodes_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, grade: Grade | None
+) -> None:
+    monkeypatch.setattr(
+        disks.os, "statvfs", lambda _: SimpleNamespace(f_files=files, f_favail=free)
+    )
+    monkeypatch.setattr(
+        disks.shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1 << 39)
+    )
+    first, *rest = disks.check_space({"data-dir": tmp_path}, None)
+    assert first.grade is (grade or Grade.OK) and bool(rest) is (grade is not None)
+    assert ("inodes" in first.text) is (grade is not None)
 
 
 def test_the_innermost_mount_counts(tmp_path: Path) -> None:

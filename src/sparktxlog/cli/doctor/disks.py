@@ -13,6 +13,8 @@ from pathlib import Path
 from sparktxlog.cli.doctor.findings import Finding, good, graded, problem, warning
 
 _LEAST_FREE = 1 << 30
+#: Files that can still be made, below which a disk counts as full.
+_LEAST_FILES = 10_000
 _SYNCS = 20
 _BLOCK = b"\0" * 4096
 #: Seconds of one fsync above which it is slow, and much too slow; below the first one it is none.
@@ -55,6 +57,7 @@ def check_space(places: Mapping[str, Path], log_limit: int | None) -> Iterator[F
         path = places[keys[0]]
         usage = shutil.disk_usage(path)
         names = ", ".join(keys)
+        yield from _check_files(path, names)
         text = f"{usage.free:,} of {usage.total:,} bytes are free at {path} ({names})"
         if usage.free < _LEAST_FREE:
             yield problem("disk", text, "Make room: a node without any takes no transactions.")
@@ -65,6 +68,18 @@ def check_space(places: Mapping[str, Path], log_limit: int | None) -> Iterator[F
             yield warning("disk", text, "Make room, or set tx-log-max-bytes to less.")
         else:
             yield good("disk", text)
+
+
+def _check_files(path: Path, names: str) -> Iterator[Finding]:
+    """Check how many more files a file system takes: with no inode left it is full, too."""
+    found = os.statvfs(path)
+    if not found.f_files:  # file systems that make inodes as they need them
+        return
+    text = f"{found.f_favail:,} of {found.f_files:,} inodes are free at {path} ({names})"
+    if found.f_favail < _LEAST_FILES:
+        yield problem("disk", text, "Remove files: each file needs an inode, however small it is.")
+    elif found.f_favail < found.f_files // 20:
+        yield warning("disk", text, "Remove files, or move the directory, before none is left.")
 
 
 def check_kind(path: Path) -> Finding:
