@@ -78,7 +78,6 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     segment = log.publish()
     tail = {"position": 1, "lineage": "l", "epoch": 3, "segments": [segment]}
     node.answers["/v1/worker/segments"] = (200, msgspec.json.encode(tail))
-    node.answers["/v1/worker/tables"] = (200, msgspec.json.encode(list(log.tables.values())))
     answer = {"verdict": "IN_SYNC", "plan": "replay", "reason": "", "more": 1}
     node.answers["/v1/worker/reports"] = (200, json.dumps(answer).encode())
     report = WorkerReport(
@@ -102,23 +101,22 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     (tmp_path / "worker.token").write_text("of its worker\n")
     with closing(source_of(node, "secret")) as source:
         assert source.segments(0, wait_s=0.5).segments == (segment,)
-        assert source.tables() == log.tables
         assert source.report(report).plan == "replay"
     assert node.asked[0][1] == "/v1/worker/segments?after=0&wait=0.5&limit=500"
     # What only a worker of the node may tell, it shows the node's own token for.
-    assert [asked[3] for asked in node.asked] == ["Bearer secret"] * 3 + ["Bearer of its worker"]
-    assert msgspec.json.decode(node.asked[3][2], type=WorkerReport) == report
+    assert [asked[3] for asked in node.asked] == ["Bearer secret"] * 2 + ["Bearer of its worker"]
+    assert msgspec.json.decode(node.asked[2][2], type=WorkerReport) == report
     (tmp_path / "worker.token").unlink()
     with closing(source_of(node, "secret")) as source:
         source.report(report)
     assert node.asked[-1][3] == "Bearer secret"
 
 
-def test_a_kept_connection_that_was_closed_is_opened_anew(node: Node) -> None:
-    node.answers["/v1/worker/tables"] = (200, b"[]")
+def test_a_kept_connection_that_was_closed_is_opened_again(node: Node) -> None:
+    node.answers["/v1/status"] = (200, b"{}")
     node.close_after = True
     with closing(source_of(node)) as source:
-        assert [source.tables() for _ in range(3)] == [{}, {}, {}]
+        assert [source.document("/v1/status") for _ in range(3)] == [{}, {}, {}]
     assert len(node.asked) == 3
 
 

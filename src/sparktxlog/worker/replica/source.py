@@ -33,7 +33,6 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
@@ -168,11 +167,6 @@ class HttpLogSource(Http):
         """
         query = {"after": after, "wait": wait_s, "limit": limit}
         return self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
-
-    def tables(self) -> dict[str, TableDefinition]:
-        """Return the catalog."""
-        found = self._call(list[TableDefinition], "GET", "/v1/worker/tables")
-        return {definition.name: definition for definition in found}
 
     def rows_and_commits(
         self, names: Iterable[str], lake: str | Path
