@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sparktxlog.codec.parquet_columns import leaves
 from sparktxlog.errors import InvalidRowsError
 
 _VERSION = "org.apache.spark.version"
@@ -104,7 +105,7 @@ class FileCalendar:
         return next(old, "")
 
     def _may_shift(self, field: pa.Field) -> bool:
-        return any(self._first(leaf, field.name) is not None for leaf in _leaf_types(field.type))
+        return any(self._first(kind, field.name) is not None for _, kind in leaves(field))
 
     def _has_old(self, column: pa.Array, name: str) -> bool:
         for leaf in _leaves(column):
@@ -127,23 +128,6 @@ class FileCalendar:
         is_int96 = kind.tz is None and name.partition(".")[0] in self._with_int96
         is_old = self._int96 if is_int96 else self._days and kind.tz is not None
         return _FIRST_SECOND * _PER_SECOND[kind.unit] if is_old else None
-
-
-def _parts(kind: pa.DataType) -> list[pa.DataType] | None:
-    """Return the types that a nested type consists of, None of a plain one."""
-    if pa.types.is_struct(kind):
-        return [field.type for field in kind]
-    if pa.types.is_map(kind):
-        return [kind.key_type, kind.item_type]
-    return [kind.value_type] if pa.types.is_nested(kind) else None
-
-
-def _leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
-    parts = _parts(kind)
-    if parts is None:
-        yield kind
-    for part in parts or ():
-        yield from _leaf_types(part)
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:

@@ -58,11 +58,11 @@ def leaves(field: pa.Field, prefix: str = "") -> Iterator[tuple[str, pa.DataType
     if pa.types.is_map(kind):
         path += ".key_value"
         parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        path += ".list"
-        parts = [kind.value_field.with_name("element")]
     elif pa.types.is_struct(kind):
         parts = [kind.field(number) for number in range(kind.num_fields)]
+    elif pa.types.is_nested(kind):
+        path += ".list"
+        parts = [kind.value_field.with_name("element")]
     else:
         yield path, kind
     for part in parts:
