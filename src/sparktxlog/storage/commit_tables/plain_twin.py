@@ -17,7 +17,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -61,6 +61,7 @@ FEATURES = ("readerFeatures", "writerFeatures")
 #: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
 _GUARD = "__supports_qualified_star"
 _VERSION = re.compile(r"([0-9]{20})\.json")
+_Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,16 +376,36 @@ def _unguarded(raw: bytes) -> bytes:
     return _with_metadata(raw, lambda known: {k: v for k, v in known.items() if k != _GUARD})
 
 
-def _with_metadata(raw: bytes, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+def _with_metadata(raw: bytes, changed: Callable[[_Fields], _Fields]) -> bytes:
     """Return lines of a log with other metadata of the table's columns."""
+
+    def metadata(given: _Fields) -> _Fields:
+        schema = json.loads(given["schemaString"])
+        for column in schema["fields"]:
+            column["metadata"] = changed(column.get("metadata") or {})
+        return given | {"schemaString": _dumped(schema)}
+
+    return with_actions(raw, {"metaData": metadata})
+
+
+def _with_protocol(raw: bytes, changed: Callable[[list[str]], list[str]]) -> bytes:
+    def protocol(given: _Fields) -> _Fields:
+        return given | {key: changed(given.get(key) or []) for key in FEATURES}
+
+    return with_actions(raw, {"protocol": protocol})
+
+
+def with_actions(raw: bytes, changes: Mapping[str, Callable[[_Fields], _Fields]]) -> bytes:
+    """Return the lines of a log with other actions of some kinds; other lines stay as they are.
+
+    Args:
+        changes: Kind of action → function of its fields.
+    """
     lines = []
     for line in raw.splitlines():
         action = json.loads(line)
-        if metadata := action.get("metaData"):
-            schema = json.loads(metadata["schemaString"])
-            for column in schema["fields"]:
-                column["metadata"] = changed(column.get("metadata") or {})
-            metadata["schemaString"] = _dumped(schema)
+        if kinds := [kind for kind in changes if action.get(kind)]:
+            action |= {kind: changes[kind](action[kind]) for kind in kinds}
             line = _dumped(action).encode()
         lines.append(line + b"\n")
     return b"".join(lines)
@@ -392,15 +413,3 @@ def _with_metadata(raw: bytes, changed: Callable[[dict[str, Any]], dict[str, Any
 
 def _dumped(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _with_protocol(raw: bytes, changed: Callable[[list[str]], list[str]]) -> bytes:
-    lines = []
-    for line in raw.splitlines():
-        action = json.loads(line)
-        if protocol := action.get("protocol"):
-            for key in FEATURES:
-                protocol[key] = changed(protocol.get(key) or [])
-            line = json.dumps(action, separators=(",", ":")).encode()
-        lines.append(line + b"\n")
-    return b"".join(lines)

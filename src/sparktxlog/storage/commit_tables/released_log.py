@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,12 @@ import pyarrow.parquet as pq
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.plain_twin import FEATURES, published, twin_version
+from sparktxlog.storage.commit_tables.plain_twin import (
+    FEATURES,
+    published,
+    twin_version,
+    with_actions,
+)
 from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.durability import storing, sync_directory, sync_file, write_durably
 
@@ -154,18 +158,13 @@ def _listed(value: Any) -> Any:
 
 def _reduced(raw: bytes, dropped: set[str]) -> bytes:
     """Return the lines of a log without some features and their properties."""
-    changes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "protocol": lambda action: _protocol(action, dropped),
-        "metaData": lambda action: _metadata(action, dropped),
-    }
-    lines = []
-    for line in raw.splitlines():
-        action = json.loads(line)
-        for kind in changes.keys() & action.keys():
-            action[kind] = changes[kind](action[kind])
-            line = json.dumps(action, separators=(",", ":")).encode()
-        lines.append(line + b"\n")
-    return b"".join(lines)
+    return with_actions(
+        raw,
+        {
+            "protocol": lambda given: _protocol(given, dropped),
+            "metaData": lambda given: _metadata(given, dropped),
+        },
+    )
 
 
 def _protocol(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
