@@ -52,10 +52,19 @@ def check_no_lengths(struct: T.StructType) -> None:
         SchemaMismatchError: A column is one, or has one inside (definite).
     """
     for field in struct.fields:
-        kind = str(field.metadata.get(LENGTHS) or "")
-        for word in re.findall("varchar|char", kind):
+        kind, words = lengths_of(field)
+        for word in words:
             with _of_column(field.name):
                 check_not_refused(word, kind)
+
+
+def lengths_of(field: T.StructField) -> tuple[str, list[str]]:
+    """Return the declared type of a field with CHAR or VARCHAR, and which of them are in it.
+
+    **Shape:** `("array<varchar(3)>", ["varchar"])`; `("", [])` of other fields.
+    """
+    kind = str(field.metadata.get(LENGTHS) or "")
+    return kind, re.findall("varchar|char", kind)
 
 
 def columns_of(schema: T.StructType | DataFrame) -> tuple[Column, ...]:

@@ -60,8 +60,7 @@ def table_release(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH",
-            help="A directory that does not exist; a commit table needs it.",
+            metavar="PATH", help="A directory that does not exist; a commit table needs it."
         ),
     ] = None,
     drop: Annotated[

@@ -35,7 +35,7 @@ __all__ = [
     "load_certificates",
     "load_config",
     "make_data_dir",
-    "not_usable",
     "names_of",
+    "not_usable",
     "variable_of",
 ]

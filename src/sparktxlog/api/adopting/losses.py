@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pyspark.sql import types as T
 
-from sparktxlog.api.schema import LENGTHS
+from sparktxlog.api.schema import LENGTHS, lengths_of
 from sparktxlog.codec.delta_catalog.adopted_tables import left_writers
 from sparktxlog.codec.refused_types import REFUSED_TYPES
 from sparktxlog.model.table_properties import MAX_TEXT, why_not
@@ -121,9 +121,9 @@ def obstacles_of(log: LogVersion, columns: T.StructType) -> list[str]:
             for name, what in _COMPUTED.items()
             if name in field.metadata
         ]
-        if kind := str(field.metadata.get(LENGTHS) or ""):
-            word = re.search(r"varchar|char", kind)
-            reason = REFUSED_TYPES[word[0] if word else "char"].reason
+        kind, words = lengths_of(field)
+        for word in words[:1]:
+            reason = REFUSED_TYPES[word].reason
             found.append(
                 f"column {path!r} is {kind}: {reason} (ALTER TABLE … ALTER COLUMN {path} TYPE "
                 f"{re.sub(r'(var)?char[(][0-9]+[)]', 'string', kind)})"
@@ -139,8 +139,8 @@ def left_behind(log: LogVersion, columns: T.StructType, cluster_by: Iterable[str
     """
     found = [kept for name, kept in ALLOWED_FEATURES.items() if kept and name in log.features]
     if "clustering" in log.features and not cluster_by:
-        told = json.loads(log.domains.get(CLUSTERING, "{}")).get("clusteringColumns")
-        found += ["its clustering"] if told else []
+        clustered = json.loads(log.domains.get(CLUSTERING, "{}")).get("clusteringColumns")
+        found += ["its clustering"] if clustered else []
     for name, value in sorted(log.configuration.items()):
         reason = why_not(name, value)
         if reason is None or name.startswith(_CONSTRAINT):

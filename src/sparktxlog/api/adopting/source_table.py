@@ -159,7 +159,8 @@ class SourceTable:
         names = self.log.names_in_files
         return [
             SourceFile(
-                path=self.path / _local(unquote(add["path"])),
+                # A shallow clone names files of another table by URL.
+                path=self.path / local_path(unquote(add["path"])),
                 partition={
                     names.get(name, name): value or None
                     for name, value in (add.get("partitionValues") or {}).items()
@@ -289,8 +290,3 @@ def _unreadable_values(
             for row in (read.take(5) if texts else ())
         ]
     return found
-
-
-def _local(path: str) -> str:
-    """Return the path of a data file; a shallow clone names those of another table by URL."""
-    return local_path(path)

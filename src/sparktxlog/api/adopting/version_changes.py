@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from sparktxlog.api.transaction import SparkTransaction
 
 Action = dict[str, Any]
+#: Column: how many rows of a key there may be.
+_MOST = "__txlog_most"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +243,6 @@ def _put_difference(
     t.upsert(definition.name, upserts)
     t.delete_keys(definition.name, deletes)
     return ""
-
-
-#: How many rows of a key there may be.
-_MOST = "__txlog_most"
 
 
 def commit_time(path: Path) -> float:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staged_append import timeout_of
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
+from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
 from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from sparktxlog.api.nodes import Nodes
-
-_PHYSICAL = "delta.columnMapping.physicalName"
 
 
 class _File(InputPartition):
@@ -113,7 +112,7 @@ class TableFilesReader(DataSourceReader):
             )
         #: Name in files → column.
         self._stored = {
-            field["metadata"].get(_PHYSICAL, field["name"]): field["name"]
+            field["metadata"].get(STORED_NAME, field["name"]): field["name"]
             for field in _fields(table)["fields"]
         }
         self._files = self._planned(table)

@@ -95,10 +95,11 @@ def read_log(
 
 def with_writers(session: SparkSession, table: Path, log: LogVersion) -> LogVersion:
     """Return what was read of a table with its `writers`; errors as `read_log`."""
-    nothing = _nothing(session)
-    snapshot = _open(session, table).getSnapshotAt(log.version, nothing, nothing, False)
-    found = _listed(session, snapshot.setTransactions())
-    return replace(log, writers=tuple(str(one.appId()) for one in found))
+    with active(session):
+        nothing = _nothing(session)
+        snapshot = _open(session, table).getSnapshotAt(log.version, nothing, nothing, False)
+        found = _listed(session, snapshot.setTransactions())
+        return replace(log, writers=tuple(str(one.appId()) for one in found))
 
 
 def rows_of_files(

@@ -42,8 +42,8 @@ def move_into_partitions(session: SparkSession, table: Path) -> int:
     """
     forget_log(session, table)  # the worker commits without Spark, too
     log, now_ms = read_log(session, table), time.time_ns() // 1_000_000
-    stored = {name: stored for stored, name in log.names_in_files.items()}
-    columns = [stored[name] for name in log.metadata["partitionColumns"]]
+    in_files = {name: stored for stored, name in log.names_in_files.items()}
+    columns = [in_files[name] for name in log.metadata["partitionColumns"]]
     actions = list[dict[str, Any]]()
     for add in log.adds:
         name = unquote(add["path"])
