@@ -463,9 +463,11 @@ class Client(Commits[Rows, Columns]):
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
         most = min(run_transactions, self._info["run_limit_transactions"])
-        wanted_session = Session(session, rollback)
         runs = made.runs(
-            most, self._info["run_limit_bytes"], time.time_ns() // 1000, wanted_session
+            most,
+            self._info["run_limit_bytes"],
+            time.time_ns() // 1000,
+            Session(session, rollback),
         )
         level = level or self._level
 

@@ -50,6 +50,7 @@ from sparktxlog.codec.transactions import (
     PreparedOperation,
     PreparedTransaction,
     Rollback,
+    Session,
     StagedCommitRequest,
 )
 from sparktxlog.codec.validation import (
@@ -312,7 +313,7 @@ def prepare(
         transaction_id=transaction_id,
         operations=preparation.operations,
         session=request.session,
-        stands_alone=request.rollback == "transaction",
+        stands_alone=Session(request.session, request.rollback).stands_alone,
         valid_until=request.valid_until,
         condition=condition_of(request.conditions, tables),
         is_sync=request.is_sync,

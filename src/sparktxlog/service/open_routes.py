@@ -14,6 +14,7 @@ from sparktxlog.codec.condition_requests import condition_of
 from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, decode_added
 from sparktxlog.codec.runs import RunLimits
+from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import ConflictError, InvalidRequestError, TransactionNotOpenError
 from sparktxlog.model.answers import OpenedTransaction
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
@@ -53,8 +54,7 @@ class OpenRoutes(RouteHandlers):
             as_ids(os.urandom(16)) if given is None else transaction_id_from_text(given),
             body.lease,
             self._limits,
-            session=body.session,
-            stands_alone=body.rollback == "transaction",
+            session=Session(body.session, body.rollback),
             valid_until=body.valid_until,
             condition=condition_of(body.conditions, self._node.tables()),
             is_sync=body.is_sync,

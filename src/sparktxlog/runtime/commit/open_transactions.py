@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from sparktxlog.codec.mark_requests import check_prepared
 from sparktxlog.codec.requests import Preparation
 from sparktxlog.codec.runs import RunLimits
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (
     BusyError,
     ForbiddenError,
@@ -52,15 +52,14 @@ class OpenTransaction:
         lease_s: float,
         limits: RunLimits,
         *,
-        session: str | None,
-        stands_alone: bool = False,
+        session: Session,
         valid_until: int | None,
         condition: Condition | None,
         is_sync: bool = False,
         participants: tuple[str, ...] = (),
     ) -> None:
         if participants:
-            check_prepared((), valid_until, session)
+            check_prepared((), valid_until, session.name)
         self.transaction_id = transaction_id
         self.lease_s = lease_s
         #: Whose token opened it.
@@ -77,7 +76,6 @@ class OpenTransaction:
         self.committing = False
         self.timer: asyncio.TimerHandle | None = None
         self._session, self._valid_until = session, valid_until
-        self._stands_alone = stands_alone
         self._condition, self._is_sync = condition, is_sync
         self._participants = participants
 
@@ -89,12 +87,12 @@ class OpenTransaction:
                 (definite); it stays open.
         """
         if self._participants:
-            check_prepared(self.preparation.operations, self._valid_until, self._session)
+            check_prepared(self.preparation.operations, self._valid_until, self._session.name)
         return PreparedTransaction(
             transaction_id=self.transaction_id,
             operations=self.preparation.operations,
-            session=self._session,
-            stands_alone=self._stands_alone,
+            session=self._session.name,
+            stands_alone=self._session.stands_alone,
             valid_until=self._valid_until,
             condition=self._condition,
             is_sync=self._is_sync,

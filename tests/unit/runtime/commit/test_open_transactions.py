@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sparktxlog.codec.runs import RunLimits
+from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import (
     BusyError,
     ForbiddenError,
@@ -29,7 +30,7 @@ def _new(number: int, lease_s: float = 60.0) -> OpenTransaction:
         number.to_bytes(16, "big"),
         lease_s,
         _LIMITS,
-        session=None,
+        session=Session(None),
         valid_until=None,
         condition=None,
     )
