@@ -1,7 +1,8 @@
-"""Is it well?  Pure functions judge what is known; nobody else has an opinion.
+"""Is it well?  Pure functions judge what is known; no other folder judges.
 
     verdicts           one verdict for each site and for the cluster, and what to look at
     readiness          whether one node can serve, for `/readyz`
+    survival           what the loss of each site would lose, and what a site lacks
     transaction_words  what became of a transaction
     cluster_status     a status that shows itself
 

@@ -77,5 +77,5 @@ class ClusterStatus(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         head, *rest = self._lines()
-        told = "".join(f"<br>{escape(text)}" for text in rest)
-        return f"<p><b>{escape(head)}</b>{told}</p>{html_table(_COLUMNS, self._replicas())}"
+        more = "".join(f"<br>{escape(text)}" for text in rest)
+        return f"<p><b>{escape(head)}</b>{more}</p>{html_table(_COLUMNS, self._replicas())}"

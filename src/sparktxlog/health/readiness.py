@@ -52,7 +52,7 @@ def whole(status: Mapping[str, Any]) -> Check:
     """Return the check `data`: whether a site has all data that the others count on it to have.
 
     It is not one of readiness: a node that fetches takes and orders transactions, and its traffic
-    need not wait.  Who replaces disks one after the other waits for it.
+    need not wait.  Operators wait for it before they replace the next disk.
     """
     return _check("data", "; ".join(status.get("lacks") or []), "whole")
 

@@ -3,7 +3,7 @@
 `survival`, `drill --live`, the pages and the check `data` of a node's readiness all judge here.  A
 site counts for what it said that it holds: its transactions, the rows, and the commit tables.  It
 has *the rows* if its log begins at position 0, or a replica of it that is in sync has applied at
-least what is before its log.  A site that does not answer has no rows and no tables that anybody
+least what is before its log.  A site that does not answer has no rows and no tables that others
 can count on.
 """
 
@@ -42,7 +42,7 @@ class KnownSites:
     ordered: Mapping[str, int]
     #: Without witnesses.
     sites: Sequence[Site]
-    #: Each node with a place, witnesses too → who answers beside it, and if they have a majority.
+    #: Each node with a place, witnesses too → other nodes that answer, and if they are a majority.
     voters: Mapping[str, tuple[list[str], bool]]
     #: Whether there are row tables with rows.
     any_rows: bool
@@ -62,7 +62,7 @@ def survivals(cluster: KnownSites) -> list[Survival]:
         others = [one for one in cluster.sites if one.name != site]
         held = [one.transactions for one in others]
         ordered_lost = _missing(cluster.ordered, held)
-        rows_at = [one.name for one in others if has_rows(one, cluster.any_rows)]
+        rows_at = [one.name for one in others if _has_rows(one, cluster.any_rows)]
         tables = [
             name
             for uuid, name in cluster.commit_tables.items()
@@ -94,11 +94,11 @@ def _holds_all(site: Site, cluster: KnownSites) -> bool:
     """Return whether a site has all that is ordered; of a silent one only its order is known."""
     silent = site.data is None
     return not _missing(cluster.ordered, [site.transactions]) and (
-        silent or has_rows(site, cluster.any_rows)
+        silent or _has_rows(site, cluster.any_rows)
     )
 
 
-def has_rows(site: Site, any_rows: bool) -> bool:
+def _has_rows(site: Site, any_rows: bool) -> bool:
     """Return whether a site has all rows of the row tables.
 
     Args:
@@ -120,7 +120,7 @@ def lacks(site: Site, any_rows: bool) -> list[str]:
     if data is None:
         return ["it does not know the log yet"]
     found = []
-    if not has_rows(site, any_rows):
+    if not _has_rows(site, any_rows):
         has = "no replica" if site.replica is None else f"a replica at {site.replica:,}"
         found.append(
             f"the rows up to position {data.rows_after:,} are not here: the log begins after it, "
@@ -142,13 +142,13 @@ def losses(found: Mapping[str, Any]) -> list[str]:
 
 
 def worst_loss(said: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
-    """Return what the loss of a site would lose, as the others say; who knows of most counts.
+    """Return what the loss of a site would lose: the largest loss that one of the others reports.
 
     Args:
         said: A `Survival` of each node that was asked; of an older release it says less.
 
     Returns:
-        How many transactions, of how many, and which data beside, a clause for each.
+        How many transactions, of how many, and which other data, a clause for each.
     """
     lost = max((one["ordered_only_there"] + one["accepted_only_there"] for one in said), default=0)
     ordered = max((one["ordered"] for one in said), default=0)

@@ -7,7 +7,7 @@ is missing says nothing, and never that all is well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -37,7 +37,7 @@ _FORCE_THERE = (
     "  If too many nodes lost their disks for a majority, `sparktxlog peer force` at one that has "
     "the log lets it go on and admit the others."
 )
-#: Levels of need; a note is shown where the state is explained, and wakes nobody.
+#: Levels of need; a note explains a state, and is no alarm.
 ALARM, WARNING, NOTE = "alarm", "warning", "note"
 
 
@@ -189,15 +189,15 @@ def _warning(code: str, text: str, way_out: str = "", *, lags: bool = True) -> J
     return Judgement(code=code, state=state, severity=WARNING, text=text, way_out=way_out)
 
 
+def _differing(code: str, text: str, way_out: str) -> Judgement:
+    state = ClusterState.DIVERGED
+    return Judgement(code=code, state=state, severity=ALARM, text=text, way_out=way_out)
+
+
 def _of_node(status: _Facts) -> Iterator[Judgement]:
     if halted := status.get("halted"):
-        yield Judgement(
-            code="halted",
-            state=ClusterState.DIVERGED,
-            severity=ALARM,
-            text=f"This node halted: {halted}",
-            way_out="Keep its data-dir; docs/runbooks.md (SparktxlogHalted) says what to do.",
-        )
+        way_out = "Keep its data-dir; docs/runbooks.md (SparktxlogHalted) says what to do."
+        yield _differing("halted", f"This node halted: {halted}", way_out)
     if status.get("only_joins"):
         text = "The journal of this node is lost: it waits for a peer whose log it can join"
         yield _warning("journal-lost", text, _SEE_PEERS + _FORCE_THERE)
@@ -331,13 +331,12 @@ def _judge_site(status: _Facts, site: str, line: _Facts) -> Judgement:
 
 
 def _site(site: str, found: Judgement) -> Judgement:
-    return Judgement(**{**asdict(found), "site": site})
+    return replace(found, site=site)
 
 
 def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
     if not is_diverged(line):
         return None
-    # First words for people: which replica, and the verdict of catch-up on it.
     verdict, reason = verdict_text(line), line.get("reason")
     code, way_out = "diverged", f"{_COMPARE}  `sparktxlog repair TABLE` brings a table back."
     if line.get("verdict") == "FOREIGN":
@@ -347,14 +346,7 @@ def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
         code, way_out = "contested", f"{_COMPARE}  `sparktxlog verify` recounts the rows there."
         verdict = verdict.removeprefix("IN_SYNC, ")
     text = f"Site {site}, worker {line.get('worker_id')}: {verdict}"
-    return Judgement(
-        code=code,
-        state=ClusterState.DIVERGED,
-        severity=ALARM,
-        text=f"{text}: {reason}" if reason else text,
-        way_out=way_out,
-        site=site,
-    )
+    return _site(site, _differing(code, f"{text}: {reason}" if reason else text, way_out))
 
 
 def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | None:
@@ -368,14 +360,8 @@ def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | N
         name = first["name"]
         more = f", and {number - 1:,} more" if number > 1 else ""
         text = f"Commit table {name} differs here{more}: {first['reason']}"
-    return Judgement(
-        code="commit-table-differs",
-        state=ClusterState.DIVERGED,
-        severity=ALARM,
-        text=text,
-        way_out=f"`sparktxlog repair {name}` fetches its files again from other sites.",
-        site=site,
-    )
+    way_out = f"`sparktxlog repair {name}` fetches its files again from other sites."
+    return _site(site, _differing("commit-table-differs", text, way_out))
 
 
 def _worker_wrong(status: _Facts, site: str, line: _Facts) -> Judgement | None:
@@ -418,7 +404,7 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
     if line.get("needs_copy"):
         text += ", and the log begins after that: it needs a copy"
         way_out = _command(status, site, "catch-up")
-        return _site(site, _warning("needs-copy", f"{text}", f"Run {way_out}."))
+        return _site(site, _warning("needs-copy", text, f"Run {way_out}."))
     if line.get("plan") == "stop":
         text += f", and its worker must stop: {line.get('plan_reason') or 'it says no reason'}"
         return _site(site, _warning("must-stop", text, "`sparktxlog plan` says why."))

@@ -1,4 +1,4 @@
-"""What this node knows for the verdict on losses: what each site holds, and who would vote.
+"""What this node knows for the verdict on losses: what each site holds, and which nodes vote.
 
 It follows from what this node holds and from what the others said in their last posts.  What a site
 accepted since its last post, only the site itself knows.
@@ -20,7 +20,7 @@ from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
 
-#: Seconds between two looks at what this site holds; posts tell it too, without a look.
+#: Seconds between two looks at what this site holds; each post carries it in any case.
 _LOOK_S = 1.0
 
 
@@ -38,8 +38,8 @@ class SitesData:
         self._membership = membership
         self._fleet = fleet
         self.commit_tables = commit_tables
-        #: What the peers were told without waiting for a post.
-        self.told: SiteData | None = None
+        #: What was sent to the peers last, without waiting for another post.
+        self._sent: SiteData | None = None
         membership.own_data = self.own
 
     def own(self) -> SiteData | None:
@@ -49,11 +49,11 @@ class SitesData:
         return SiteData.of(self._base.kept_after.value, self.commit_tables.lacking())
 
     async def watch(self) -> None:
-        """Tell the peers soon what changed of what this site holds; until cancelled."""
+        """Send the peers soon what changed of what this site holds; until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            if (own := self.own()) != self.told:
-                self.told = own
+            if (own := self.own()) != self._sent:
+                self._sent = own
                 for link in self._base.links.values():
                     link.tell_data()
 
@@ -135,7 +135,7 @@ class SitesData:
             name = str(peer.peer)
             shown = {str(origin): last for origin, last in peer.acquired.items()}
             shown[name] = max(shown.get(name, 0), peer.last_seq)
-            # Who has ordered a position holds what is before it.
+            # A site that has ordered a position holds what is before it.
             if peer.position >= status.position:
                 for origin, last in state.watermarks.items():
                     shown[str(origin)] = max(shown.get(str(origin), 0), last)
@@ -152,7 +152,7 @@ class SitesData:
 
 
 def voters_without(base: Foundation) -> dict[str, tuple[list[str], bool]]:
-    """Return for each node who answers beside it, witnesses too, and if they have a majority."""
+    """Return for each node the others that answer, witnesses too, and if they are a majority."""
     status, view = base.master.status(), base.master.view
     answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
     seats = [str(seat.node_id) for seat in view.roster]
