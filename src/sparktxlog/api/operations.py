@@ -60,9 +60,8 @@ class CommitOptions(TypedDict, total=False):
     valid_until: datetime | None
     #: Seconds.
     timeout: float | None
-    #: Of `Client` only: a `TxLog` has one session.
+    #: These two of `Client` only: a `TxLog` has one session.
     session: str | None
-    #: The same.
     rollback: Rollback
     is_sync: bool
 

@@ -62,7 +62,7 @@ def status(
 
 
 def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the verdicts that `--json` has beside a node's status."""
+    """Return the verdicts that `--json` adds to a node's status."""
     verdict, sites = judge(found), judge_sites(found)
     return {
         "state": verdict.word,

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: How writers begin their names whose bounds tell of NaN: Spark's.
-_TELL_NAN = "parquet-mr"
+#: How the name of a writer begins whose bounds include NaN: Spark's.
+_BOUNDS_WITH_NAN = "parquet-mr"
 
 
 class ExactColumns(TypedDict):
@@ -70,12 +70,12 @@ def leaves(field: pa.Field, prefix: str = "") -> Iterator[tuple[str, pa.DataType
 
 
 def hides_rows(file: pq.ParquetFile) -> bool:
-    """Return whether a filter that is pushed into a file of somebody else may miss rows of it.
+    """Return whether a filter that is pushed into a file of another writer may miss rows of it.
 
     Reads its floats.  Filters look into structs, not into lists and maps.
     """
     metadata = file.metadata
-    if str(metadata.created_by).startswith(_TELL_NAN):
+    if str(metadata.created_by).startswith(_BOUNDS_WITH_NAN):
         return False
     kinds = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     paths = [

@@ -124,8 +124,8 @@ def normalise(text: str, schema: pa.Schema) -> str:
 def evaluable(text: str, schema: pa.Schema) -> str:
     """Return a predicate of the log as Spark is to evaluate it: alike, in time linear in a text.
 
-    Spark bounds the time of a LIKE by no such thing.  A `%` never has to be tried again once the
-    piece after it was found at its first place, so the pieces become atomic groups.
+    Spark alone does not bound the time of a LIKE.  A `%` never has to be tried again once the piece
+    after it was found at its first place, so the pieces become atomic groups.
 
     Args:
         text: In normal form, or several joined by OR.  What was ordered is evaluated, whatever

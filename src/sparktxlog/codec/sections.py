@@ -3,8 +3,8 @@
 A section is one Arrow stream whose columns are the table's columns (all, or only the keys) and
 then `TX_COLUMN` and `OP_COLUMN`, both int32.  Three attacks are refused: sizes over the limit
 (`arrow_messages`; a 32 KB frame may hold 1 GiB), types that no table has (Arrow's casts trust a
-type's parameters, and a process ended in one), and buffers whose offsets point
-outside (pyarrow trusts them until `validate(full=True)`).
+type's parameters), and buffers whose offsets point outside (pyarrow trusts them until
+`validate(full=True)`).
 
 Small sections stay uncompressed: measured on runs of 1,000 rows (178 KB), zstd costs 0.57 ms to
 write and 0.45 ms to read at every node, plain buffers 0.01 ms each.

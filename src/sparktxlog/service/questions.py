@@ -100,7 +100,7 @@ class QuestionRoutes(RouteHandlers):
         return found
 
     async def _durable(self, position: int) -> None:
-        """Wait until this node's disk has what it tells: the core knows it a moment before.
+        """Wait until this node's disk has what it answers: the core knows it a moment before.
 
         Raises:
             PositionNotReachedError: The disk is full, or fails (definite).

@@ -1,7 +1,7 @@
-"""Reads the files of the queue table: what is old is read by nobody, so damage there stays unseen.
+"""Reads the files of the queue table: old ones are seldom read, so damage there stays unseen.
 
-The node appends to `log/synchronized_queue` and reads only its end; who asks for history, a view or
-an image reads the rest.  A check reads whole files, every page with its checksum, the oldest first,
+The node appends to `log/synchronized_queue` and reads only its end; questions about history, views
+and images read the rest.  A check reads whole files, every page with its checksum, the oldest first,
 for a bounded time.
 """
 

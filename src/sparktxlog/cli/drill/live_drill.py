@@ -91,7 +91,7 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
             if one["site"] == site
         ]
         problems += _votes(said) + _writers(site, statuses)
-        lost, told, data = worst_loss(said)
+        lost, of, data = worst_loss(said)
         problems += data
         report.rehearsals.append(
             Rehearsal(
@@ -99,7 +99,7 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
                 what=f"If site {site} were lost now: {_went_on(site, report)}",
                 pause_s={},
                 lost=lost,
-                told=told,
+                told=of,
                 problems=problems,
             )
         )

@@ -87,7 +87,7 @@ class TableDescriptions:
     async def _of_commits(self, schema: str, table: str) -> TableDescription:
         master = self._base.master
         shown = await self._commits.listed(schema, table)
-        # A version that was ordered meanwhile belongs to the position that is told with it.
+        # A version that was ordered meanwhile belongs to the position of the answer.
         while self._is_older(shown, master.commit_tables.get(shown.uuid)):
             shown = await self._commits.listed(schema, table)
         position, state = master.base.position, shown.placed

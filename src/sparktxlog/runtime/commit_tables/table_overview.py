@@ -77,7 +77,7 @@ class TableOverview:
         """Return the transfer of a table, None = none is known to have what is missing."""
         transfer = self._fetcher.transfers.get(uuid)
         if transfer is not None and not transfer.of_files and uuid in self._fetcher.failures:
-            return None  # who refused is asked once more
+            return None  # a peer that refused is asked again
         return transfer
 
     def lacking(self) -> set[str]:
@@ -163,5 +163,5 @@ def _refused(failures: Mapping[str, TxLogError]) -> str:
 
 
 def _lacks(error: TxLogError) -> bool:
-    """Whether a peer answered that it does not have it."""
+    """Return whether a peer answered that it does not have it."""
     return NotFoundError.http_status in (error.http_status, error.fields.get("status"))

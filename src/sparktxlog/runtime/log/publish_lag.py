@@ -5,8 +5,8 @@ and the journal grows.  So a node whose oldest unpublished run has waited longer
 `publish-lag-limit` holds up new transactions of its clients, and refuses them as busy if that does
 not end soon.  Nothing else waits: it orders what its peers took, and publishes.
 
-Each node judges only itself.  Who writes at a node waits for that node's readers; a site with a
-slow disk slows down no other one.
+Each node judges only itself: clients of a node wait for that node's readers, and a site with a slow
+disk slows down no other one.
 """
 
 from __future__ import annotations

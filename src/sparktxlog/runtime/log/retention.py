@@ -58,7 +58,7 @@ class Holder:
     position: int = 0
     #: True: its verdict is IN_SYNC, so it can lend a copy.
     known: bool = False
-    #: Of its node when it reported: who returns with another disk begins anew (P21).
+    #: Of its node when it reported: a node that returns with another disk has a new one (P21).
     incarnation: int = 1
 
 

@@ -1,4 +1,4 @@
-"""Whose a data directory is: a journal names its node and cluster, and the founders of the log.
+"""The owner of a data directory: a journal names its node, its cluster, and the log's founders.
 
 Two nodes with one history would promise and order under the same numbers; and a node that takes up
 another one's directory by mistake would look healthy.  So the first start writes the owner into the

@@ -1,8 +1,8 @@
 """Nodes that prove that they know this cluster's secret, and that one end refuses: both warn.
 
 A node without a place, of another log or with other settings looks like one that is down: the
-others go on without it, and it goes on without them.  Who does not know the secret is no warning,
-else everybody could make one.
+others go on without it, and it goes on without them.  A node that does not know the secret causes
+no warning, or anybody could cause one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Strangers:
         self._refused.pop(node, None)
 
     def warnings(self, links: Iterable[PeerLink], now: int) -> list[OperatorWarning]:
-        """Return who is refused here, and who refuses this node."""
+        """Return a warning for each node that is refused here, or refuses this one."""
         texts = [
             f"Node {node} knows the secret of this cluster and is refused: {why}.  Stop it, or "
             "compare places, log and settings (`sparktxlog peer list` at both)."

@@ -94,8 +94,8 @@ def live_paths(adds: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def path_in_log(path: str) -> str:
-    """Return the path of a file, relative to its table, as a log names it."""
-    # As Spark does; some readers compare paths as texts.
+    """Return the path of a file, relative to its table, as Spark's logs name it."""
+    # Some readers compare paths as texts.
     return quote(path, safe="/=!$&'()*+,;@~")
 
 

@@ -235,7 +235,7 @@ class TableRepair:
                 placed=None,
             )
         except Exception as error:
-            # Nobody can tell what the table is: it is built anew.
+            # What the table is cannot be known any more, so it is built again.
             _logger.exception("the log of table %s is damaged", name)
             return Examined(version=newest_commit(self.lake / name), replaced=str(foreseen(error)))
 

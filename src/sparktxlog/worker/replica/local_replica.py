@@ -289,7 +289,7 @@ class Replica:
             return False
 
     def explain(self, name: str, failure: ApplyError) -> None:
-        """Say better why a table failed; so it is told if the table fails again."""
+        """Give a better reason why a table failed, for the case that it fails again."""
         if self.state.pending is not None:
             self._failed[name] = (self.state.pending.last, failure)
 
