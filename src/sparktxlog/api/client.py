@@ -463,12 +463,8 @@ class Client(Commits[Rows, Columns]):
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
         most = min(run_transactions, self._info["run_limit_transactions"])
-        runs = made.runs(
-            most,
-            self._info["run_limit_bytes"],
-            time.time_ns() // 1000,
-            Session(session, rollback),
-        )
+        own = Session(session, rollback)
+        runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, own)
         level = level or self._level
 
         def send(run: EncodedRun) -> Receipt:

@@ -79,8 +79,8 @@ class Route:
     body_bytes: int | None = DOCUMENT_BYTES
     #: Whether a witness answers it.
     at_witness: bool = False
-    #: For clients and workers: whether a node answers it that does not know the log yet, because its
-    #: answer has nothing of tables, transactions and positions.
+    #: For clients and workers: whether a node that does not know the log yet answers it: the answer
+    #: has nothing of tables, transactions and positions.
     before_log: bool = False
     #: Matched first; its handler takes the raw request, and reads query and body itself.
     hot: bool = False

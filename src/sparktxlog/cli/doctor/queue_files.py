@@ -1,8 +1,8 @@
 """Reads the files of the queue table: old ones are seldom read, so damage there stays unseen.
 
 The node appends to `log/synchronized_queue` and reads only its end; questions about history, views
-and images read the rest.  A check reads whole files, every page with its checksum, the oldest first,
-for a bounded time.
+and images read the rest.  A check reads whole files, every page with its checksum, the oldest
+first, for a bounded time.
 """
 
 from __future__ import annotations
