@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.service.test_catalog_api import catalog, told
 from tests.service.test_travelling_commits import sites
-from tests.support.delta_writer import StagedTable, path_of
+from tests.support.delta_writer import API, BEGIN, StagedTable, path_of
 
 from sparktxlog.runtime.node import Node
 
@@ -136,3 +136,53 @@ def _held(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, a
 
     monkeypatch.setattr(node.fetcher, "_get_files", held)
     return asked, go_on
+
+
+def _deep(levels: int) -> str:
+    return '{"clusteringColumns":' + "[" * levels + "]" * levels + "}"
+
+
+def test_content_of_no_use_is_refused_before_the_order(tmp_path: Path) -> None:
+    """Each is a 400 with its field; the table and the lists of its schema stay as they are."""
+    far = BEGIN * 100
+    missing = {"add": {"path": "missing", "size": -1}}
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": -99}
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create()
+            position = caller.node.base.ordered.value
+            commits = [
+                table.stage(1, missing),
+                table.stage(1, table.add(), {"remove": {"path": "//[x"}}),
+                table.stage(1, {"add": table.add()["add"] | {"deletionVector": vector}}),
+                table.stage(1, {"domainMetadata": {"domain": "a", "configuration": _deep(5_000)}}),
+                table.stage(1, {"protocol": table.protocol | {"minReaderVersion": 2**70}}),
+                table.stage(1, table.add(), timestamp=far),
+            ]
+            for commit in commits:
+                found = await caller.commit(table.update(commit))
+                assert told(found) == (400, "InvalidParameterValueException")
+            other = await caller.stage("other")
+            domain = {"domain": "delta.clustering", "configuration": _deep(900)}
+            other.write_first({"domainMetadata": domain})
+            nested: Any = {}
+            for _ in range(450):
+                nested = {"a": nested}
+            bodies = [
+                (other.creation("other"), 400),
+                (other.creation("other", location="file://[x"), 404),
+                (other.creation("other", **{"domain-metadata": {"a": nested}}), 400),
+            ]
+            for body, status in bodies:
+                assert told(await caller.ask("POST", path_of(), body))[0] == status
+            update = table.update(None, {"action": "set-domain-metadata", "updates": nested})
+            assert told(await caller.commit(update))[0] == 400
+            assert caller.node.base.ordered.value == position
+            path = f"{API}/tables?catalog_name=tx&schema_name=default"
+            status, listed = await caller.ask("GET", path)
+            assert (status, [one["name"] for one in listed["tables"]]) == (200, ["t"])
+            body = table.update(table.stage(1, table.add()))
+            assert (await caller.commit(body))[0] == 200
+
+    asyncio.run(main())

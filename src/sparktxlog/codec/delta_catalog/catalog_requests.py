@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from sparktxlog.codec.delta_catalog.column_types import check_nesting
 from sparktxlog.codec.delta_catalog.commit_contents import TableProtocol
 from sparktxlog.errors import InvalidRequestError, NotOfferedError
 
@@ -151,6 +152,7 @@ def read_update(request: UpdateTableRequest) -> Update:
         InvalidRequestError: It says something twice, not at all, or in a wrong form (definite).
         NotOfferedError: It asks for what this catalog does not do (definite).
     """
+    check_nesting("updates", request.updates)
     requirements = {one.type: one for one in request.requirements}
     uuid = requirements.get("assert-table-uuid", Requirement(type="")).uuid
     unknown = requirements.keys() - {"assert-table-uuid", "assert-etag"}
@@ -210,7 +212,10 @@ def converted(value: Any, kind: Any, field: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(
-            f"{field} cannot be read: {error}", field=field, value=str(value)[:80]
+            f"{field} cannot be read: {error}",
+            hint="Nothing happened. Give it the form that /docs of the node shows.",
+            field=field,
+            value=str(value)[:80],
         ) from error
 
 

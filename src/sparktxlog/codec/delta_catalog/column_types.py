@@ -13,11 +13,38 @@ from sparktxlog.errors import InvalidRequestError
 
 #: Deepest nesting of a type.
 _DEEPEST = 100
+#: Deepest nesting of JSON in a request, a schema or a domain; half of what encoders can do, because
+#: an answer has it inside of other values.
+DEEPEST_JSON = 400
 #: Key of Delta → key of the API, for keys that hold types and for others.
 _TYPES = {"elementType": "element-type", "keyType": "key-type", "valueType": "value-type"}
 _FLAGS = {"containsNull": "contains-null", "valueContainsNull": "value-contains-null"}
 _TO_API = _TYPES | _FLAGS
 _TO_DELTA = {theirs: ours for ours, theirs in _TO_API.items()}
+
+
+def check_nesting(field: str, value: Any) -> None:
+    """Check that decoded JSON is not nested so deeply that it cannot be compared or encoded.
+
+    Raises:
+        InvalidRequestError: It is (definite).
+    """
+    left = [value]
+    for _ in range(DEEPEST_JSON):
+        left = [
+            inner
+            for one in left
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not left:
+            return
+    raise InvalidRequestError(
+        f"{field} is nested more than {DEEPEST_JSON} levels deep",
+        hint="Give plain values, arrays and objects with fewer levels.",
+        field=field,
+        value=f"more than {DEEPEST_JSON} levels",
+    )
 
 
 def to_api_type(found: Any) -> Any:

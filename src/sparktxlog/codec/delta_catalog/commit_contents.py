@@ -6,9 +6,10 @@ A commit file has one action a line, as JSON.  Paths in it are URLs relative to 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -38,7 +39,8 @@ class NeededFile:
 
     #: Below the table's directory, decoded.
     path: str
-    #: Its bytes; of a file with several deletion vectors, how many it has at least.
+    #: Its bytes; of a file with several deletion vectors, how many it has at least.  Negative: the
+    #: commit says what no file can have, and `new_commits` refuses it.
     size: int
     is_exact: bool = True
     #: A data file whose rows Delta clustered.
@@ -99,6 +101,9 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
             one["name"].lower(): one.get("metadata", {}).get(STORED_NAME, one["name"])
             for one in self.columns["fields"]
         }
+        for name in names.values():
+            if not isinstance(name, str):
+                raise _wrong(f"metaData.schemaString.{STORED_NAME}", name, "is no name")
         unknown = [column for column in self.partition_columns if column.lower() not in names]
         if unknown:
             raise _wrong("metaData.partitionColumns", unknown[0], "is no column of the table")
@@ -247,29 +252,33 @@ def read_commit_file(content: bytes) -> CommitContent:
         StagedCommitError: It is no commit of a catalog-managed table, or names a file by a path
             that leaves the table; field `field` says where (definite).
     """
-    lines = [_decoded(number, line) for number, line in enumerate(content.splitlines(), start=1)]
-    info = lines[0].commit_info if lines else None
+    lines = _decoded_lines(content)
+    info = next((line.commit_info for line in lines), None)
     if info is None or info.in_commit_timestamp is None:
         raise _wrong(
             "commitInfo", content[:80], "does not begin with commitInfo and its inCommitTimestamp"
         )
     if not 0 < info.in_commit_timestamp <= LARGEST:
         raise _wrong("commitInfo.inCommitTimestamp", info.in_commit_timestamp, "is no time")
-    metadata = _single("metaData", (line.meta_data for line in lines))
-    protocol = _single("protocol", (line.protocol for line in lines))
+    metadata: TableMetadata | None = None
+    protocol: TableProtocol | None = None
     domains: dict[str, str | None] = {}
     files: dict[str, NeededFile] = {}
     added: dict[str, tuple[NeededFile, ...]] = {}
     partitions: dict[frozenset[str], str] = {}
-    removed = {_relative("remove.path", line.remove.path) for line in lines if line.remove}
-    vectors = [line.remove.deletion_vector for line in lines if line.remove]
+    removed, vectors = set[str](), list[_Vector | None]()
     for line in lines:
+        metadata = _single("metaData", metadata, line.meta_data)
+        protocol = _single("protocol", protocol, line.protocol)
+        if line.remove is not None:
+            removed.add(_relative("remove.path", line.remove.path))
+            vectors.append(line.remove.deletion_vector)
         for file in (line.add, line.cdc):
             if file is not None:
                 needs = _needed(file)
                 partitions.setdefault(frozenset(file.partition_values or ()), file.path)
                 for needed in needs:
-                    _keep(files, replace(needed, is_new=needed.path not in removed))
+                    _keep(files, needed)
                 if file is line.add:
                     added[needs[0].path] = tuple(needs)
         domain = line.domain_metadata
@@ -277,6 +286,8 @@ def read_commit_file(content: bytes) -> CommitContent:
             if domain.domain in domains:
                 raise _wrong("domainMetadata", domain.domain, "occurs twice")
             domains[domain.domain] = None if domain.removed else domain.configuration
+    for path in removed & files.keys():  # an action may come after the one that it belongs to
+        files[path] = replace(files[path], is_new=False)
     return CommitContent(
         timestamp=info.in_commit_timestamp,
         files=tuple(files.values()),
@@ -342,6 +353,12 @@ def _converted(action: dict[str, Any]) -> _File:
         raise _wrong("action", action, f"cannot be read: {error}") from error
 
 
+def _decoded_lines(content: bytes) -> Iterator[_Line]:
+    """Yield the lines of a commit file; no more than one is held with all that it says."""
+    for number, line in enumerate(BytesIO(content), start=1):
+        yield _decoded(number, line)
+
+
 def _decoded(number: int, line: bytes) -> _Line:
     try:
         return _lines.decode(line)
@@ -349,11 +366,10 @@ def _decoded(number: int, line: bytes) -> _Line:
         raise _wrong(f"line {number}", line[:80], f"cannot be read: {error}") from error
 
 
-def _single(field: str, found: Iterable[_T | None]) -> _T | None:
-    given = [one for one in found if one is not None]
-    if len(given) > 1:
-        raise _wrong(field, len(given), "occurs more than once")
-    return given[0] if given else None
+def _single(field: str, known: _T | None, found: _T | None) -> _T | None:
+    if known is not None and found is not None:
+        raise _wrong(field, found, "occurs more than once")
+    return known if found is None else found
 
 
 def _needed(file: _File) -> list[NeededFile]:
@@ -385,26 +401,28 @@ def _vector_file(vector: _Vector) -> NeededFile:
     text = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:]))
     path = f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
     size = vector.offset + vector.size_in_bytes + _AROUND_A_VECTOR
+    if min(vector.offset, vector.size_in_bytes) < 0:
+        size = -1
     path = _relative("add.deletionVector.pathOrInlineDv", path)
     return NeededFile(path=path, size=size, is_exact=False)
 
 
 def _keep(files: dict[str, NeededFile], needed: NeededFile) -> None:
     known = files.get(needed.path)
-    if known is None or known.size < needed.size:
+    if known is None or needed.size < 0 or 0 <= known.size < needed.size:
         files[needed.path] = needed
 
 
 def _relative(field: str, path: str) -> str:
     """Return the path of a URL below the table."""
-    parts = urlsplit(path)
     try:
+        parts = urlsplit(path)
         if parts.scheme or parts.netloc or path.startswith("/"):
             raise InvalidNameError(path)
         found = check_relative_path(unquote(path, errors="strict"))
-        if found.startswith(COMMIT_LOG):
+        if f"{found}/".startswith(COMMIT_LOG):
             raise InvalidNameError(path)
-    except (InvalidNameError, UnicodeError):
+    except (InvalidNameError, ValueError):
         raise _wrong(
             field, path, "is no path below the table; every site has the table at its own place"
         ) from None

@@ -17,7 +17,11 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     Update,
     converted,
 )
-from sparktxlog.codec.delta_catalog.column_types import to_api_type, to_delta_type
+from sparktxlog.codec.delta_catalog.column_types import (
+    check_nesting,
+    to_api_type,
+    to_delta_type,
+)
 from sparktxlog.codec.delta_catalog.commit_contents import CommitContent
 from sparktxlog.codec.delta_catalog.table_states import (
     ROW_TRACKING,
@@ -43,8 +47,14 @@ def check_created(request: CreateTableRequest, state: DeltaTableState) -> None:
     """Check that version 0 says what the request does.
 
     Raises:
+        InvalidRequestError: A value is nested too deeply (definite).
         StagedCommitError: It does not; field `field` says where (definite).
     """
+    for field, value in (
+        ("columns", request.columns),
+        ("domain-metadata", request.domain_metadata),
+    ):
+        check_nesting(field, value)
     _same("last-commit-timestamp-ms", request.last_commit_timestamp_ms, state.timestamp)
     metadata = state.metadata
     _same("columns", to_delta_type(request.columns), metadata.columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,7 +124,8 @@ class DeltaTableState:
         for key, domain, name in _FROM_DOMAINS:
             value = domain_value(self.domains.get(domain)).get(name)
             if value is not None:
-                derived[key] = msgspec.json.encode(value).decode()
+                with suppress(RecursionError):  # ordered by an older release
+                    derived[key] = msgspec.json.encode(value).decode()
         return self.metadata.configuration | derived
 
     def check(self, uuid: str) -> None:
@@ -152,7 +154,7 @@ def domain_value(text: str | None) -> dict[str, Any]:
     """Return the configuration of a domain, decoded; of none, and of none that is JSON, nothing."""
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
 
 

@@ -34,6 +34,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 )
 from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
+from sparktxlog.codec.delta_catalog.new_commits import read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
@@ -273,10 +274,7 @@ class CommitCatalog:
     ) -> tuple[int, SecuredFiles]:
         """Return the in-commit timestamp of version 0, and its files; runs in a thread."""
         raw = self._places.first(uuid)
-        content = read_commit_file(raw)
-        state = DeltaTableState.first(content)
-        state.check(uuid)
-        content.check_partitions(state.metadata.partition_names)
+        content, state = read_new_commit(raw, None, uuid, self._now_ms())
         check_created(request, state)
         most = self._base.config.inline_limit
         return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
@@ -473,7 +471,7 @@ class CommitCatalog:
         tables: int,
     ) -> SecuredFiles:
         raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
-        content = read_commit_file(raw)
+        content, _ = read_new_commit(raw, before, uuid, self._now_ms())
         if content.timestamp != proposed.timestamp:
             raise StagedCommitError(
                 f"timestamp is {proposed.timestamp}, inCommitTimestamp of {proposed.file_name!r} "
@@ -481,9 +479,6 @@ class CommitCatalog:
                 field="timestamp",
                 value=proposed.timestamp,
             )
-        after = before.after(content)
-        after.check(uuid)
-        content.check_partitions(after.metadata.partition_names)
         if update is not None:
             check_changes(update, before, content)
         most = self._base.config.inline_limit // tables
@@ -596,6 +591,10 @@ class CommitCatalog:
         )
         _raise_if_rejected(receipt)
         return receipt
+
+    def _now_ms(self) -> int:
+        """Return the wall clock, milliseconds since 1970 UTC."""
+        return self._base.clock.wall() // 1_000
 
     async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
         found: _T = await self._base.run_on_files(work, *args)

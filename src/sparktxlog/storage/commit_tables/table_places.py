@@ -119,7 +119,10 @@ class TablePlaces:
 
     def uuid_at(self, location: str) -> str | None:
         """Return the table whose directory a URL names, None = none of this site."""
-        parts = urlsplit(location)
+        try:
+            parts = urlsplit(location)
+        except ValueError:  # brackets that hold no address
+            return None
         path = Path(unquote(parts.path))
         if parts.scheme not in ("", "file") or parts.netloc or path.parent != self._root:
             return None
@@ -183,7 +186,7 @@ class TablePlaces:
                 size = os.stat(f"{directory}/{file.path}").st_size
             except OSError:
                 size = -1
-            if size < file.size or (file.is_exact and size != file.size):
+            if size < max(0, file.size) or (file.is_exact and size != file.size):
                 found = "is not at this site" if size < 0 else f"has {size:,} bytes"
                 raise StagedCommitError(
                     f"the commit adds {file.path!r} of {file.size:,} bytes, which {found}",
