@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -184,5 +186,79 @@ def test_content_of_no_use_is_refused_before_the_order(tmp_path: Path) -> None:
             assert (status, [one["name"] for one in listed["tables"]]) == (200, ["t"])
             body = table.update(table.stage(1, table.add()))
             assert (await caller.commit(body))[0] == 200
+
+    asyncio.run(main())
+
+
+_SECRET = b"the secret of the node" + b"!" * 5
+
+
+def plant_link(place: Path, secret: Path) -> None:
+    place.symlink_to(secret)
+
+
+def plant_pipe(place: Path, secret: Path) -> None:
+    os.mkfifo(place)
+
+
+def plant_directory(place: Path, secret: Path) -> None:
+    place.mkdir()
+
+
+@pytest.mark.timeout(120)
+def test_a_node_opens_only_plain_files_of_a_writer(tmp_path: Path) -> None:
+    """A link to a secret, a pipe, a directory: refused at once, and the secret goes nowhere."""
+    secret = tmp_path / "of the node" / "secret"
+    secret.parent.mkdir()
+    secret.write_bytes(_SECRET)
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller, asyncio.timeout(60):
+            table = await caller.create()
+            position = caller.node.base.ordered.value
+
+            async def refused(body: Any, place: Path) -> None:
+                found = await caller.commit(body)
+                assert told(found) == (400, "InvalidParameterValueException")
+                assert place.name in found[1]["error"]["message"]
+                assert _SECRET.decode() not in str(found)
+
+            for plant in (plant_link, plant_pipe, plant_directory):
+                # A staged commit.
+                commit = table.stage(1)
+                staged = table.staged(commit["file-name"])
+                staged.unlink()
+                plant(staged, secret)
+                await refused(table.update(commit), staged)
+                # A data file, with the size that is there.
+                place = table.directory / f"{plant.__name__}.parquet"
+                plant(place, secret)
+                for size in {len(_SECRET), place.stat().st_size}:
+                    add = {"path": place.name, "size": size, "partitionValues": {}}
+                    await refused(table.update(table.stage(1, {"add": add})), place)
+                # Version 0, and the whole directory of a table.
+                other = await caller.stage(plant.__name__)
+                (other.directory / "_delta_log").mkdir()
+                plant(other.published(0), secret)
+                found = await caller.ask("POST", path_of(), other.creation(plant.__name__))
+                assert told(found)[0] == 400
+                shutil.rmtree(other.directory)
+                plant(other.directory, secret.parent)
+                found = await caller.ask("POST", path_of(), other.creation(plant.__name__))
+                assert told(found)[0] in (400, 404)
+            # A directory on the way to a data file.
+            (table.directory / "p=1").symlink_to(secret.parent)
+            add = {"path": "p=1/secret", "size": len(_SECRET), "partitionValues": {}}
+            await refused(table.update(table.stage(1, {"add": add})), Path("p=1/secret"))
+            assert caller.node.base.ordered.value == position
+            # Names that the node would write to.
+            log = table.published(1).parent
+            (log / f".{table.published(1).name}.new").symlink_to(secret)
+            add = table.add(b"whole")
+            status, _ = await caller.commit(table.update(table.stage(1, add)))
+            assert status == 200
+            assert table.published(1).is_file()
+            assert secret.read_bytes() == _SECRET
+            assert os.listdir(secret.parent) == [secret.name]
 
     asyncio.run(main())

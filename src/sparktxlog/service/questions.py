@@ -31,6 +31,7 @@ from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
+from sparktxlog.storage.foreign_files import open_plain
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
@@ -135,7 +136,7 @@ class QuestionRoutes(RouteHandlers):
             raise InvalidNameError(f"{name[:80]!r} cannot name a probe file", value=name[:80])
         path = Path(self._node.payloads.path(f"probe/{name}"))
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = open_plain(path)
         except FileNotFoundError as error:
             raise PayloadStoreError(
                 f"the node sees no file {path}",

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
+from sparktxlog.storage.foreign_files import open_plain, read_open
 
 _BLOCK_BYTES = 64 << 10
+#: How a file is opened to be synced: somebody may have put a pipe in its place.
+_WITHOUT_WAITING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 #: Files that are open at once to be synced.
 _OPEN_AT_ONCE = 128
 
 
 def sync_file(path: str | Path) -> None:
     """Bring a file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, _WITHOUT_WAITING)
     try:
         os.fsync(descriptor)
     finally:
@@ -40,7 +43,7 @@ def sync_several(paths: Sequence[str]) -> None:
         try:
             for path in paths[first : first + _OPEN_AT_ONCE]:
                 with storing(path), suppress(FileNotFoundError):
-                    opened.append((path, os.open(path, os.O_RDONLY)))
+                    opened.append((path, os.open(path, _WITHOUT_WAITING)))
             if hasattr(os, "posix_fadvise"):
                 for _, descriptor in opened:
                     with suppress(OSError):  # the sync says it
@@ -56,7 +59,7 @@ def sync_several(paths: Sequence[str]) -> None:
 
 def sync_or_rewrite(path: str | Path) -> None:
     """As `sync_file`; after a failure the bytes are there to be written by the next attempt."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, _WITHOUT_WAITING)
     try:
         _sync_or_rewrite(path, descriptor)
     finally:
@@ -67,7 +70,7 @@ def _sync_or_rewrite(path: str | Path, descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        with suppress(OSError), open(path, "r+b") as file:
+        with suppress(OSError), os.fdopen(open_plain(path, os.O_RDWR), "r+b") as file:
             _write_again(file)
         raise
 
@@ -77,7 +80,7 @@ def rewrite_file(path: str | Path) -> None:
 
     After a failed fsync the system may treat unwritten pages as written; this writes them.
     """
-    with open(path, "r+b") as file:
+    with os.fdopen(open_plain(path, os.O_RDWR), "r+b") as file:
         _write_again(file)
         os.fsync(file.fileno())
 
@@ -136,45 +139,29 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, fresh)
     except OSError:
         # Another file system, one without hard links, or too many links.
-        shutil.copy2(source, fresh)
-        sync_file(fresh)
+        with os.fdopen(open_plain(source), "rb") as content, open(fresh, "xb") as copy:
+            shutil.copyfileobj(content, copy)
+            shutil.copystat(source, fresh)
+            copy.flush()
+            os.fsync(copy.fileno())
     fresh.replace(target)
     # If both names are the same file, `rename` keeps both.
     fresh.unlink(missing_ok=True)
 
 
-def keep_name(source: str, target: str) -> None:
-    """As `link_or_copy`, but what has the name stays.
-
-    Raises:
-        OSError: The file can neither be linked nor copied.
-    """
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        raise
-    except OSError:
-        link_or_copy(Path(source), Path(target))
-
-
 def read_whole(path: str | Path, most: int | None = None) -> bytes:
     """Return the bytes of a file, with fewer calls of the system than `Path.read_bytes`.
+
+    It must be a regular one, no link; what has directories of others above it is a `ForeignFile`.
 
     Args:
         most: Of a longer file this and at least one more byte is enough; None = all of it.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_plain(path)
     try:
-        size = os.fstat(descriptor).st_size
-        pieces, left = list[bytes](), size + 1 if most is None else min(size, most) + 1
-        while left > 0 and (piece := os.read(descriptor, left)):
-            pieces.append(piece)
-            left -= len(piece)
+        return read_open(descriptor, most)
     finally:
         os.close(descriptor)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -103,10 +103,14 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
         )
 
 
-def count_rows(path: str | Path) -> int:
-    """Return the number of rows in the footer; errors as `inspect_parquet`."""
+def count_rows(path: str | Path, opened: BinaryIO | None = None) -> int:
+    """Return the number of rows in the footer; errors as `inspect_parquet`.
+
+    Args:
+        opened: The file, if it is open.
+    """
     with _reading(path):
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(path if opened is None else opened).num_rows)
 
 
 class RowStatistics:

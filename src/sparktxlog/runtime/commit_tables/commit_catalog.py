@@ -76,7 +76,7 @@ from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.storage.durability import read_whole
+from sparktxlog.storage.durability import storing
 
 _log = structlog.get_logger("sparktxlog.catalog")
 _T = TypeVar("_T")
@@ -302,20 +302,23 @@ class CommitCatalog:
         """
         self._places.check(uuid, content.files)
         prefix = commit_file_prefix(transaction_id, uuid)
-        paths = {
-            prefix + file.path: self._places.path(uuid, file.path)
+        found = {
+            prefix + file.path: self._places.file(uuid, file.path)
             for file in content.files
             if file.is_new
         }
-        size = len(raw) + sum(path.stat().st_size for path in paths.values())
+        with storing(self._places.path(uuid, "")):  # they may change since they were checked
+            size = len(raw) + sum(file.size() for file in found.values())
         commit_file = prefix + commit_file_name(version)
         if size > most_carried:
             if version == 0:
                 # A power loss must leave no torn file in the place that the log's will have: its
                 # writer made that of version 0 there; the node makes the later ones.
                 self._places.sync([str(self._places.path(uuid, commit_file_name(version)))])
-            return SecuredFiles(files=self._base.payloads.take_in({**paths, commit_file: raw}))
-        contents = {name: read_whole(path) for name, path in paths.items()} | {commit_file: raw}
+            return SecuredFiles(files=self._base.payloads.take_in({**found, commit_file: raw}))
+        with storing(self._places.path(uuid, "")):
+            contents = {name: file.read(most_carried) for name, file in found.items()}
+        contents[commit_file] = raw
         return SecuredFiles(
             files=tuple(
                 StagedFile(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 from sparktxlog.errors import DonorYieldsError, NotFoundError
 from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.foreign_files import ForeignFile
 
 _PIECE_BYTES = 1 << 20
 
@@ -62,8 +63,8 @@ class TableGiver:
         found = await self._records.page(uuid, after, min(until, placed))
         return TableVersions(versions=tuple(found), placed=placed)
 
-    async def open(self, uuid: str, version: int, wanted: StagedFile) -> Path:
-        """Return the place of a file that a version brings, of the size that it should have.
+    async def open(self, uuid: str, version: int, wanted: StagedFile) -> ForeignFile:
+        """Return a file that a version brings, of the size that it should have.
 
         Raises:
             NotFoundError: The version names no such file, or it is gone or damaged (definite).
@@ -77,21 +78,21 @@ class TableGiver:
             raise NotFoundError(
                 f"version {version} of commit table {uuid} names no such file", uuid=uuid
             )
-        path = Path(self._places.store.path(f"{uuid}/{wanted.path}"))
-        size = await asyncio.to_thread(_size_of, path)
+        found = self._places.file(uuid, check_relative_path(wanted.path))
+        size = await asyncio.to_thread(_size_of, found)
         if size < 0 and wanted.path == commit_file_name(version):
-            path = self._places.kept_commit(uuid, version)  # Delta cleaned up the log
-            size = await asyncio.to_thread(_size_of, path)
+            found = self._places.kept_commit(uuid, version)  # Delta cleaned up the log
+            size = await asyncio.to_thread(_size_of, found)
         if size != wanted.size_bytes:
             raise NotFoundError(
                 f"file {wanted.path!r} of commit table {uuid} is gone or damaged at this site",
                 path=wanted.path,
             )
-        return path
+        return found
 
-    async def pieces(self, path: Path, offset: int) -> AsyncIterator[bytes]:
+    async def pieces(self, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the bytes of a file from an offset on, each piece in a turn of its own."""
-        with path.open("rb") as content:
+        with file.open() as content:
             while True:
                 turn = await self._turn()
                 try:
@@ -117,8 +118,8 @@ class TableGiver:
         return self._placed.get(uuid, -1) if uuid in self._base.master.commit_tables else -1
 
 
-def _size_of(path: Path) -> int:
+def _size_of(file: ForeignFile) -> int:
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
+        return file.size()
+    except OSError:
         return -1

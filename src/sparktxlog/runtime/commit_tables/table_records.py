@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from pathlib import Path
 
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
@@ -19,19 +18,20 @@ from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import storing
+from sparktxlog.storage.foreign_files import ForeignFile
 from sparktxlog.storage.interfaces import PutVersionFiles
 
 #: Most versions, files, and bytes to be counted of one page.
 PAGE_VERSIONS, PAGE_FILES, PAGE_BYTES = 500, 20_000, 1 << 30
 
 
-def count_file(path: Path, relative: str) -> StagedFile:
+def count_file(file: ForeignFile, relative: str) -> StagedFile:
     """Return size and digest of a file; blocks.
 
     Raises:
         StorageError: It cannot be read.
     """
-    with storing(path), path.open("rb") as content:
+    with storing(file.path), file.open() as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
         size = content.seek(0, 2)
     return StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
@@ -102,5 +102,5 @@ class TableRecords:
         paths = [*(file.path for file in content.files if file.is_new), commit_file_name(version)]
         return VersionFiles(
             version=version,
-            files=tuple(count_file(places.path(uuid, path), path) for path in paths),
+            files=tuple(count_file(places.file(uuid, path), path) for path in paths),
         )

@@ -174,13 +174,15 @@ class TableRecounts:
         return found
 
     def _fault_of(self, uuid: str, file: StagedFile) -> FileFault | None:
-        path = self._places.path(uuid, file.path)
+        found = self._places.file(uuid, file.path)
         try:
-            if path.stat().st_size != file.size_bytes:
+            if found.size() != file.size_bytes:
                 return FileFault.CHANGED
         except FileNotFoundError:
             return FileFault.MISSING
-        return None if count_file(path, file.path).digest == file.digest else FileFault.CHANGED
+        except OSError:  # a link, or another thing that is no file
+            return FileFault.CHANGED
+        return None if count_file(found, file.path).digest == file.digest else FileFault.CHANGED
 
     def _base_of_log(self, uuid: str) -> _LogBase | None:
         """Return where a log begins whose first versions Delta cleaned up, None = it is whole."""

@@ -43,15 +43,17 @@ from sparktxlog.storage.commit_tables.table_checkpoints import (
     newest_checkpoint,
     take_checkpoint,
 )
-from sparktxlog.storage.commit_tables.table_places import Linked, TablePlaces, link_new
+from sparktxlog.storage.commit_tables.table_places import TablePlaces, link_new
 from sparktxlog.storage.durability import (
     link_or_copy,
+    read_whole,
     storing,
     sync_directory,
     sync_file,
     sync_parents,
     write_durably,
 )
+from sparktxlog.storage.foreign_files import Linked, foreign_file
 
 #: The feature that a twin lacks, among those of readers and of writers.
 CATALOG_MANAGED = "catalogManaged"
@@ -287,7 +289,7 @@ def published(directory: Path, version: int) -> bytes:
     """
     path = directory / commit_file_name(version)
     try:
-        return path.read_bytes()
+        return foreign_file(directory, path).read()
     except FileNotFoundError:
         raise CorruptLogError(
             f"{directory} has no version {version}: {path.name} is missing", path=str(path)
@@ -336,7 +338,7 @@ def _is_same(table: Path, twin: Path, version: int) -> bool:
     """Return whether a version of a twin is that of its table."""
     ours, theirs = table / commit_file_name(version), twin / commit_file_name(version)
     try:
-        return ours.samefile(theirs) or _plain(ours.read_bytes()) == theirs.read_bytes()
+        return ours.samefile(theirs) or _plain(read_whole(ours)) == read_whole(theirs)
     except FileNotFoundError:
         return False
 

@@ -27,13 +27,14 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     twin_version,
     write_new,
 )
-from sparktxlog.storage.commit_tables.table_places import Linked
 from sparktxlog.storage.durability import (
+    read_whole,
     storing,
     sync_directory,
     sync_parents,
     write_durably,
 )
+from sparktxlog.storage.foreign_files import Linked
 
 #: Says whose table a directory is; without it the directory is somebody else's.
 _MARK = ".sparktxlog"
@@ -107,7 +108,7 @@ class ReaderTable:
                 hint="Move it away, or choose another plain-table-dir.",
                 path=str(self._target),
             )
-        elif mark.read_bytes() != self._table.name.encode():
+        elif read_whole(mark) != self._table.name.encode():
             raise _TouchedError  # of a table that had the name before
         if not self._is_open:
             self._version, self._protocol = -1, {}
@@ -123,7 +124,7 @@ class ReaderTable:
     def _check(self, number: int) -> None:
         """Read a version that is there, which must be that of the table."""
         path = self._target / commit_file_name(number)
-        raw = path.read_bytes() if path.is_file() else b""
+        raw = read_whole(path) if path.is_file() else b""
         if (self._table / commit_file_name(number)).exists():
             if self._plain(number) != raw:
                 raise _TouchedError

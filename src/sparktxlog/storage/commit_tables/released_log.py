@@ -27,7 +27,13 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     with_actions,
 )
 from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
-from sparktxlog.storage.durability import storing, sync_directory, sync_file, write_durably
+from sparktxlog.storage.durability import (
+    read_whole,
+    storing,
+    sync_directory,
+    sync_file,
+    write_durably,
+)
 
 _MAP = pa.map_(pa.string(), pa.string())
 _VECTORS, _V2, _TIMES = "deletionVectors", "v2Checkpoint", "inCommitTimestamp"
@@ -93,7 +99,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
         dropped.remove(_VECTORS)
     before = b""
     if checkpoint is not None:
-        before = checkpoint.path.read_bytes()
+        before = read_whole(checkpoint.path)
         _replace_by_classic(table, checkpoint, dropped)
     with storing(table):
         for number, raw in raws.items():
@@ -124,7 +130,7 @@ def _replace_by_classic(table: Path, found: TableCheckpoint, dropped: set[str]) 
     """Replace a checkpoint of version 2 by one of the form that every reader knows, durably."""
     log = table / COMMIT_LOG
     with storing(log):
-        lines = _reduced(found.path.read_bytes(), dropped).splitlines()
+        lines = _reduced(read_whole(found.path), dropped).splitlines()
         said = [
             {kind: one for kind, one in json.loads(line).items() if kind in _KINDS}
             for line in lines

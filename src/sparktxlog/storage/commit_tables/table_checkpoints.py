@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import (
     link_or_copy,
+    read_whole,
     storing,
     sync_directory,
     sync_file,
     write_durably,
 )
+from sparktxlog.storage.foreign_files import foreign_file
 
 _TOP = re.compile(r"([0-9]{20})\.checkpoint\.[0-9a-f-]{36}\.json")
 #: How the UUID in the name of a checkpoint begins that was taken from a twin.
@@ -57,8 +60,8 @@ class TableCheckpoint:
 
     def _actions(self, kind: str, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for sidecar in self.sidecars:
-            with storing(sidecar):
-                rows = pq.ParquetFile(sidecar)
+            with storing(sidecar), _opened(sidecar) as file:
+                rows = pq.ParquetFile(file)
                 if kind not in rows.schema_arrow.names:
                     continue
                 for batch in rows.iter_batches(columns=[kind]):
@@ -84,14 +87,14 @@ def newest_checkpoint(table: Path, version: int) -> TableCheckpoint | None:
     names = sorted(match[0] for match in matches if match and int(match[1]) <= version)
     for name in reversed(names):
         found = _read(log / name)
-        if all(path.is_file() for path in found.sidecars):
+        if all(map(_is_there, found.sidecars)):
             return found
     return None
 
 
 def _read(path: Path) -> TableCheckpoint:
     with storing(path):
-        lines = path.read_bytes().splitlines()
+        lines = foreign_file(_table_of(path), path).read().splitlines()
     try:
         found = [msgspec.json.decode(line, type=_Line).sidecar for line in lines]
     except msgspec.MsgspecError as error:
@@ -101,6 +104,25 @@ def _read(path: Path) -> TableCheckpoint:
         version=int(path.name[:20]),
         sidecars=tuple(path.parent / _SIDECARS / one.path for one in found if one is not None),
     )
+
+
+def _opened(sidecar: Path) -> FileIO:
+    """Open a sidecar; sessions of others write them."""
+    return foreign_file(_table_of(sidecar.parent), sidecar).open()
+
+
+def _is_there(sidecar: Path) -> bool:
+    """Return whether there is a sidecar that can be taken: a plain file in its directory."""
+    try:
+        _opened(sidecar).close()
+    except (OSError, ValueError):  # elsewhere
+        return False
+    return sidecar.parent.name == _SIDECARS and ".." not in sidecar.parts
+
+
+def _table_of(path: Path) -> Path:
+    """Return the table's directory of a file in its log."""
+    return path.parent.parent
 
 
 def take_checkpoint(
@@ -117,11 +139,12 @@ def take_checkpoint(
         (log / _SIDECARS).mkdir(parents=True, exist_ok=True)
         size = 0
         for sidecar in found.sidecars:
-            size += pq.read_metadata(sidecar).num_rows
+            with _opened(sidecar) as file:
+                size += pq.read_metadata(file).num_rows
             sync_file(sidecar)
             link_or_copy(sidecar, log / _SIDECARS / sidecar.name)
         sync_directory(log / _SIDECARS)
-        raw = changed(found.path.read_bytes())
+        raw = changed(read_whole(found.path))
         name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
         write_durably(log / name, raw)
         if _last(log) < found.version:
@@ -155,7 +178,7 @@ class _LastCheckpoint(msgspec.Struct):
 def _last(log: Path) -> int:
     """Return the version of the newest checkpoint that the log names, -1 = none."""
     try:
-        found = msgspec.json.decode((log / _LAST).read_bytes(), type=_LastCheckpoint)
+        found = msgspec.json.decode(read_whole(log / _LAST), type=_LastCheckpoint)
     except (FileNotFoundError, msgspec.MsgspecError):
         return -1
     return found.version
@@ -174,7 +197,7 @@ def live_files_at(table: Path, version: int) -> LiveFiles:
     for number in range(0 if base is None else base.version + 1, version + 1):
         path = table / commit_file_name(number)
         try:
-            live.follow(read_commit_file(path.read_bytes()))
+            live.follow(read_commit_file(foreign_file(table, path).read()))
         except FileNotFoundError:
             raise CorruptLogError(
                 f"{table} has no version {number}: {path.name} is missing", path=str(path)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import filecmp
 import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -27,15 +27,16 @@ from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitErro
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
-    keep_name,
     link_or_copy,
     parents_up_to,
     read_whole,
+    storage_error,
     storing,
     sync_directory,
     sync_parents,
     sync_several,
 )
+from sparktxlog.storage.foreign_files import ForeignFile, Linked, foreign_file
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _log = structlog.get_logger("sparktxlog.tables")
@@ -111,7 +112,8 @@ class TablePlaces:
 
     def has(self, uuid: str) -> bool:
         """Return whether the table has a directory here."""
-        return _UUID.fullmatch(uuid) is not None and (self._root / uuid).is_dir()
+        place = self._root / uuid
+        return _UUID.fullmatch(uuid) is not None and place.is_dir() and not place.is_symlink()
 
     def location(self, uuid: str) -> str:
         """Return the URL of a table's directory, as Hadoop writes it."""
@@ -155,7 +157,7 @@ class TablePlaces:
 
     def _read(self, path: Path, field: str) -> bytes:
         try:
-            content = read_whole(path, MAX_COMMIT_BYTES)
+            content = foreign_file(self._root, path).read(MAX_COMMIT_BYTES)
         except FileNotFoundError:
             raise StagedCommitError(
                 f"there is no file {path} at this site",
@@ -180,14 +182,15 @@ class TablePlaces:
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
-        directory = f"{self._root}/{uuid}"
         for file in files:
             try:
-                size = os.stat(f"{directory}/{file.path}").st_size
-            except OSError:
-                size = -1
+                size = self.file(uuid, file.path).size()
+                found = f"has {size:,} bytes"
+            except FileNotFoundError:
+                size, found = -1, "is not at this site"
+            except OSError as error:
+                size, found = -1, f"cannot be taken: {error.strerror}"
             if size < max(0, file.size) or (file.is_exact and size != file.size):
-                found = "is not at this site" if size < 0 else f"has {size:,} bytes"
                 raise StagedCommitError(
                     f"the commit adds {file.path!r} of {file.size:,} bytes, which {found}",
                     field="add.path",
@@ -200,8 +203,12 @@ class TablePlaces:
         """Return the place of a file of a table; `relative` was checked."""
         return self._root / uuid / relative
 
+    def file(self, uuid: str, relative: str) -> ForeignFile:
+        """Return a file of a table, to be opened; `relative` was checked."""
+        return ForeignFile(str(self._root), f"{uuid}/{relative}")
+
     def read(self, path: str) -> bytes:
-        """Return the bytes of a file of the payload store.
+        """Return the bytes of a file of the payload store, or of one that waits to be published.
 
         Raises:
             StorageError: It cannot be read.
@@ -228,21 +235,20 @@ class TablePlaces:
         directory = f"{self._root}/{uuid}"
         with storing(directory):
             # A writer stages there; it makes no directory in a table that it did not create.
-            if not os.path.isdir(staged := f"{directory}/{_LOG}/{_STAGED}"):
-                os.makedirs(staged, exist_ok=True)
+            if not os.path.isdir(f"{directory}/{_LOG}/{_STAGED}"):
+                self.file(uuid, f"{_LOG}/{_STAGED}/x").make_parent()
         unsynced = {f"{directory}/{_LOG}", directory, str(self._root)}
         for relative, source in sources.items():
             path = f"{directory}/{relative}"
             with storing(path):
                 if "/" in relative:
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
                     unsynced.update(map(str, parents_up_to([path], self._root)))
-                place = _put_new(source, path)
+                place = self.file(uuid, relative).put(source)
             if place is Linked.OTHER:
                 _log.warning("a file of a table was not the one that the log has", path=path)
                 self.set_aside(uuid, relative)
                 with storing(path):
-                    place = _put_new(source, path)
+                    place = self.file(uuid, relative).put(source)
             if place is Linked.OTHER:
                 raise CorruptLogError(
                     f"{path} is not the file that the log has",
@@ -259,12 +265,9 @@ class TablePlaces:
         place = self.path(uuid, path)
         aside = self._root / SET_ASIDE / _REPLACED / uuid / path
         with storing(place):
-            if not place.exists():
-                return
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            place.rename(free_name(aside))
-            sync_parents([aside], self._root)
-            sync_directory(place.parent)
+            other = foreign_file(self._root, free_name(aside))
+            if self.file(uuid, path).move_to(other):
+                sync_parents([other.path], self._root)
 
     def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
         """Return what has to be synced of versions that somebody else put into the directory."""
@@ -283,11 +286,18 @@ class TablePlaces:
     # -- published versions ------------------------------------------------------------------------
 
     def published(self, uuid: str, version: int) -> bytes | None:
-        """Return the commit file of a published version, None = it is not published."""
+        """Return the commit file of a published version, None = it is not published.
+
+        Raises:
+            StorageError: It is no plain file, or the disk fails.
+        """
+        file = self.file(uuid, commit_file_name(version))
         try:
-            return read_whole(self._version(uuid, version))
+            return file.read()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise storage_error(error, file.path) from error
 
     def is_published(self, uuid: str, version: int) -> bool:
         """Return whether a version's commit file is in its place."""
@@ -298,9 +308,10 @@ class TablePlaces:
         found = (path.stem for path in (self._root / uuid / _LOG).glob("*.json"))
         return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal())
 
-    def kept_commit(self, uuid: str, version: int) -> Path:
+    def kept_commit(self, uuid: str, version: int) -> ForeignFile:
         """Return the second name of a commit file; who uses it compares its digest."""
-        return self._root / KEPT_COMMITS / uuid / self._version(uuid, version).name
+        name = self._version(uuid, version).name
+        return ForeignFile(str(self._root), f"{KEPT_COMMITS}/{uuid}/{name}")
 
     def keep_commits(self, uuid: str, versions: Iterable[int] | None) -> None:
         """Give published commit files a second name, unless they have one.
@@ -315,14 +326,15 @@ class TablePlaces:
         """
         kept = self._root / KEPT_COMMITS / uuid
         with storing(kept):
-            kept.mkdir(parents=True, exist_ok=True)
+            foreign_file(self._root, kept / "x").make_parent()
             if versions is None:
                 names = {path.stem for path in kept.iterdir()}
                 versions = (v for v in self.versions(uuid) if f"{v:020}" not in names)
             for version in versions:
                 name = f"{version:020}.json"
-                with suppress(FileNotFoundError):  # Delta was faster
-                    keep_name(f"{self._root}/{uuid}/{_LOG}/{name}", f"{kept}/{name}")
+                with suppress(FileNotFoundError, FileExistsError):  # Delta was faster; it has one
+                    second = foreign_file(self._root, kept / name)
+                    self.file(uuid, f"{_LOG}/{name}").link_as(second, replaces=False)
 
     def publish(self, uuid: str, version: int, source: str | bytes) -> set[str]:
         """Publish a version, unless it is; return what has to be synced, as `place`.
@@ -335,7 +347,7 @@ class TablePlaces:
         """
         path = f"{self._root}/{uuid}/{commit_file_name(version)}"
         with storing(path):
-            place = _put_new(source, path)
+            place = self.file(uuid, commit_file_name(version)).put(source)
         if place is Linked.OTHER:
             raise CorruptLogError(
                 f"{path} is not the commit that the log has as version {version}",
@@ -347,16 +359,6 @@ class TablePlaces:
 
     def _version(self, uuid: str, version: int) -> Path:
         return self._root / uuid / commit_file_name(version)
-
-
-class Linked(Enum):
-    """What has a name that a file was to get."""
-
-    #: The file itself, or a durable copy.
-    SAME = "same"
-    #: Another file of the same bytes, which are not durable.
-    EQUAL = "equal"
-    OTHER = "other"
 
 
 def link_new(source: Path, target: Path) -> Linked:
@@ -373,47 +375,8 @@ def link_new(source: Path, target: Path) -> Linked:
     return Linked.SAME
 
 
-def _put_new(source: str | bytes, target: str) -> Linked:
-    """Give a file, or bytes, a name if that is free; return what then has the name.
-
-    Who reads the name never sees a part of it.  What a power loss left of the same bytes is filled.
-    """
-    if not isinstance(source, bytes):
-        return link_new(Path(source), Path(target))
-    directory, _, name = target.rpartition("/")
-    beside = f"{directory}/.{name}.new"
-    try:
-        if not os.path.exists(target):
-            with open(beside, "wb") as file:
-                file.write(source)
-            os.link(beside, target)  # fails if somebody else was first
-            return Linked.EQUAL
-    except FileExistsError:
-        pass
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(beside)  # that of a killed process, too
-    found = read_whole(target)
-    if found != source:
-        if not _is_torn(found, source):
-            return Linked.OTHER
-        # In its place: other tables may have the file under another name.
-        with open(target, "wb") as file:
-            file.write(source)
-    return Linked.EQUAL
-
-
-def _is_torn(found: bytes, whole: bytes) -> bool:
-    """Return whether a power loss can have left these bytes of others: some, or zeros for some."""
-    if whole.startswith(found):
-        return True
-    return len(found) <= len(whole) and all(
-        one in (0, right) for one, right in zip(found, whole, strict=False)
-    )
-
-
 def _copy_new(source: Path, target: Path) -> Linked:
-    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    beside = target.with_name(f".{secrets.token_hex(8)}.new")
     try:
         link_or_copy(source, beside)
         os.link(beside, target)

@@ -10,6 +10,7 @@ A file that is here already, in its place or set aside, is used if its digest ag
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import shutil
 from collections.abc import Iterable
@@ -20,11 +21,12 @@ from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import SET_ASIDE, TablePlaces
 from sparktxlog.storage.durability import (
-    link_or_copy,
+    storage_error,
     storing,
     sync_file,
     sync_parents,
 )
+from sparktxlog.storage.foreign_files import foreign_file
 
 _FETCHED = ".fetched"
 
@@ -48,7 +50,7 @@ class TableStaging:
         """Return whether a commit file waits, after one that is here was taken if it agrees."""
         waiting = self.commit_file(uuid, file)
         for found in (waiting, *self._known(uuid, file)):
-            if _agrees(found, file):
+            if self._agrees(found, file):
                 if found != waiting:
                     self._take(found, waiting)
                 return True
@@ -64,7 +66,7 @@ class TableStaging:
             return True
         self._places.set_aside(uuid, file.path)
         for found in self._known(uuid, file):
-            if found != place and _agrees(found, file):
+            if found != place and self._agrees(found, file):
                 self._take(found, place)
                 return True
         return False
@@ -86,10 +88,10 @@ class TableStaging:
         """
         unsynced = self._places.place(uuid, {})
         for version, file in commits:
-            if not _agrees(self._places.path(uuid, file.path), file):
+            if not self._agrees(self._places.path(uuid, file.path), file):
                 self._places.set_aside(uuid, file.path)
                 with storing(self._root):
-                    self._places.kept_commit(uuid, version).unlink(missing_ok=True)
+                    Path(self._places.kept_commit(uuid, version).path).unlink(missing_ok=True)
             waiting = str(self.commit_file(uuid, file))
             unsynced |= self._places.publish(uuid, version, waiting)
         self._places.sync(unsynced)
@@ -108,18 +110,22 @@ class TableStaging:
 
     def _take(self, found: Path, place: Path) -> None:
         with storing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(found, place)
+            foreign_file(self._root, found).link_as(foreign_file(self._root, place))
             sync_file(place)
             sync_parents([place], self._root)
 
+    def _agrees(self, path: Path, file: StagedFile) -> bool:
+        """Return whether a file has a size and a digest; reads it only if the size agrees.
 
-def _agrees(path: Path, file: StagedFile) -> bool:
-    """Return whether a file has a size and a digest; reads it only if the size agrees."""
-    try:
-        if path.stat().st_size != file.size_bytes:
-            return False
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    with storing(path), path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest() == file.digest
+        What is no plain file has none.
+        """
+        found = foreign_file(self._root, path)
+        try:
+            if found.size() != file.size_bytes:
+                return False
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return False
+            raise storage_error(error, path) from error
+        with storing(path), found.open() as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == file.digest

@@ -28,8 +28,8 @@ from sparktxlog.errors import StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
-from sparktxlog.storage.durability import storing, sync_directory
-from sparktxlog.storage.payloads.local_store import INCOMING
+from sparktxlog.storage.durability import read_whole, storing, sync_directory
+from sparktxlog.storage.foreign_files import INCOMING
 
 #: Age of a name from which on nobody is about to use it, ms.
 NAME_AGE_MS = 3_600_000
@@ -204,7 +204,7 @@ def _needed(table: Path, version: int, cutoff: int) -> set[str]:
     # What a version needed and the newest one does not, a commit after it removed.
     for number in range(version, -1, -1):
         try:
-            content = read_commit_file((table / commit_file_name(number)).read_bytes())
+            content = read_commit_file(read_whole(table / commit_file_name(number)))
         except FileNotFoundError:
             break  # Delta cleaned the log up; the checkpoint says what was removed before
         if content.timestamp <= cutoff:
@@ -223,7 +223,7 @@ def _needed(table: Path, version: int, cutoff: int) -> set[str]:
 def _files_of_staged(path: Path) -> set[str]:
     """Return the files of a commit that waits, or that its writer is about to ask for."""
     try:
-        return {file.path for file in read_commit_file(path.read_bytes()).files}
+        return {file.path for file in read_commit_file(read_whole(path)).files}
     except (FileNotFoundError, StagedCommitError):
         return set()  # its writer is at it, so its files are young
 

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from time import monotonic
 
@@ -31,17 +32,15 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.storage.durability import (
-    link_or_copy,
     replace_file,
     storage_error,
     storing,
     sync_or_rewrite,
     sync_parents,
 )
+from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, foreign_file
 from sparktxlog.storage.parquet_files import count_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
-
-INCOMING = ".incoming"
 
 #: Verified files that are remembered, so that a second check costs one stat.
 _REMEMBERED = 65_536
@@ -98,7 +97,7 @@ class LocalPayloadStore(PayloadStore):
         if known is not None and known[:2] == (mark, file.digest):
             return
         with storing(path):
-            _check_file(file, path)
+            _check_file(file, foreign_file(self.root, path))
             sync_or_rewrite(path)
             sync_parents([path], self.root)
         self._remember(path, mark, file.digest)
@@ -167,7 +166,7 @@ class LocalPayloadStore(PayloadStore):
         """
         partial = self._partial(file)
         try:
-            _check_file(file, partial)
+            _check_file(file, foreign_file(self.root, partial))
         except ManifestMismatchError:
             partial.unlink()
             raise
@@ -203,7 +202,7 @@ class LocalPayloadStore(PayloadStore):
         with storing(path):
             replace_file(path, content)
 
-    def take_in(self, sources: Mapping[str, Path | bytes]) -> tuple[StagedFile, ...]:
+    def take_in(self, sources: Mapping[str, ForeignFile | bytes]) -> tuple[StagedFile, ...]:
         """Give files, or bytes, places in the store; whatever was there is replaced.
 
         A file is linked: who writes into it damages it here too, and a check finds that.
@@ -237,14 +236,14 @@ class LocalPayloadStore(PayloadStore):
             self._remember(path, self._mark(file, path), file.digest)
         return tuple(files)
 
-    def _taken_in(self, relative: str, path: Path, source: Path | bytes) -> StagedFile:
+    def _taken_in(self, relative: str, path: Path, source: ForeignFile | bytes) -> StagedFile:
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(source, bytes):
                 replace_file(path, source)
             else:
-                link_or_copy(source, path)
-            with path.open("rb") as content:
+                source.link_as(foreign_file(self.root, path))
+            with foreign_file(self.root, path).open() as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
                 size = os.fstat(content.fileno()).st_size
             # The bytes: also those of the file in the table, which is the same one.
@@ -327,16 +326,20 @@ class LocalPayloadStore(PayloadStore):
             self._verified.pop(path, None)
 
 
-def _check_file(file: StagedFile, path: Path) -> None:
-    size = path.stat().st_size
+def _check_file(file: StagedFile, found: ForeignFile) -> None:
+    with found.open() as source:
+        _check_open(file, source, found.path)
+
+
+def _check_open(file: StagedFile, source: FileIO, path: str) -> None:
+    size = os.fstat(source.fileno()).st_size
     if size != file.size_bytes:
         raise ManifestMismatchError(
             f"{file.path!r} has {size:,} bytes, its manifest says {file.size_bytes:,}",
             path=file.path,
             size_bytes=size,
         )
-    with path.open("rb") as source:
-        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    digest = hashlib.file_digest(source, "sha256").hexdigest()
     if digest != file.digest:
         raise ManifestMismatchError(
             f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",
@@ -344,7 +347,7 @@ def _check_file(file: StagedFile, path: Path) -> None:
             digest=digest,
         )
     # The files of a commit may be anything: Parquet, deletion vectors, JSON.
-    rows = count_rows(path) if file.rows else 0
+    rows = count_rows(path, source) if file.rows else 0
     if rows != file.rows:
         raise ManifestMismatchError(
             f"{file.path!r} holds {rows:,} rows, its manifest says {file.rows:,}",

@@ -18,9 +18,10 @@ import structlog
 
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.storage.durability import storage_error
+from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.segments.publishing import INLINE_DIRECTORY
 
 _log = structlog.get_logger("sparktxlog.storage")

@@ -18,6 +18,7 @@ from sparktxlog.errors import (
     PayloadStoreError,
     StorageError,
 )
+from sparktxlog.storage.foreign_files import foreign_file
 from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
 
 NAME = "0a0a/orders/part-0.parquet"
@@ -152,12 +153,13 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
 ) -> None:
     source = tmp_path / "x.bin"
     source.write_bytes(b"no Parquet")
-    for given in (source, b"no Parquet"):
+    taken = foreign_file(tmp_path, source)
+    for given in (taken, b"no Parquet"):
         (file,) = store.take_in({NAME: given})
         assert file == staged_of(NAME, b"no Parquet", rows=0)
         path = Path(store.path(NAME))
         assert path.read_bytes() == b"no Parquet"
-        assert path.samefile(source) == (given is source)
+        assert path.samefile(source) == (given is taken)
         store.verify(file)
         store.forget_verified(NAME)
         store.verify(file)
@@ -165,12 +167,12 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
     source.write_bytes(b"changed it")
     store.forget_verified(NAME)
     store.verify(file)
-    (file,) = store.take_in({NAME: source})
+    (file,) = store.take_in({NAME: taken})
     source.write_bytes(b"once again")
     with pytest.raises(ManifestMismatchError, match="digest"):
         store.verify(file)
     with pytest.raises(InvalidNameError):
-        store.take_in({"../x": source})
+        store.take_in({"../x": taken})
 
 
 @pytest.mark.parametrize("act", ["verify", "receive", "take_in"])
@@ -188,7 +190,7 @@ def test_what_could_not_be_synced_is_written_again(
         "receive": lambda: store.receive(
             file, [content[store.received_bytes(file) :]], store.received_bytes(file)
         ),
-        "take_in": lambda: store.take_in({NAME: source}),
+        "take_in": lambda: store.take_in({NAME: foreign_file(tmp_path, source)}),
     }
     sync, dirty = os.fsync, dict[int, bool]()
 
