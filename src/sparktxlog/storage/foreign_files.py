@@ -128,7 +128,7 @@ class ForeignFile:
                     raise
                 except OSError:  # another file system, one without hard links, or too many links
                     with os.fdopen(open_plain(self._name, inside=parent), "rb") as source:
-                        _copy(source, os.open(fresh, _FRESH, 0o644, dir_fd=to))
+                        _copy(source, os.open(fresh, _FRESH, 0o666, dir_fd=to))
                 if not stat.S_ISREG(os.stat(fresh, dir_fd=to, follow_symlinks=False).st_mode):
                     raise _not_plain(self.path)
                 if replaces:
@@ -206,7 +206,7 @@ class ForeignFile:
         fresh = f"placing-{secrets.token_hex(8)}"
         with ForeignFile(self.root, f"{INCOMING}/{fresh}")._parent(make=True) as incoming:
             try:
-                descriptor = os.open(fresh, _FRESH, 0o644, dir_fd=incoming)
+                descriptor = os.open(fresh, _FRESH, 0o666, dir_fd=incoming)
                 if isinstance(source, bytes):
                     with os.fdopen(descriptor, "wb") as file:
                         file.write(source)
