@@ -25,11 +25,11 @@ from random import Random
 from typing import Any
 
 from sparktxlog.errors import TxLogError
+from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Write
 from sparktxlog.storage.journal import journal as front_module
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.sqlite_schema import translate
-from sparktxlog.storage.payloads.local_store import INCOMING
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823

@@ -224,7 +224,7 @@ def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
     (root / "notes").mkdir()
     places = TablePlaces(root)
     places.keep_commits(table, None)
-    kept = places.kept_commit(table, 1)
+    kept = Path(places.kept_commit(table, 1).path)
     assert kept.samefile(placed)
     done = quarantine_node(node.config, other)
     assert not (root / table).exists() and not kept.exists()
