@@ -221,7 +221,7 @@ def write_durably(path: Path, content: bytes) -> None:
         OSError: The file is the old or the new one.
     """
     fresh = path.with_name(f"{path.name}.new")
-    fresh.write_bytes(content)
+    _write_fresh(fresh, content)
     sync_file(fresh)
     fresh.replace(path)
     sync_directory(path.parent)
@@ -247,8 +247,14 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     The old file may be linked elsewhere, so it is not written into.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write_fresh(path, content)
+
+
+def _write_fresh(path: Path, content: bytes | memoryview) -> None:
+    """Write a file of its own under a name, never through a link that somebody put there."""
     path.unlink(missing_ok=True)
-    path.write_bytes(content)
+    with open(path, "xb") as file:
+        file.write(content)
 
 
 def storage_error(error: OSError, path: str | Path) -> StorageError:

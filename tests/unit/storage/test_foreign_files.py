@@ -11,7 +11,14 @@ import pytest
 
 from sparktxlog.errors import ManifestMismatchError, StorageError, TxLogError
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.storage.durability import read_whole, rewrite_file, sync_several
+from sparktxlog.storage.durability import (
+    link_or_copy,
+    read_whole,
+    replace_file,
+    rewrite_file,
+    sync_several,
+    write_durably,
+)
 from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, Linked, foreign_file
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
@@ -132,6 +139,29 @@ def test_a_name_is_given_once_and_never_through_a_name_that_was_planted(tmp_path
     assert other.put(str(source)) is Linked.SAME
     assert victim.read_bytes() == b"of the node"
     assert os.listdir(root / INCOMING) == []
+
+
+@pytest.mark.parametrize("write", [write_durably, replace_file, link_or_copy])
+def test_nothing_is_written_through_a_link_under_a_temporary_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]
+) -> None:
+    victim, source, target = tmp_path / "victim", tmp_path / "source", tmp_path / "x"
+    victim.write_bytes(b"of the node")
+    source.write_bytes(b"bytes")
+
+    def refused(*args: object, **more: object) -> None:
+        raise OSError(95, "no hard links")
+
+    monkeypatch.setattr(os, "link", refused)
+    for name in ("x", "x.new", ".x.new"):
+        (tmp_path / name).symlink_to(victim)
+    if write is link_or_copy:
+        write(source, target)
+    else:
+        write(target, b"bytes")
+    assert target.read_bytes() == b"bytes"
+    assert not target.is_symlink()
+    assert victim.read_bytes() == b"of the node"
 
 
 @pytest.mark.parametrize("replaces", [True, False])
