@@ -4,7 +4,7 @@ A name below such a directory may be a link to a secret of the node, a pipe that
 or another file a moment after it was looked at.  So each directory on the way is opened below the
 one before, without following links, and the file without waiting; it must be a regular one.  What
 is checked is what is open.  Files of the node are made under random names first, which nobody can
-have taken (decision 0074).
+have taken (decision 72).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gate of commit files: what no reader could use is refused before it is ordered.
 
 It is stricter than `read_commit_file`, which also reads what an older release has ordered: a rule
-that comes later must not stop the placing of a version (decision 0074).
+that comes later must not stop the placing of a version (decision 72).
 """
 
 from __future__ import annotations
