@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transport",
     },
     "service": {
-        "config", "codec", "health", "runtime", "storage.interfaces",
+        "config", "codec", "health", "runtime", "storage.foreign_files", "storage.interfaces",
         "storage.payloads.payload_store",
     } | _EPOCHS,
     "http": {"codec", "tracing"},

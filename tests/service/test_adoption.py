@@ -31,11 +31,12 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http import catalog_link
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.model.ids import local_path
 from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.commit_tables import table_adoption
-from sparktxlog.worker.commit_tables.table_adoption import Adoption, adopt, local_path
+from sparktxlog.worker.commit_tables.table_adoption import Adoption, adopt
 from sparktxlog.worker.commit_tables.table_release import release
 
 NAME = "default.orders"
@@ -278,6 +279,6 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME)
     with pytest.raises(InvalidRequestError, match="is none of link, copy, move"):
         adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME, way="steal")  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="no directory of a file system"):
+    with pytest.raises(InvalidRequestError, match="object stores and other machines"):
         local_path("s3://bucket/t")
     assert local_path("file:///data/t") == "/data/t"
