@@ -37,7 +37,7 @@ def awaited_text(waiting: Mapping[str, Any]) -> str:
     since = waiting.get("since_us")
     text = f"{waiting.get('peer')}: {reasons.get(why, why)}"
     if isinstance(since, (int, float)) and since > 0:
-        text += f", for {age_text(since)}"
+        text += f", for {_age_text(since)}"
     return text
 
 
@@ -71,7 +71,7 @@ def restricted_text(found: Mapping[str, Any]) -> str:
     levels = found.get("levels") or ["accepted"]
     return (
         f"restricted: too few nodes answer; it has waited for {', '.join(found['waits_for'])} for "
-        f"{age_text(found['since_us'])}; nothing is ordered, the highest level is {levels[-1]}"
+        f"{_age_text(found['since_us'])}; nothing is ordered, the highest level is {levels[-1]}"
     )
 
 
@@ -83,7 +83,7 @@ def synchronous_text(status: Mapping[str, Any]) -> str:
         text = (
             f"{found['waiting']:,} in {found['waiting_runs']:,} runs with "
             f"{found['size_bytes']:,} bytes wait for a timestamp, the oldest for "
-            f"{age_text(found['oldest_us'])}"
+            f"{_age_text(found['oldest_us'])}"
         )
         if found["needs"] > members:
             text += f": too few members, {found['needs']} copies are needed"
@@ -93,7 +93,7 @@ def synchronous_text(status: Mapping[str, Any]) -> str:
     if found.get("unconfirmed"):
         parts.append(
             f"{found['unconfirmed']:,} in {found['unconfirmed_runs']:,} runs have too few copies, "
-            f"for {age_text(found['lag_us'])}: not yet confirmed by "
+            f"for {_age_text(found['lag_us'])}: not yet confirmed by "
             f"{', '.join(found['unconfirmed_by'])}"
         )
     if not parts:
@@ -128,8 +128,7 @@ def uncompared_text(found: Mapping[str, Any]) -> str:
     return text
 
 
-def age_text(since_us: float) -> str:
-    """Return a duration of microseconds in seconds."""
+def _age_text(since_us: float) -> str:
     return f"{since_us / 1e6:,.1f} s"
 
 
