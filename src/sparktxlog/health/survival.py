@@ -29,6 +29,8 @@ class Site:
     transactions: Mapping[str, int]
     #: What it holds of the data, None = it does not answer, or has not said it (yet).
     data: SiteData | None = None
+    #: End of its queue: it holds what is up to there and after the beginning of its log.
+    position: int = 0
     #: Position of its replica that is in sync and not contested, None = it has none.
     replica: int | None = None
 
@@ -60,7 +62,7 @@ def survivals(cluster: KnownSites) -> list[Survival]:
     found: list[Survival] = []
     for site, (voters, goes_on) in cluster.voters.items():
         others = [one for one in cluster.sites if one.name != site]
-        held = [one.transactions for one in others]
+        held = [one.transactions for one in _with_rows_before(others, cluster.any_rows)]
         ordered_lost = _missing(cluster.ordered, held)
         rows_at = [one.name for one in others if _has_rows(one, cluster.any_rows)]
         tables = [
@@ -96,6 +98,26 @@ def _holds_all(site: Site, cluster: KnownSites) -> bool:
     return not _missing(cluster.ordered, [site.transactions]) and (
         silent or _has_rows(site, cluster.any_rows)
     )
+
+
+def _with_rows_before(sites: Sequence[Site], any_rows: bool) -> list[Site]:
+    """Return the sites whose logs begin where others have the rows before.
+
+    A site that began with a snapshot knows of transactions whose rows it never had; what is after
+    the last row that the others have would be lost.  Where no site has the rows, that is said alone
+    (`rows_held_by`).  Of a silent site only its order is known.
+    """
+    ends = [one.position for one in sites if _has_rows(one, any_rows)]
+    if not ends:
+        return list(sites)
+    found, reach = list[Site](), max(ends)
+    for one in sorted(sites, key=lambda site: site.data.rows_after if site.data else 0):
+        if one.data is None or _has_rows(one, any_rows):
+            found.append(one)
+        elif one.data.rows_after <= reach:
+            found.append(one)
+            reach = max(reach, one.position)
+    return found
 
 
 def _has_rows(site: Site, any_rows: bool) -> bool:

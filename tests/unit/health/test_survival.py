@@ -15,7 +15,7 @@ WHOLE = SiteData(rows_after=0)
 
 
 def site(name: str, data: SiteData | None = WHOLE, replica: int | None = None) -> Site:
-    return Site(name=name, transactions=ALL, data=data, replica=replica)
+    return Site(name=name, transactions=ALL, data=data, replica=replica, position=15)
 
 
 def began_at(position: int) -> SiteData:
@@ -96,6 +96,21 @@ def test_of_a_site_with_more_than_it_names_no_table_counts() -> None:
     found = losses(site("A"), site("B", data), tables="tuvwx")["A"]
     assert found["tables_only_there"] == list("tuvwx")
     assert "t, u, v and 2 more" in found["sentence"]
+
+
+@pytest.mark.parametrize(("ends_at", "survives"), [(13, False), (14, True), (15, True)])
+def test_a_snapshot_after_what_others_have_ordered_holds_no_rows_between(
+    ends_at: int, survives: bool
+) -> None:
+    """B still fetches the last runs of A; C has a new disk, and knows of them by its snapshot."""
+    late = Site(name="B", transactions={"A": 8, "B": 5}, data=WHOLE, position=ends_at)
+    found = losses(site("A"), late, site("C", began_at(14)), site("D", began_at(15)))
+    assert found["A"]["survives"] is survives and found["B"]["survives"]
+    if not survives:
+        assert "2 of 15 ordered positions are only at A" in found["A"]["sentence"]
+    # A log that begins where another one ends leads on from there.
+    chain = losses(site("A"), late, site("C", began_at(ends_at)), site("D", began_at(15)))
+    assert chain["A"]["survives"]
 
 
 def test_what_is_accepted_at_one_site_only_is_lost_with_it() -> None:

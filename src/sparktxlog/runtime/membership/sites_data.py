@@ -120,6 +120,7 @@ class SitesData:
             name=own,
             transactions=held_when_forced(self._base.master.member_state(), None),
             data=self.own(),
+            position=self._base.master.status().position,
             replica=replicas.get(own),
         )
 
@@ -145,6 +146,7 @@ class SitesData:
                     name=name,
                     transactions=shown,
                     data=self._membership.data_of.get(name) if answers else None,
+                    position=peer.position,
                     replica=replicas.get(name) if answers else None,
                 )
             )
