@@ -12,6 +12,7 @@ from typing import Any
 from sparktxlog.health.verdicts import (
     ClusterState,
     Judgement,
+    findings,
     furthest_lines,
     judge_replica,
     rows_until,
@@ -19,7 +20,6 @@ from sparktxlog.health.verdicts import (
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     awaited_text,
-    restricted_text,
     synchronous_text,
     verdict_text,
 )
@@ -211,13 +211,11 @@ def _on_its_way(
 
 def _held_up(status: Mapping[str, Any]) -> list[str]:
     """Return what the order waits for, one sentence each; empty = nothing."""
-    told = [f"This node halted: {status['halted']}."] if status.get("halted") else []
-    if status.get("disk_full"):
-        told.append("The disk of this node is full.")
+    judged = {one.code: one.sentence for one in findings(status)}
+    told = [judged[code] for code in ("halted", "disk-full") if code in judged]
     told += [f"The order waits for {awaited_text(one)}." for one in status.get("waiting_for") or []]
-    if restricted := status.get("restricted"):
-        text = restricted_text(restricted)
-        told.append(f"{text[0].upper()}{text[1:]}.")
+    if text := judged.get("restricted"):
+        told.append(f"{text[0].upper()}{text[1:]}")
     if text := synchronous_text(status):
         told.append(f"{text[0].upper()}{text[1:]}.")
     for run in status.get("undelivered") or []:

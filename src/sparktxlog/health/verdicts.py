@@ -235,7 +235,13 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
 
 def _of_order(status: _Facts) -> Iterator[Judgement]:
     for name in status.get("suspects") or []:
-        yield _warning("peer-away", f"{name} does not answer", lags=False)
+        way_out = (
+            "Start its node, or look at the network between.  If it is lost for ever, "
+            f"`sparktxlog peer remove {name}` takes it out."
+        )
+        if status.get("phase") in _WITHOUT_PART:  # perhaps it is this one that was removed
+            way_out = _SEE_PEERS
+        yield _warning("peer-away", f"{name} does not answer", way_out, lags=False)
     if restricted := status.get("restricted"):
         yield _warning("restricted", restricted_text(restricted), _FORCE)
     waits, waiting = status.get("waiting_for") or [], status.get("incoming_transactions") or 0

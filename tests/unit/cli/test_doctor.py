@@ -278,6 +278,12 @@ def _worst(status: dict[str, Any]) -> list[Finding]:
             PROBLEM,
             "configuration of node 'B' differs",
         ),
+        (
+            {"peer": {"linked": False, "reason": "[unauthorized] no configured peer"}},
+            "peers",
+            PROBLEM,
+            "Compare `sparktxlog peer list` and cluster-secret of both nodes",
+        ),
         ({"peer": {"addresses": {"http://b:2": False}}}, "peers", WARNING, "not at http://b:2"),
         ({"peer": {"clock_offset_us": -3_500_000}}, "clocks", WARNING, "-3.500 s off that of A"),
         ({"peer": {"clock_offset_us": 61_000_000}}, "clocks", PROBLEM, "+61.000 s"),
@@ -303,7 +309,7 @@ def test_what_a_node_knows_of_the_cluster_is_judged(
 ) -> None:
     (found,) = _worst(_status(**change))
     assert (found.check, found.grade) == (check, grade)
-    assert words in found.text and found.fix
+    assert found.fix and words in f"{found.text}  {found.fix}"
 
 
 def test_a_cluster_without_faults_has_none() -> None:

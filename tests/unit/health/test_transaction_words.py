@@ -158,8 +158,13 @@ def test_what_waits_says_for_whom_and_why() -> None:
     restricted = {"waits_for": ["B", "C"], "since_us": 12_000_000, "levels": ["accepted"]}
     told = _told(receipt | {"level": "accepted"}, restricted=restricted, halted="broken")
     assert "It is durable there, and a quorum of 2 does not hold it yet." in told
-    assert "This node halted: broken." in told
-    assert any(sentence.startswith("Restricted: too few nodes answer") for sentence in told)
+    assert any(
+        sentence.startswith("This node halted: broken.  Keep its data-dir") for sentence in told
+    )
+    (text,) = (
+        sentence for sentence in told if sentence.startswith("Restricted: too few nodes answer")
+    )
+    assert "`sparktxlog peer force`" in text and text.endswith("what only they had is lost.")
     assert _told(receipt)[-1] == "Nothing holds it up: it is being ordered."
 
 

@@ -22,6 +22,7 @@ from sparktxlog.health.transaction_words import sites_of
 from sparktxlog.health.verdicts import (
     ClusterState,
     banner_of,
+    findings,
     judge,
     judge_sites,
     replica_lines,
@@ -117,3 +118,12 @@ def test_the_table_has_all_that_can_be_said() -> None:
     said = {one["says"]["code"] for one in CASES.values()}
     said |= {code for one in CASES.values() for code in one["says"]["sites"].values()}
     assert codes - said == {"paused", "uncompared", "upgrade", "peer-away", "synchronous-waits"}
+
+
+def test_a_node_that_is_away_has_a_way_out() -> None:
+    """`status`, `doctor` and the pages show it with the warning."""
+    status = status_of(CASES["a peer does not answer, and nothing waits"])
+    (away,) = (one for one in findings(status) if one.code == "peer-away")
+    assert away.text == "B does not answer" and "`sparktxlog peer remove B`" in away.way_out
+    (away,) = (one for one in findings(status | {"phase": "JOINING"}) if one.code == "peer-away")
+    assert away.way_out == "`sparktxlog peer list` says which nodes are linked."

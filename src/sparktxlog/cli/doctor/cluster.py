@@ -96,6 +96,8 @@ def check_links_of(status: Mapping[str, Any]) -> Iterator[Finding]:
             yield problem("configuration", f"no link to {name}: {reason}", fix)
         else:
             fix = "Start its node, or look at names, routes and firewalls between the machines."
+            if "[unauthorized]" in reason:  # it answers
+                fix = "Compare `sparktxlog peer list` and cluster-secret of both nodes."
             yield problem("peers", f"no link to {name} ({peer['url']}): {reason}", fix)
 
 

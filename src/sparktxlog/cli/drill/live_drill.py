@@ -96,7 +96,7 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
         report.rehearsals.append(
             Rehearsal(
                 name=f"loss of {site}",
-                what=f"If site {site} were lost now: {_went_on(site, report)}",
+                what=f"If site {site} were lost now: {_went_on(site, said, report)}",
                 pause_s={},
                 lost=lost,
                 told=of,
@@ -105,13 +105,16 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
         )
 
 
-def _went_on(site: str, report: LiveDrillReport) -> str:
-    goes_on = (
-        f"the others go on after about suspect-timeout ({report.suspect_timeout_s:g} s)."
-        if report.evicts
-        else f"the others wait until somebody runs `sparktxlog peer remove {site}` (eviction = "
-        "manual)."
-    )
+def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: LiveDrillReport) -> str:
+    if not any(one["goes_on"] for one in said):  # a removal would find no majority either
+        goes_on = "nothing is ordered any more."
+    elif report.evicts:
+        goes_on = f"the others go on after about suspect-timeout ({report.suspect_timeout_s:g} s)."
+    else:
+        goes_on = (
+            f"the others wait until somebody runs `sparktxlog peer remove {site}` (eviction = "
+            "manual)."
+        )
     return (
         f"{goes_on}  What {site} accepted and showed to nobody would be lost too; clients that "
         "wait for `acquired` or more have not been told of it."

@@ -133,8 +133,9 @@ class Joining:
         if not self.settled.is_set():
             return "it joins the log, and has not taken over a peer's queue yet"
         if self._base.links and not self.proven:
-            awaited = ", ".join(self.awaited()) or "a peer"
-            return f"it has no data, and {awaited} has not accepted it yet"
+            awaited = self.awaited() or ["a peer"]
+            have = "have" if awaited[1:] else "has"
+            return f"it has no data, and {' and '.join(awaited)} {have} not accepted it yet"
         self._knows_log = True
         return ""
 

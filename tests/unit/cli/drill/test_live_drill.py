@@ -71,6 +71,10 @@ def test_a_node_that_is_away_leaves_no_majority_and_paused_ones_no_writers() -> 
     assert "its writers would find no node: B is paused" in of_a
     assert "(A) would have no majority" in of_b and "writers" not in of_b
     assert "majority" not in of_c and not report.passed
+    # Their loss is not survived, so nobody goes on by himself or by a removal.
+    went_on = [one.what for one in report.rehearsals]
+    assert all("nothing is ordered any more" in text for text in went_on[:2])
+    assert "the others go on" in went_on[2]
 
 
 def test_a_site_whose_others_are_witnesses_is_said_to_be_alone() -> None:
