@@ -234,3 +234,19 @@ def test_each_act_is_answered_as_the_phase_says(
             assert (last["members"] == [node.config.node_id]) is alone
 
     asyncio.run(main())
+
+
+def test_a_node_that_lost_its_place_does_not_say_that_a_table_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of no new ones: a client of several nodes goes on to the next one."""
+
+    async def main() -> None:
+        async with joining(tmp_path, monkeypatch) as node:
+            assert (await ask(node, "GET", "/v1/tables/t"))[0] == OK
+            for path in ("/v1/tables/u", "/v1/descriptions/u"):
+                found, document = await ask(node, "GET", path)
+                assert (found, document["definite"]) == (OUTSIDE, True)
+                assert "JOINING" in document["detail"] and "'u'" in document["detail"]
+
+    asyncio.run(main())

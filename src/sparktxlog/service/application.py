@@ -25,11 +25,15 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
     InvalidRequestError,
     NotFoundError,
+    NotMemberError,
     TxLogError,
     UnauthorizedError,
+    UnknownSchemaError,
+    UnknownTableError,
 )
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.audit_trail import asks
+from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.administration import AdministrationRoutes, audited
@@ -180,6 +184,24 @@ def _tokens(config: NodeConfig) -> Tokens:
     )
 
 
+class _LogDoor(Door):
+    """The door of what is answered from the log, of which only a member knows the end."""
+
+    def __init__(self, epochs: Epochs, *args: Any) -> None:
+        super().__init__(*args)
+        self._epochs = epochs
+
+    def refuse(self, request: Request, error: TxLogError) -> Response:
+        is_unknown = isinstance(error, UnknownTableError | UnknownSchemaError)
+        if is_unknown and not self._epochs.takes_part:
+            phase = self._epochs.phase.value
+            error = NotMemberError(
+                f"this node is {phase} and hears of nothing new; in what it knows {error.message}",
+                hint="Ask another node; `sparktxlog status` says why this one is no member.",
+            )
+        return super().refuse(request, error)
+
+
 def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mapping[Role, Door]:
     """Return the access check and body reader of each role."""
     config, donor = running.config, running.donor
@@ -212,7 +234,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
         return {"token": token}
 
     return {
-        **dict.fromkeys(checks, Door(check_token, bodies)),
+        **dict.fromkeys(checks, _LogDoor(running.membership.epochs, check_token, bodies)),
         Role.BROWSER: PageDoor(check_token, bodies, pages),
         Role.ANYBODY: Door(lambda request, route: {}, bodies),
         Role.PEER: PeerDoor(running.peering, config.body_limit),
