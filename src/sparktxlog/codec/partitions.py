@@ -150,7 +150,8 @@ def _decimal(value: str, kind: pa.DataType) -> str | None:
         found = Decimal(value).quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
     except DecimalException:  # digits after its scale, or far too many
         return None
-    return f"{found:f}" if len(found.as_tuple().digits) <= kind.precision else None
+    # Of zero without a sign: as a text, -0.00 would be a partition of its own.
+    return f"{found or abs(found):f}" if len(found.as_tuple().digits) <= kind.precision else None
 
 
 def _date(value: str, kind: pa.DataType) -> str | None:
