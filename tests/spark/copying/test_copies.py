@@ -219,7 +219,8 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     twin = "SELECT 777L AS id, map('mine', 1) AS m"
     site.spark.sql(f"INSERT INTO delta.`{keyed}` {twin} UNION ALL {twin}")
     # A damaged file of equal size, under a name that the donor has too.
-    damaged = next(path for path in (site.lake / "bronze.parts").glob("*.parquet"))
+    table = site.lake / "bronze.parts"
+    damaged = next(table.rglob("*.parquet"))
     content = damaged.read_bytes()
     damaged.unlink()
     damaged.write_bytes(bytes(len(content)))
@@ -243,9 +244,8 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     assert (
         found["bronze.parts"]["rows"] is None and "cannot be read" in found["bronze.parts"]["note"]
     )
-    assert (site.lake / found["bronze.parts"]["path"] / damaged.name).read_bytes() == bytes(
-        len(content)
-    )
+    kept = site.lake / found["bronze.parts"]["path"] / damaged.relative_to(table)
+    assert kept.read_bytes() == bytes(len(content))
 
 
 def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
