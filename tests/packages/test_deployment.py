@@ -22,7 +22,7 @@ DEPLOY = ROOT / "deploy"
 #: Where programs, configuration and state are, in images, units, charts and pages.
 LAYOUT = re.compile(
     r"/opt/sparktxlog(/(venv(/bin(/\w+)?)?|ivy|conf/[\w@.-]+|jobs|spark-submit\.sh))?|"
-    r"/etc/sparktxlog(/(node\.toml|\w+\.env|(secrets|tls)(/[\w.]+)?))?|"
+    r"/etc/sparktxlog(/(node\.toml|\w+\.env|(secrets|client|tls)(/[\w.]+)?))?|"
     r"/var/lib/sparktxlog(/(data|spark))?|/var/log/sparktxlog/\w+\.log"
 )
 
