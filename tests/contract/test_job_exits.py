@@ -58,10 +58,10 @@ def test_an_absent_node_is_told_before_spark_starts(
     argv = [*ARGUMENTS[name], "--url", "http://127.0.0.1:9", "--json"]
     assert load(name).main(argv) == job.UNREACHABLE == 5
     out, err = capfd.readouterr()
-    assert "[transport]" in err
+    assert "[unreachable]" in err
     (line,) = out.splitlines()
     found = json.loads(line)
-    assert found["exit_code"] == 5 and found["error"]["title"] == "transport"
+    assert found["exit_code"] == 5 and found["error"]["title"] == "unreachable"
 
 
 def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +223,7 @@ def test_a_hook_is_told_of_jobs_and_cannot_fail_them(
     url = "http://127.0.0.1:9"
     monkeypatch.setenv(job.HOOK_VARIABLE, "hook_of_a_test:watch")
     assert load("apply").main(["--url", url]) == job.UNREACHABLE
-    assert heard == [("apply", url), (5, "transport")]
+    assert heard == [("apply", url), (5, "unreachable")]
     for wrong, said in (("hook_of_a_test:gone", "no attribute"), ("no_such_hook:f", "No module")):
         monkeypatch.setenv(job.HOOK_VARIABLE, wrong)
         assert load("apply").main(["--url", url]) == job.UNREACHABLE
