@@ -252,7 +252,10 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_commits": _no, "_marking": _no, "_older_ids": _no, "_tables": describe,
         "_window": _no, "_window_us": _no, "_writes": _no, "tables": _no,
     },
-    LastWrites: {"_by_table": describe, "_fresh": describe, "_window": _no, "after": describe},
+    # The last write is only shown.
+    LastWrites: {
+        "_by_table": describe, "_fresh": describe, "_window": _no, "after": describe, "last": _no,
+    },
     Marking: {
         "_by_id": describe, "_changed": describe, "_earliest": describe, "_fresh": describe,
         "_size_bytes": describe, "_verdicts": describe,
