@@ -50,7 +50,7 @@ class _Busy(World):
         parts._readers = SimpleNamespace(draw=lambda *drawn: ((), ()))
         parts._participants = SimpleNamespace(draw=lambda *drawn, plain: nothing)
         parts._alterers = SimpleNamespace(draw=lambda *drawn: nothing)
-        parts.synchronous = SimpleNamespace(draw=lambda *drawn: 0)
+        parts.synchronous = SimpleNamespace(draw=lambda *drawn: 0, stands_alone=lambda: False)
         #: Node → its runs that were ordered there in the last second.
         self.ordered = Counter[str]()
 

@@ -141,6 +141,20 @@ def what_rests_on_a_withdrawn_run_goes_with_it(core: type[Master]) -> None:
     assert _stamped(node.feed(FilesHeld(digest=node.submits[1].digest))) == []
 
 
+def what_waited_too_long_at_once_goes_together(core: type[Master]) -> None:
+    """P34: in one write, so that after a crash no part is left that rests on what is gone."""
+    node = _without_c(core)
+    node.submit(copies=3, session="s")
+    node.submit(copies=3, session="s")
+    node.submit(session="s")
+    node.submit(copies=3, session="s", stands_alone=True)
+    actions = node.wait(6 * SECOND_US)
+    gone = [(1, "synchro-timeout"), (2, "session-rolled-back"), (3, "session-rolled-back")]
+    assert _refused(actions) == [*gone, (4, "synchro-timeout")]
+    writes = [a for a in actions if isinstance(a, PersistWithdrawal)]
+    assert [[run.ticket for run in write.runs] for write in writes] == [[1, 2, 3], [4]]
+
+
 def what_comes_after_a_withdrawal_goes_on(core: type[Master]) -> None:
     """P34: its client may know of that."""
     node = _without_c(core)

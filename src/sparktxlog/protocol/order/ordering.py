@@ -194,23 +194,32 @@ class Ordering:
                 self._stamp_check = True
             return
         if not (self.frozen and self._staging.may_have_a_stamp(event.digest)):
-            self._withdraw(self._staging.withdraw(event.digest), "payload-store", event.text)
+            lost = self._staging.withdraw(event.digest)
+            self._withdraw([(submit, event.text) for submit in lost], "payload-store")
 
-    def _withdraw(self, submits: Sequence[RunSubmitted], code: str, text: str) -> None:
+    def _withdraw(self, submits: Sequence[tuple[RunSubmitted, str]], code: str) -> None:
         """Forget own unstamped runs durably, and tell their clients why.
 
         An earlier copy may be ordered: what became of that counts for whoever asks (P25c).  Else
         what its session submitted after a run goes with it, at once: a part would be stamped
         after a crash (P34).
         """
-        for submit in submits:
+        left = {submit.ticket: submit for submit, _ in submits}
+        for submit, text in submits:
+            if left.pop(submit.ticket, None) is None:
+                continue  # it went with an earlier one of its session
             first = submit.facts.ids[:16]
             resting = f"transaction {transaction_id_to_text(first)} before it in its session was"
             gone = [(submit, code, text, b"")]
             if not self._was_ordered(submit):
+                # Several runs of a session may end at once: all waited too long, or lost files.
+                also = [one for one in left.values() if one.rests_on(submit)]
+                followers = self._staging.take_followers(submit) + also
+                for one in also:
+                    del left[one.ticket]
                 gone += [
                     (follower, SessionRolledBackError.code, f"{resting} withdrawn: {text}", first)
-                    for follower in self._staging.take_followers(submit)
+                    for follower in sorted(followers, key=lambda one: one.ticket)
                 ]
             runs = tuple(
                 WithdrawnRun(ticket=one.ticket, digest=one.digest, code=why, text=words)
@@ -449,12 +458,14 @@ class Ordering:
     def _give_up(self, now: int) -> None:
         """Withdraw synchronous runs that had no stamp in time, also while frozen (P34)."""
         there = len(self._config.members)
+        overdue = []
         for submit in self._staging.give_up(now):
             copies = submit.facts.copies
             text = f"it needs {copies} copies, the log has {there} members"
             if copies <= there:
                 text = f"it needs {copies} copies of {there} members, and got no timestamp in time"
-            self._withdraw([submit], "synchro-timeout", text)
+            overdue.append((submit, text))
+        self._withdraw(overdue, "synchro-timeout")
 
     def _order(self, now: int) -> None:
         if self._staging.runs:

@@ -143,8 +143,7 @@ class Staging:
         None of them may have had a stamp under an earlier incarnation, or that one may as well.
         """
         line = self._lines.get(withdrawn.session, ()) if withdrawn.session is not None else ()
-        later = [run for run in line if run.submit.ticket > withdrawn.ticket]
-        followers = [run for run in later if not run.submit.stands_alone]
+        followers = [run for run in line if run.submit.rests_on(withdrawn)]
         for run in followers:
             self._remove(run)
         return [run.submit for run in followers]

@@ -30,6 +30,11 @@ class RunSubmitted:
     #: It stays if a run before it in its session is withdrawn (P34).
     stands_alone: bool = False
 
+    def rests_on(self, earlier: RunSubmitted) -> bool:
+        """Return whether it is withdrawn with another run (P34)."""
+        same = self.session is not None and self.session == earlier.session
+        return same and self.ticket > earlier.ticket and not self.stands_alone
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostReceived:
