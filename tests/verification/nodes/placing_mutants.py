@@ -20,8 +20,8 @@ _STORE = "src/sparktxlog/storage/payloads/local_store.py"
 PLACING: Mapping[str, Patch] = {
     "places-before-it-orders": Patch(
         path=_CATALOG,
-        old="        before.after(content).check(uuid)\n",
-        new="        before.after(content).check(uuid)\n"
+        old="        content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n",
+        new="        content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n"
         "        place = self._places._version(uuid, proposed.version)\n"
         "        place.exists() or place.write_bytes(raw)\n",
     ),
