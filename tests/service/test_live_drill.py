@@ -76,9 +76,9 @@ def test_all_are_asked_and_the_one_that_is_gone_is_a_row(
     def without_b(url: str) -> None:
         a, b = json.loads(told("status", "--all", "--json", "--url", url, code=5))
         assert (a["node"], a["ok"], a["answer"]["node_id"]) == ("A", True, "A")
-        assert (b["node"], b["ok"], b["error"]["title"]) == ("B", False, "transport")
+        assert (b["node"], b["ok"], b["error"]["title"]) == ("B", False, "unreachable")
         row = told("status", "--all", "--url", url, code=5).splitlines()[-1].split("\t")
-        assert row[0] == "B" and "[transport]" in row[-1] and b["url"] in row[-1]
+        assert row[0] == "B" and "[unreachable]" in row[-1] and b["url"] in row[-1]
         # A drill fails, and says why.
         text = told("drill", "--live", "--no-spark", "--url", url, code=1)
         assert "FAILED: loss of A: node B does not answer" in text

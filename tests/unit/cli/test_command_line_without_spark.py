@@ -54,7 +54,7 @@ def test_commands_say_what_is_missing_before_they_do_anything(tmp_path: Path) ->
     assert missing == _NEED_SPARK, {name: told.get(name) for name in missing ^ _NEED_SPARK}
     assert "pip install" in told["maintain"]
     for name in _GIVEN.keys() - _NEED_SPARK:
-        assert "[transport]" in told[name], told[name]
+        assert "[unreachable]" in told[name], told[name]
 
 
 def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
