@@ -111,7 +111,7 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
         async with cluster(tmp_path, "AB", idle_round_min=30, idle_round_max=30) as nodes:
             a, b = nodes["A"], nodes["B"]
             await until(lambda: a.base.master.status().peers[0].last_post_at is not None)
-            await until(lambda: all(node.sites_data.told for node in nodes.values()))
+            await until(lambda: all(node.sites_data._sent for node in nodes.values()))
             await asyncio.sleep(0.3)  # what links say to each other at the start is said
             before = state_of(a)
             hello = b.membership.greeter.own

@@ -75,7 +75,9 @@ class TwinCommit:
     content: CommitContent
 
 
-def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = True) -> None:
+def make_plain_twin(
+    table: Path, version: int, twin: Path, *, history: bool = True, guarded: bool = False
+) -> None:
     """Make a plain twin of a table at a version.
 
     A log that Delta has cleaned up begins with a checkpoint, and so does its twin.
@@ -83,8 +85,9 @@ def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = Tr
     Args:
         table: The table's directory; all versions up to this one are published there.
         twin: A path that does not exist, best on the table's file system, below no other table.
-        history: With all versions of the table; else only what the newest one needs, for
-            statements of users: CREATE OR REPLACE TABLE, which would do nothing, fails there.
+        history: With all versions of the table; else only what the newest one needs.
+        guarded: For statements of users: CREATE OR REPLACE TABLE, which would do nothing, fails.
+            Its versions are not those of the table then (`own_version`).
 
     Raises:
         CorruptLogError: The directory lacks a version, or a file that the version needs.
@@ -94,7 +97,7 @@ def make_plain_twin(table: Path, version: int, twin: Path, *, history: bool = Tr
         twin.mkdir(parents=True)
     begins = table / commit_file_name(0)
     base = None if history and begins.exists() else newest_checkpoint(table, version)
-    _extend(table, version, twin, base, changed=_without_feature if history else _guarded)
+    _extend(table, version, twin, base, changed=_guarded if guarded else _without_feature)
 
 
 def extend_plain_twin(table: Path, version: int, twin: Path) -> None:

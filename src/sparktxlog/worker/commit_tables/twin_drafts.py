@@ -195,5 +195,5 @@ class TwinDrafts:
                 twin=table.parent / TRANSACTION_TWINS / uuid.uuid4().hex,
             )
             self._drafts[full_table_name(name).lower()] = found
-            make_plain_twin(table, found.version, found.twin, history=False)
+            make_plain_twin(table, found.version, found.twin, history=False, guarded=True)
         return found

@@ -21,6 +21,7 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     add_unchanged_version,
     extend_plain_twin,
     make_plain_twin,
+    own_version,
     stage_twin_commit,
     twin_version,
     with_feature,
@@ -231,7 +232,7 @@ def test_what_guards_the_twin_of_a_transaction_never_comes_into_the_table(
         top = table.directory / "_delta_log" / f"{0:020}.checkpoint.{uuid.uuid4()}.json"
         top.write_bytes(lines_of({"metaData": table.metadata}, {"protocol": PROTOCOL}))
     twin = tmp_path / "twin"
-    make_plain_twin(table.directory, 0, twin, history=False)
+    make_plain_twin(table.directory, 0, twin, history=False, guarded=True)
     files = [*(twin / "_delta_log").glob("0*.json")]
     assert len(files) == 1 + is_shortened
     for file in files:
@@ -249,3 +250,13 @@ def test_what_guards_the_twin_of_a_transaction_never_comes_into_the_table(
     # A twin for upkeep, of which other programs read the versions, has none.
     make_plain_twin(table.directory, 0, tmp_path / "other")
     assert metadata_in(tmp_path / "other" / commit_file_name(0)) == table.metadata
+
+
+def test_a_twin_for_upkeep_has_the_versions_of_its_table(
+    table: StagedTable, tmp_path: Path
+) -> None:
+    """Only what users write on is guarded: else every version would be the twin's own."""
+    for number, guarded in enumerate((False, True)):
+        twin = tmp_path / f"twin-{number}"
+        make_plain_twin(table.directory, 0, twin, history=False, guarded=guarded)
+        assert own_version(table.directory, twin) == (0 if guarded else None)
