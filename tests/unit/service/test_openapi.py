@@ -102,7 +102,7 @@ def test_references_lead_somewhere() -> None:
     text = msgspec.json.encode(document).decode()
     schemas = document["components"]["schemas"]
     names = set(re.findall(r"#/components/schemas/(\w+)", text))
-    assert {"TransactionRequest", "Receipt", "ProblemDocument", "Segment", "WorkerReport"} <= names
+    assert {"TransactionRequest", "Receipt", "ProblemDocument", "Segment", "OwnReport"} <= names
     assert names <= set(schemas)
 
 

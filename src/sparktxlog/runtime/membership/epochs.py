@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -403,8 +404,15 @@ class Epochs:
 
 def has_moved(config: NodeConfig, seats: Iterable[Seat]) -> bool:
     """Return whether this node has an address that the nodes have not decided upon."""
+    own = split_urls(config.master_url)
     decided = {split_urls(seat.url) for seat in seats if seat.node_id == config.node_id}
-    return any(urls and config.master_url not in urls for urls in decided)
+    return any(urls and len(elsewhere(own, urls)) == len(own) for urls in decided)
+
+
+def elsewhere(urls: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses whose host and port are none of the known ones, whatever the scheme."""
+    places = {urlsplit(url).netloc for url in known}
+    return tuple(url for url in urls if urlsplit(url).netloc not in places)
 
 
 def _moved_places(config: NodeConfig, view: View) -> list[str]:
@@ -412,7 +420,7 @@ def _moved_places(config: NodeConfig, view: View) -> list[str]:
     found = []
     for place in config.places:
         seat = view.seat(place.id)
-        if seat is None or not seat.url or place.urls[0] in split_urls(seat.url):
+        if seat is None or not seat.url or not elsewhere(place.urls[:1], split_urls(seat.url)):
             continue
         found.append(
             f"the address of {place.id} is {place.url} in the configuration, {seat.url} is in "

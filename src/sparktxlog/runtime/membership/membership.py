@@ -31,7 +31,7 @@ from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.membership.epochs import Epochs, has_moved
+from sparktxlog.runtime.membership.epochs import Epochs, elsewhere, has_moved
 from sparktxlog.runtime.membership.founding import newest_version
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.membership.join_steps import Joining
@@ -62,10 +62,10 @@ def places_of(config: NodeConfig, seats: Iterable[Seat]) -> dict[str, Place]:
         if seat.node_id == config.node_id:
             continue
         urls, peer = split_urls(seat.url), config.peer(seat.node_id)
-        if peer is not None:
-            configured = peer.urls
-            apart = moved and not set(urls) & set(configured)
-            urls = configured if apart else tuple(dict.fromkeys((*urls, *configured)))
+        if peer is not None and (not urls or set(urls) & set(peer.urls)):
+            urls = tuple(dict.fromkeys((*urls, *peer.urls)))
+        elif peer is not None and (others := elsewhere(peer.urls, urls)):
+            urls = others if moved else (*urls, *others)
         if speaks_only_tls(config):
             urls = tuple(url for url in urls if url.startswith("https:")) or urls
         if urls:
