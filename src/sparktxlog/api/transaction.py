@@ -179,7 +179,11 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if self._drafts.names:
             if self._isolation is not None and (self._operations or self._drafts.written()):
                 self._drafts.claim_reads()
-            self._commits = self._drafts.staged()
+            try:
+                self._commits = self._drafts.staged()
+            except InvalidRequestError:  # to commit it again would not help
+                self._drop()
+                raise
             self._drafts.close()
         transaction = PreparedTransaction(
             transaction_id=self._transaction_id,
