@@ -35,7 +35,7 @@ from sparktxlog.catchup.planner import (
     NO_SIZE,
     OUT_OF_SYNC,
 )
-from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.errors import ApplyError, DivergedError, InvalidRequestError
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.steps import TableSteps
 from sparktxlog.worker.copy import swap
@@ -343,13 +343,17 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
         assert "Replicating" not in other.log_text()
     finally:
         other.stop()
-    lake = other.lake
-    for copies in (None, CopyOptions()):
+    lake = sites.b.lake
+    lake.rename(tmp_path / "lake of B")
+    other.lake.rename(lake)
+    with pytest.raises(InvalidRequestError, match="one lake would count as two sites"):
+        sites.work(sites.b)
+    for copies in ({}, {"copies": CopyOptions()}):
         with pytest.raises(DivergedError, match="is of lineage"):
-            sites.work(sites.b, lake, copies=copies) if copies else sites.work(sites.b, lake)
+            sites.work(sites.b, takes_lake=True, **copies)
     assert sites.rows(lake) == [4711]
     said = Said(sites.b)
-    outcome = sites.work(sites.b, lake, copies=CopyOptions(forced=True))
+    outcome = sites.work(sites.b, takes_lake=True, copies=CopyOptions(forced=True))
     (copy,) = outcome.copies
     assert (outcome.verdict, copy.donor, copy.quarantined) == ("IN_SYNC", "A", {"t": 1})
     assert sites.rows(lake) == sites.rows(sites.a.lake)
