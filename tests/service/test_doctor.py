@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.command_line import invoke
-from tests.support.node_processes import NodeProcess
+from tests.support.node_processes import NodeProcess, free_ports
 
 from sparktxlog.cli.doctor import disks, software
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node that nobody has written to: of rows without a worker it would warn."""
+    process = NodeProcess(tmp_path, "A", free_ports(1)[0], {})
+    process.start()
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.stop()
 
 
 def test_a_sound_node_has_no_problem(

@@ -135,6 +135,9 @@ class Checks:
             del self._posted[link]
         for waiting in [waiting for waiting in self._unstamped if waiting[0] == name]:
             del self._unstamped[waiting]
+        # What waits on it waits again, under no incarnation that has to stamp it.
+        for submit in disk.announcements.values():
+            self._unstamped[name, submit.ticket] = -1
 
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
