@@ -300,5 +300,8 @@ def test_a_stranger_learns_whether_a_node_is_ready_and_nothing_else(tmp_path: Pa
                 assert await readyz(query) == (503, ["not ready"])
                 status, lines = await readyz(query, **token)
                 assert (status, lines[0]) == (503, "not ready") and len(lines) > 1
+            for path, names in (("readyz", "verbose, data"), ("livez", "none")):
+                async with session.get(f"{node.config.master_url}/{path}?datas") as answer:
+                    assert answer.status == 400 and f"It has {names}." in await answer.text()
 
     asyncio.run(main())

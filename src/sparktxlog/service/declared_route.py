@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from starlette.convertors import IntegerConvertor, register_url_convertor
 
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.service.query import Query
 
 #: Most bytes of a document that is not a submit: settings, reports of thousands of tables.
@@ -19,6 +21,8 @@ JSON, MSGPACK = "application/json", "application/msgpack"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
 BINARY, PLAIN, HTML, CSV = "application/octet-stream", "text/plain", "text/html", "text/csv"
 PROMETHEUS = f"{PLAIN}; version=0.0.4"
+#: Where the paths begin whose clients are our own: other ones may add parameters of theirs.
+_OWN = ("/v1/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs")
 
 
 class _Number(IntegerConvertor):
@@ -99,6 +103,23 @@ class Route:
     def is_public(self) -> bool:
         """Whether OpenAPI describes it: it is for clients, workers or operators."""
         return self.path.startswith("/v1/")
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Refuse parameters of a query that the route does not have: what they ask is not answered.
+
+        Pages, the catalog and peers of other releases may send more.
+
+        Raises:
+            InvalidRequestError: With the names that there are; `field` (definite).
+        """
+        names = [query.name for query in self.query]
+        unknown = [name for name in given if name not in names]
+        if unknown and self.path.startswith(_OWN):
+            raise InvalidRequestError(
+                f"{self.path} has no parameter {unknown[0][:40]!r}",
+                hint=f"It has {', '.join(names)}." if names else "It has none.",
+                field=unknown[0][:40],
+            )
 
 
 def get(path: str, name: str, summary: str, answer: Any, *query: Query, **more: Any) -> Route:

@@ -115,6 +115,7 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             values = await door.admit(request, route)
+            route.check_names(request.query_params)
             if route.hot:
                 found = await handler(request)
             else:

@@ -10,11 +10,12 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sparktxlog.errors import ForbiddenError
+from sparktxlog.errors import ForbiddenError, InvalidRequestError
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.declared_route import Role, Route
 from sparktxlog.service.endpoints import Door, Handler, endpoint
 from sparktxlog.service.query import whole
+from sparktxlog.service.routes import ROUTES
 
 ROUTE = Route(
     method="POST",
@@ -67,6 +68,7 @@ def test_a_handler_gets_path_query_and_body() -> None:
     [
         ({"may": False, "query": "after=x", "body": b"?"}, 403, "forbidden"),
         ({"query": "after=x", "body": b"?"}, 400, "invalid-request"),
+        ({"query": "afer=8"}, 400, "invalid-request"),
         ({"body": b"?"}, 400, "invalid-request"),
         ({"body": b"[" + b"1," * 99 + b"1]"}, 413, "oversize"),
         ({}, 500, "internal"),
@@ -80,6 +82,20 @@ def test_errors_become_problem_documents(given: Any, status: int, title: str) ->
     problem = msgspec.json.decode(found.body)
     assert (found.status_code, problem["title"], problem["status"]) == (status, title, status)
     assert problem["definite"] is (status != 500)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.key)
+def test_an_unknown_parameter_is_refused_with_the_names_that_there_are(route: Route) -> None:
+    """Of each route of our own clients, and of probes; other programs may send more."""
+    names = [query.name for query in route.query]
+    route.check_names(names)
+    if route.path.startswith(("/api/", "/dashboard", "/peer/", "/replica/")) or route.path == "/":
+        route.check_names(["datas"])
+        return
+    with pytest.raises(InvalidRequestError, match="has no parameter 'datas'") as caught:
+        route.check_names([*names, "datas"])
+    assert caught.value.fields["field"] == "datas"
+    assert all(name in caught.value.hint for name in names)
 
 
 def test_no_answer_is_no_content() -> None:
