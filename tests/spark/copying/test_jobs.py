@@ -202,6 +202,49 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     assert (line["rows"], repair["quarantined"]) == (0, 0)
 
 
+def test_a_worker_in_another_lake_or_of_another_site_is_refused(
+    sites: Sites, tmp_path: Path
+) -> None:
+    """Two processes, each with one wrong word in its command line; both would go on for ever."""
+    applied, own = sites.cluster.nodes["A"].replica(), sites.lake("A")
+    sites.cluster.nodes["A"].commit(append(125))
+    sites.cluster.publish()
+    other = tmp_path / "lake"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", url]
+            + ["--lake", str(lake), "--follow", "--json", "--master", "local[1]"],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for url, lake in ((sites.url("A"), other), (sites.url("B"), own))
+    ]
+    try:
+        said = [worker.communicate(timeout=60) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait(10)
+    elsewhere, foreign = (json.loads(out.splitlines()[-1]) for out, _ in said)
+    assert [elsewhere["exit_code"], foreign["exit_code"]] == [job.ERROR] * 2, said
+    for words in (f"to the lake {other}", f"shows and lends {own}", "set lake-dir of this node"):
+        assert words in str(elsewhere["error"])
+    for words in (f"in {own} is that of site 'A'", "is site 'B'", "(--url)", "--take-lake"):
+        assert words in str(foreign["error"])
+    # Neither wrote a row, and what is told of A's lake are the versions that it has.
+    assert not (other / "t").exists()
+    for node in sites.cluster.nodes.values():
+        assert node.replica("A")["worker_id"] == applied["worker_id"]
+        assert node.replica("A")["position"] == applied["position"]
+    shown = call(f"{sites.url('A')}/v1/snapshot")
+    table = DeltaTable(own / "t", version=shown["tables"]["t"]["version"])
+    assert shown["position"] == applied["position"]
+    rows = table.to_pyarrow_table().num_rows
+    assert shown["tables"]["t"]["signature"].startswith(f"{rows}:")
+
+
 def test_what_peers_confirmed_is_a_column_of_the_masters(sites: Sites) -> None:
     """Each node says up to which run of each origin it holds them, and shows it of its peers."""
     sites.cluster.nodes["A"].commit(append(150))
