@@ -192,8 +192,10 @@ def _maintain(url: str, changes: dict[str, Any], every: bool, as_json: bool) -> 
 # -- the audit -------------------------------------------------------------------------------------
 
 _AUDIT: Columns = {
-    "at (UTC)": lambda entry: time_text(entry["at"]),
+    "at (UTC)": lambda entry: time_text(entry.get("until", entry["at"])),
     "who": "who",
+    "address": lambda entry: entry.get("address", ""),
+    "times": lambda entry: f"{entry.get('count', 1):,}",
     "action": "action",
     "detail": "detail",
     "outcome": "outcome",
@@ -204,22 +206,27 @@ _AUDIT: Columns = {
 def audit(
     url: Url = DEFAULT_URL,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Entries of a node.")] = 20,
+    whose: Annotated[
+        str, typer.Option(help="Only entries about operators, clients or strangers.")
+    ] = "",
     every: All = False,
     watch: Watch = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what at a node, newest first: settings, members, dropped tables, secrets.
+    """Show who did what at a node, and who was refused, newest first.
 
-    Each node keeps its own latest 1,000 entries.  A change of the members and the drop of a table
-    stand at every node; an act of an operator at the node that was asked.
+    Each node keeps its own latest 1,000 entries about operators, clients and strangers each.  A
+    change of the members and the drop of a table stand at every node; an act of an operator or a
+    client at the node that was asked.
     """
+
+    def asked(api: NodeApi) -> Any:
+        return api.get("/v1/audit", limit=limit, whose=whose)
 
     def once() -> ExitCode:
         if every:
-            found = ask_all(url, lambda api: api.get("/v1/audit", limit=limit), NodeApi)
-            return print_all(found, as_json, "audit", _AUDIT, list)
-        columns: Columns = {"node": "node", **_AUDIT}
-        show(NodeApi(url).get("/v1/audit", limit=limit), as_json, "audit", columns)
+            return print_all(ask_all(url, asked, NodeApi), as_json, "audit", _AUDIT, list)
+        show(asked(NodeApi(url)), as_json, "audit", {"node": "node", **_AUDIT})
         return ExitCode.IN_SYNC
 
     repeat(watch, as_json, once)

@@ -182,10 +182,15 @@ SURVIVAL = (
 #: `position`: the one that waited.
 WAITS = "peer: string, why: string, began_at: bigint, ended_at: bigint, position: bigint"
 
-#: One row for each act of an operator at the asked node, and each change of members, secrets or
-#: tables that the log brought, newest first.  `at`: microseconds since 1970 UTC.  `who`: a role,
-#: the name of a grant, `vote` of the members, or a site.  `outcome`: `done`, or the error.
-AUDIT = "at: bigint, node: string, who: string, action: string, detail: string, outcome: string"
+#: One row for each act of an operator at the asked node, each change of members, secrets or tables
+#: that the log brought, and equal acts and refusals of others, newest first.  `at`, `until`: first
+#: and last of them, microseconds since 1970 UTC; `count`: their number.  `who`: a role, the name of
+#: a grant, `vote` of the members, a site, or `nobody`; `address`: of the caller.  `outcome`:
+#: `done`, or the error.
+AUDIT = (
+    "at: bigint, node: string, who: string, action: string, detail: string, outcome: string, "
+    "address: string, count: bigint, until: bigint"
+)
 
 #: One row for each restore point, by position.  `made_at`: microseconds since 1970 UTC.
 #: `position` is NULL if whoever made it ended too early; such a point is of no use.

@@ -1,15 +1,26 @@
-"""Who changed what at this node: acts of operators, members that came and went, dropped tables.
+"""Who did what at this node, and who was refused.
 
-The journal keeps the latest `HISTORY` entries in a ring of named values.  An act is durable before
-its effect: after a crash its entry says `begun`.  What the members decide, and what drops a table,
-is written together with it.  An entry never holds a token.
+The journal keeps three rings of the latest `HISTORY` entries each, so that those who may do little
+push out nothing of the others.
+
+- Acts of operators, members that came and went, dropped tables.  An act is durable before its
+  effect: after a crash its entry says `begun`.  What the members decide, and what drops a table, is
+  written together with it.
+- Acts and refusals of clients and workers; refusals of strangers.  They may come by thousands a
+  second.  So equal ones within `SPAN_S` are one entry with a count, and entries are written once a
+  second.
+
+An entry never holds a token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from itertools import islice
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,18 +35,118 @@ from sparktxlog.storage.journal.value_ring import ValueRing
 
 _log = structlog.get_logger("sparktxlog.audit")
 
-#: Entries that are kept.
+#: Entries of a ring.
 HISTORY = 1_000
-_PREFIX, _SECRET = "audit:", "audit-secret:"
-_MAX_TEXT = 2_000
+#: Whose entries a ring holds → its prefix.
+RINGS = {"operators": "audit:", "clients": "audit-client:", "strangers": "audit-stranger:"}
+_SECRET, _MAX_TEXT = "audit-secret:", 2_000
+#: Seconds within which equal acts are counted as one entry, and characters of its texts.
+SPAN_S = 3_600
+_COUNTED_TEXT = 500
+#: Counted entries of a ring that are written in a second, and that may begin in it.  What would
+#: begin more is counted as of the address `OTHERS`.
+MOST_A_SECOND, OTHERS = 64, "others"
+#: Tables that an entry names.
+_NAMED = 20
 #: Bytes that are kept of a secret's digest: they tell another secret, and are no use to guess it.
 _DIGEST_BYTES = 4
 #: Outcome of an act that has not ended, or whose end a crash kept out.
 BEGUN, DONE = "begun", "done"
 
-#: Who asks in this request: a role, or the name of a grant.
-OPERATOR = "operator"
+#: Who asks in this request: a role, or the name of a grant; and from which address.
+OPERATOR, NOBODY = "operator", "nobody"
 asks: ContextVar[str] = ContextVar("asks", default="node")
+asks_from: ContextVar[str] = ContextVar("asks_from", default="")
+_about: ContextVar[str] = ContextVar("about", default="")
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+def tell_about(things: Iterable[str]) -> None:
+    """Say what this request is about, for its entry."""
+    found = list(dict.fromkeys(things))
+    more = [f"and {len(found) - _NAMED:,} more"] if len(found) > _NAMED else []
+    _about.set(", ".join([*found[:_NAMED], *more]))
+
+
+class CountedActs:
+    """Acts and refusals of which there may be many: a ring of entries with counts.
+
+    Args:
+        put: Makes writes durable.
+        later: Calls a function after seconds; default: the event loop's.
+    """
+
+    def __init__(
+        self,
+        ring: ValueRing[AuditEntry],
+        put: Callable[[Sequence[Write]], None],
+        later: Later | None = None,
+    ) -> None:
+        self._ring, self._put, self._later = ring, put, later
+        #: What makes acts equal → number of their entry.
+        self._numbers: dict[tuple[str, ...], int] = {}
+        #: Number of an entry that is to be written → its count when it was written last.
+        self._changed: dict[int, int] = {}
+        self._new = 0
+        self._waits = False
+
+    def count(self, entry: AuditEntry, kind: str) -> None:
+        """Count an act in the entry of its equals, or let it begin one.
+
+        Args:
+            kind: Of its outcome, of which the texts may differ.
+        """
+        found = self._equal(entry, kind)
+        if found is None and self._new >= MOST_A_SECOND:
+            entry = {**entry, "address": OTHERS, "detail": ""}
+            found = self._equal(entry, kind)
+        if found is None:
+            self._new += 1
+            found, _ = self._ring.add(entry)
+            self._numbers.pop(_key(entry, kind), None)
+            self._numbers[_key(entry, kind)] = found
+            if len(self._numbers) > HISTORY:
+                del self._numbers[next(iter(self._numbers))]
+            self._changed[found] = 0
+        else:
+            known = self._ring.entries[found]
+            self._changed.setdefault(found, known["count"])
+            known["count"] += 1
+            known["until"] = entry["at"]
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._waits:
+            self._waits = True
+            (self._later or asyncio.get_running_loop().call_later)(1.0, self.write)
+
+    def write(self) -> None:
+        """Write what was counted since the last time."""
+        self._new, self._waits = 0, False
+        writes: list[Write] = []
+        for number in list(islice(self._changed, MOST_A_SECOND)):
+            before, entry = self._changed.pop(number), self._ring.entries.get(number)
+            if entry is None:  # a thousand others began meanwhile
+                continue
+            if not before or len(str(entry["count"])) > len(str(before)):
+                _log.info("audit", **entry)  # the first one, the tenth, the hundredth, …
+            writes.append(self._ring.put(number, entry))
+        if writes:
+            self._put(writes)
+        if self._changed:
+            self._write_soon()
+
+    def _equal(self, entry: AuditEntry, kind: str) -> int | None:
+        number = self._numbers.get(_key(entry, kind))
+        known = None if number is None else self._ring.entries.get(number)
+        if known is None or entry["at"] - known["at"] > SPAN_S * 1_000_000:
+            return None
+        return number
+
+
+def _key(entry: AuditEntry, kind: str) -> tuple[str, ...]:
+    return entry["who"], entry["address"], entry["action"], entry["detail"], kind
 
 
 class AuditTrail:
@@ -44,6 +155,7 @@ class AuditTrail:
     Args:
         saved: Named values of the journal.
         write_then: Makes writes durable in order, then calls a function.
+        later: As of `CountedActs`.
     """
 
     def __init__(
@@ -53,15 +165,50 @@ class AuditTrail:
         view: View,
         write_then: Callable[[Sequence[Write], Callable[[], None]], None],
         now: Callable[[], int] = wall_us,
+        later: Later | None = None,
     ) -> None:
         self._node_id, self._view = str(node_id), view
         self._write_then, self._now = write_then, now
-        self._ring = ValueRing[AuditEntry](_PREFIX, HISTORY, AuditEntry, saved, msgspec.json)
+        self._rings = {whose: _ring(prefix, saved) for whose, prefix in RINGS.items()}
+        self._ring = self._rings["operators"]
+
+        def put(writes: Sequence[Write]) -> None:
+            write_then(writes, lambda: None)
+
+        self._clients = CountedActs(self._rings["clients"], put, later)
+        self._strangers = CountedActs(self._rings["strangers"], put, later)
         self._secrets = {name: v for name, v in saved.items() if name.startswith(_SECRET)}
 
-    def latest(self, limit: int) -> list[AuditEntry]:
-        """Return the latest entries, newest first."""
-        return self._ring.newest_first()[:limit]
+    def latest(self, limit: int, whose: str = "") -> list[AuditEntry]:
+        """Return the latest entries, newest first.
+
+        Args:
+            whose: Name of the ring; empty = all.
+        """
+        rings = self._rings.values() if not whose else (self._rings[whose],)
+        found = [entry for ring in rings for entry in ring.newest_first()]
+        return sorted(found, key=lambda entry: -entry["until"])[:limit]
+
+    # -- acts and refusals of which there may be many ----------------------------------------------
+
+    def count(self, who: str, address: str, action: str, kind: str, outcome: str) -> None:
+        """Note an act of a client or a worker, or a refusal; it is durable a second later.
+
+        Args:
+            kind: `done` or the code of the error: acts with the same one are counted together.
+            outcome: As of an entry.
+        """
+        is_stranger = who == NOBODY
+        # What a stranger names is text of a stranger.
+        detail = "" if is_stranger else _about.get()
+        entry = self._entry(who, action, detail[:_COUNTED_TEXT], outcome[:_COUNTED_TEXT])
+        entry["address"] = address
+        (self._strangers if is_stranger else self._clients).count(entry, kind)
+
+    def close(self) -> None:
+        """Write what was counted; called while writes are carried out."""
+        self._clients.write()
+        self._strangers.write()
 
     # -- acts of operators -------------------------------------------------------------------------
 
@@ -77,7 +224,7 @@ class AuditTrail:
         if entry is None:  # a thousand others began meanwhile
             then()
             return
-        entry["outcome"] = outcome[:_MAX_TEXT]
+        entry["outcome"], entry["until"] = outcome[:_MAX_TEXT], self._now()
         _log.info("audit", **entry)
         self._write_then([self._ring.put(number, entry)], then)
 
@@ -139,18 +286,32 @@ class AuditTrail:
         return found
 
     def _add(self, who: str, action: str, detail: str, outcome: str) -> tuple[int, list[Write]]:
-        entry: AuditEntry = {
-            "at": self._now(),
-            "node": self._node_id,
-            "who": who,
-            "action": action,
-            "detail": detail[:_MAX_TEXT],
-            "outcome": outcome,
-        }
+        entry = self._entry(who, action, detail[:_MAX_TEXT], outcome)
         number, write = self._ring.add(entry)
         if outcome != BEGUN:
             _log.info("audit", **entry)
         return number, [write]
+
+    def _entry(self, who: str, action: str, detail: str, outcome: str) -> AuditEntry:
+        at = self._now()
+        return {
+            "at": at,
+            "node": self._node_id,
+            "who": who,
+            "action": action,
+            "detail": detail,
+            "outcome": outcome,
+            "address": asks_from.get(),
+            "count": 1,
+            "until": at,
+        }
+
+
+def _ring(prefix: str, saved: Mapping[str, bytes]) -> ValueRing[AuditEntry]:
+    ring = ValueRing[Any](prefix, HISTORY, dict[str, Any], saved, msgspec.json)
+    for number, entry in ring.entries.items():  # an older release kept less of an act
+        ring.entries[number] = {"address": "", "count": 1, "until": entry["at"], **entry}
+    return ring
 
 
 def _digest(secret: str, salt: bytes) -> bytes:

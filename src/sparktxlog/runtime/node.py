@@ -265,6 +265,7 @@ class Node:
     def begin_stop(self) -> None:
         """Take no more submits; waiting clients get an unknown outcome."""
         self.base.ending.set()
+        self.audit.close()
         self.core.cycle.fail_waiting(BusyError("the node is stopping"))
         self.core.receipts.close(
             CommitStateUnknownError(

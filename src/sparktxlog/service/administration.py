@@ -1,4 +1,4 @@
-"""Routes for operators who look after a node, and the audit of all their acts."""
+"""Routes for operators who look after a node, and the audit: who did what, and who was refused."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from sparktxlog.errors import TxLogError
+from sparktxlog.errors import BusyError, InvalidRequestError, TxLogError, UnauthorizedError
 from sparktxlog.model.answers import AuditEntry
-from sparktxlog.runtime.audit_trail import DONE
+from sparktxlog.runtime.audit_trail import DONE, NOBODY, RINGS, asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.declared_route import Role, Route, get
-from sparktxlog.service.endpoints import Handler, RouteHandlers
-from sparktxlog.service.query import whole
+from sparktxlog.service.endpoints import Handler, Note, RouteHandlers
+from sparktxlog.service.query import Query, whole
 
 #: Seconds that an answer waits for its entry: a full disk must not hold back who makes room.
 _PATIENCE_S = 1.0
@@ -26,9 +26,10 @@ ADMINISTRATION = (
     get(
         "/v1/audit",
         "audit",
-        "Who changed what at this node, newest first",
+        "Who changed what at this node, and who was refused, newest first",
         list[AuditEntry],
         whole("limit", "Entries at most.", 100, low=1, high=1000),
+        Query("whose", "Only entries about operators, clients or strangers; default: all."),
         at_witness=True,
         before_log=True,
     ),
@@ -39,14 +40,54 @@ class AdministrationRoutes(RouteHandlers):
     """One method per route."""
 
     def __init__(self, node: Node) -> None:
-        self.audit = node.audit.latest
+        self._trail = node.audit
+
+    def audit(self, limit: int, whose: str | None) -> list[AuditEntry]:
+        if whose and whose not in RINGS:
+            raise InvalidRequestError(
+                f"there are no entries about {whose[:40]!r}",
+                hint=f"Entries are about {', '.join(RINGS)}.",
+                field="whose",
+                value=whose[:40],
+            )
+        return self._trail.latest(limit, whose or "")
+
+
+def noting(route: Route, node: Node) -> Note:
+    """Return what notes how a request of a route ended: acts, and refusals of all that is asked.
+
+    What a handler for operators does has its entry by `audited`.
+    """
+    trail, proves = node.audit, route.role not in (Role.PEER, Role.LEASE, Role.ANYBODY)
+
+    def note(request: Request, error: BaseException | None, *, began: bool) -> None:
+        is_noted = route.is_act or isinstance(error, UnauthorizedError | BusyError)
+        if not is_noted or (began and route.role is Role.ADMIN):
+            return
+        address = request.client.host if request.client else ""
+        who = asks.get() if proves else route.role.value
+        if isinstance(error, UnauthorizedError) and (error.http_status == 401 or not proves):
+            who = NOBODY
+        kind = error.code if isinstance(error, TxLogError) else type(error).__name__
+        trail.count(who, address, route.name, kind, _outcome(error))
+
+    return note
+
+
+def _outcome(error: BaseException | None) -> str:
+    """Return how an act ended, as its entry says it."""
+    if isinstance(error, TxLogError):
+        return f"[{error.code}] {error.message}"
+    if isinstance(error, asyncio.CancelledError | ClientDisconnect):
+        return "unknown: the node stopped, or the caller went away"
+    return DONE if error is None else "unknown: an error that nobody foresaw"
 
 
 def audited(route: Route, handler: Handler, node: Node) -> Handler:
     """Return a route's handler; an operator's act gets its entry in the audit.
 
-    The entry is durable before what the act writes.  Acts that the access check refuses are no
-    acts: strangers must not push entries out.
+    The entry is durable before what the act writes.  What is refused before that is noted by
+    `noting`, where strangers push no entries out.
     """
     if route.role is not Role.ADMIN:
         return handler
@@ -55,21 +96,15 @@ def audited(route: Route, handler: Handler, node: Node) -> Handler:
     @functools.wraps(handler)
     async def run(**values: Any) -> Any:
         number = trail.begin(route.name, _detail(route, values, node))
-        outcome = "unknown: an error that nobody foresaw"
+        durable = asyncio.Event()
         try:
             found = handler(**values)
             if inspect.isawaitable(found):
                 found = await found
-            outcome = DONE
-        except TxLogError as error:
-            outcome = f"[{error.code}] {error.message}"
+        except BaseException as error:
+            trail.end(number, _outcome(error))
             raise
-        except asyncio.CancelledError:
-            outcome = "unknown: the node stopped, or the caller went away"
-            raise
-        finally:
-            durable = asyncio.Event()
-            trail.end(number, outcome, durable.set)
+        trail.end(number, DONE, durable.set)
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await durable.wait()

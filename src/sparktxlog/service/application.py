@@ -32,11 +32,11 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.model.values import split_urls
-from sparktxlog.runtime.audit_trail import asks
+from sparktxlog.runtime.audit_trail import asks, asks_from
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
-from sparktxlog.service.administration import AdministrationRoutes, audited
+from sparktxlog.service.administration import AdministrationRoutes, audited, noting
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_api import CatalogRoutes
@@ -154,7 +154,7 @@ def build_app(running: Node) -> FastAPI:
         else:
             handler = _refusal_of_a_witness(config.node_id)
         door = catalog if route.path.startswith(CATALOG_API) else doors[route.role]
-        answer = endpoint(route, handler, door)
+        answer = endpoint(route, handler, door, noting(route, running))
         app.add_api_route(route.path, answer, methods=[route.method], name=route.name)
         app.call_directly(route, answer)
     return app
@@ -213,13 +213,14 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
     }
 
     def check_token(request: Request, route: Route) -> dict[str, str]:
+        grant = tokens.grant(request)
+        asks.set(tokens.name(request, grant))  # also for the entry of a refusal
+        asks_from.set(request.client.host if request.client else "")
         if route.role is Role.BROWSER or (route.role is Role.CLIENT and route.method == "GET"):
             tokens.check_reader(request)
         else:
             checks[route.role](request)
-        grant = tokens.grant(request)
         set_client(grant)
-        asks.set(tokens.name(request, grant))
         guard.check(request)
         if route.role in (Role.CLIENT, Role.WORKER) and not route.before_log:
             joining.check_knows_log()

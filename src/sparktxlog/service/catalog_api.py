@@ -90,7 +90,7 @@ class CatalogRoutes(RouteHandlers):
         return SchemasAnswer(schemas=schemas, next_page_token=following)
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
-        check_writes(lambda: (f"{body.name}.*",))
+        check_writes((f"{body.name}.*",))
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
@@ -99,7 +99,7 @@ class CatalogRoutes(RouteHandlers):
 
     async def drop_schema(self, full_name: str) -> DroppedAnswer:
         schema = _parts(full_name, 2)[1]
-        check_writes(lambda: (f"{schema}.*",))
+        check_writes((f"{schema}.*",))
         await self._catalog.schemas.drop(schema)
         return DroppedAnswer()
 
@@ -137,14 +137,14 @@ class CatalogRoutes(RouteHandlers):
     async def create_staging_table(
         self, catalog: str, schema: str, body: StagingTableRequest
     ) -> StagingTableAnswer:
-        check_writes(lambda: (f"{schema}.{body.name}",))
+        check_writes((f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return staging_answer(*await self._catalog.stage(schema, body.name))
 
     async def create_delta_table(
         self, catalog: str, schema: str, body: CreateTableRequest
     ) -> LoadedTable:
-        check_writes(lambda: (f"{schema}.{body.name}",))
+        check_writes((f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return _loaded(await self._catalog.create(schema, body))
 
@@ -167,8 +167,7 @@ class CatalogRoutes(RouteHandlers):
     async def rename_delta_table(
         self, catalog: str, schema: str, table: str, body: RenameTableRequest
     ) -> None:
-        self._check_change(schema, table)
-        check_writes(lambda: (f"{schema}.{body.new_name}",))
+        self._check_change(schema, table, body.new_name)
         self._rows.check_free(schema, body.new_name)
         await self._catalog.rename(schema, table, body.new_name)
 
@@ -183,9 +182,9 @@ class CatalogRoutes(RouteHandlers):
                 value=body.table_id[:40],
             )
 
-    def _check_change(self, schema: str, table: str) -> None:
-        """Let a request change a commit table, or raise."""
-        check_writes(lambda: (f"{schema}.{table}",))
+    def _check_change(self, schema: str, table: str, *also: str) -> None:
+        """Let a request change a commit table, and write other names of its schema, or raise."""
+        check_writes(f"{schema}.{name}" for name in (table, *also))
         self._rows.refuse_change(schema, table)
 
     async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:

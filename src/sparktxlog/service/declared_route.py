@@ -95,6 +95,11 @@ class Route:
         return f"{self.method} {self.path}"
 
     @property
+    def is_act(self) -> bool:
+        """Whether it changes something for whoever asks; what peers send is the protocol's."""
+        return self.method != "GET" and self.role is not Role.PEER
+
+    @property
     def template(self) -> str:
         """Return the path as OpenAPI writes it: parameters without their types."""
         return re.sub(r":\w+}", "}", self.path)

@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -30,6 +30,13 @@ _encode_json = msgspec.json.Encoder().encode
 Endpoint = Callable[[Request], Awaitable[Response]]
 #: Its parameters name the values that it takes (see `Route`); returns the answer or a response.
 Handler = Callable[..., Any]
+
+
+class Note(Protocol):
+    """Notes how a request ended, for the audit."""
+
+    def __call__(self, request: Request, error: BaseException | None, *, began: bool) -> None:
+        """Take what was raised, None = nothing, and whether the handler was called."""
 
 
 class RouteHandlers:
@@ -101,7 +108,7 @@ def take_place(request: Request, proof: Proof) -> None:
         )
 
 
-def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
+def endpoint(route: Route, handler: Handler, door: Door, note: Note) -> Endpoint:
     """Return the endpoint of a route.
 
     Raises:
@@ -113,10 +120,12 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
     takes_body, takes_request = "body" in wanted, "request" in wanted
 
     async def answer(request: Request) -> Response:
+        began = False
         try:
             values = await door.admit(request, route)
             route.check_names(request.query_params)
             if route.hot:
+                began = True
                 found = await handler(request)
             else:
                 values |= request.path_params
@@ -126,29 +135,44 @@ def endpoint(route: Route, handler: Handler, door: Door) -> Endpoint:
                     values["body"] = await door.read_body(request, route, values)
                 if takes_request:
                     values["request"] = request
+                began = True
                 found = handler(**{name: values[value] for value, name in wanted.items()})
                 if inspect.isawaitable(found):
                     found = await found
-            if isinstance(found, Response):
-                return found
-            if found is None:
-                return Response(status_code=204)
-            body = found if isinstance(found, bytes) else door.encode(found)
-            return Response(body, media_type=route.answer_type)
-        except TxLogError as error:
-            return door.refuse(request, error)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception:  # noqa: BLE001 - the last one; it is logged and answered
-            # A bug.  The handler may have done part of its work, so the outcome is unknown.
-            _log.exception("a request failed: %s %s", request.method, request.url.path)
-            failure = InternalError(
-                "an unexpected error in the node; its log has the details",
-                hint="The request may have taken effect: ask for the transaction id.",
-            )
-            return door.failed(failure)
+            response = _response(route, door, found)
+            note(request, None, began=began)
+            return response
+        except BaseException as error:  # noqa: BLE001 - an error of the node is answered too
+            note(request, error, began=began)
+            return _failure(request, door, error)
 
     return answer
+
+
+def _response(route: Route, door: Door, found: Any) -> Response:
+    if isinstance(found, Response):
+        return found
+    if found is None:
+        return Response(status_code=204)
+    body = found if isinstance(found, bytes) else door.encode(found)
+    return Response(body, media_type=route.answer_type)
+
+
+def _failure(request: Request, door: Door, error: BaseException) -> Response:
+    """Return the answer for an error, or raise what is none of a request."""
+    if isinstance(error, TxLogError):
+        return door.refuse(request, error)
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)
+    if not isinstance(error, Exception):
+        raise error
+    # A bug.  The handler may have done part of its work, so the outcome is unknown.
+    _log.error("a request failed: %s %s", request.method, request.url.path, exc_info=error)
+    failure = InternalError(
+        "an unexpected error in the node; its log has the details",
+        hint="The request may have taken effect: ask for the transaction id.",
+    )
+    return door.failed(failure)
 
 
 def _wanted(route: Route, handler: Handler) -> dict[str, str]:

@@ -53,7 +53,7 @@ class StagedUploads(RouteHandlers):
         rows: int,
         offset: int,
     ) -> ReceivedBytes:
-        check_writes(lambda: (table,))
+        check_writes((table,))
         _check_place(path)
         file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         async with self._turn():

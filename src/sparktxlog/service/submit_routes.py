@@ -134,7 +134,8 @@ class SubmitRoutes(RouteHandlers):
                 changed.
         """
         commits = prepared.staged_commits
-        check_writes(lambda: self._written(prepared))
+        acts = [f"{one.kind.value} {one.table}" for one in prepared.operations]
+        check_writes(self._written(prepared), acts)
         if any(operation.files for operation in prepared.operations):
             try:
                 prepared = await asyncio.to_thread(
@@ -201,7 +202,7 @@ class SubmitRoutes(RouteHandlers):
     ) -> Receipt:
         found, copies = parse_level(level)
         began = time.monotonic()
-        check_writes(lambda: (None,))  # it says something of a transaction of whatever tables
+        check_writes((None,))  # it says something of a transaction of whatever tables
         if after:
             await self._node.reach_for_submit(after, found, copies, timeout)
         left = max(0.0, timeout - (time.monotonic() - began))
@@ -239,7 +240,7 @@ class SubmitRoutes(RouteHandlers):
                 )
             except StaleSchemaError as error:
                 stale, manifest = error, read_manifest(payload)
-        check_writes(lambda: [block.table for block in manifest.blocks])
+        check_writes([block.table for block in manifest.blocks])
         if stale is not None:
             return await self._refused(stale, manifest, waiting)
         level, copies, timeout = waiting
@@ -283,7 +284,7 @@ class SubmitRoutes(RouteHandlers):
         if isinstance(found, PreparedTransaction):
             return await self.commit(found, text, waiting)
         manifest, payload = found
-        check_writes(lambda: (table,))
+        check_writes((table,))
         level, copies, timeout = waiting
         receipt = await self._node.submit_run(
             payload, manifest, level=level, copies=copies, timeout=timeout

@@ -50,7 +50,8 @@ def call(handler: Handler, *, query: str = "", body: bytes = b"[1]", may: bool =
     }
 
     async def main() -> Response:
-        return await endpoint(ROUTE, handler, Door(check, Bodies(100)))(Request(scope, receive))
+        answer = endpoint(ROUTE, handler, Door(check, Bodies(100)), lambda *_, **__: None)
+        return await answer(Request(scope, receive))
 
     return asyncio.run(main())
 

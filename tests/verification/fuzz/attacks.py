@@ -84,6 +84,20 @@ async def _silent(port: int) -> None:
     await asyncio.gather(*(hold() for _ in range(600)))
 
 
+def _noted(head: bytes) -> Attack:
+    """Return an attack by requests of which each is noted in the audit; they end with a number."""
+
+    async def ask(port: int) -> None:
+        for number in range(500):
+            asked = b"%s%d HTTP/1.1\r\nhost: 127.0.0.1\r\n" % (head, number)
+            await _send(port, asked + b"x-txlog-node: B\r\nconnection: close\r\n\r\n")
+
+    async def attack(port: int) -> None:
+        await asyncio.gather(*(ask(port) for _ in range(20)))
+
+    return attack
+
+
 def _json(rows: str) -> Attack:
     async def attack(port: int) -> None:
         text = '{"operations":[{"kind":"append","table":"t","rows":[' + rows + "1]}]}"
@@ -100,6 +114,8 @@ ATTACKS: dict[str, Attack] = {
     "4,000,000 headers": _headers,
     "4,000,000 trailers": _trailers,
     "20 x 20,000 requests ahead": _ahead,
+    "20 x 500 acts": _noted(b"DELETE /v1/open-transactions/%029x" % 0),
+    "20 x 500 refused peers": _noted(b"GET /peer/v1/queue/"),
     "a body of 1 GB": _body,
     "8 bodies of 28 MiB at once": _many_bodies,
     "8 x 60 MiB for a peer's route": _signed_by_nobody,
