@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN
@@ -119,3 +122,41 @@ def test_an_old_table_is_moved(tx: SparkSession, node: RunningNode, tmp_path: Pa
         assert rows(tx, f"SELECT * FROM delta.`{tmp_path}/released`") == found
         with pytest.raises(InvalidRequestError, match="it has no _delta_log"):
             log.adopt_table("default.none", f"{tmp_path}/old", kind="commit-table")
+
+
+@pytest.mark.thorough
+def test_delta_table_for_name_means_the_old_table_in_three_calls(
+    tx: SparkSession, node: RunningNode, tmp_path: Path
+) -> None:
+    """As docs/catalog.md says of Delta 4.4.0; if this fails, the page is to be corrected."""
+    old, name = tmp_path / "named", "brought.named"
+    tx.sql("CREATE SCHEMA spark_catalog.brought")
+    tx.sql(f"CREATE TABLE spark_catalog.{name} (id BIGINT) USING delta LOCATION '{old}'")
+    tx.sql(f"INSERT INTO spark_catalog.{name} VALUES (1)")
+    with sparktxlog.connect(tx, node.url, token=TOKEN) as log:
+        # Nobody made a schema `brought` at the node: its first table does.
+        done = log.adopt_table(name, str(old), kind="commit-table")
+        assert f"knows it as {name}, DeltaTable.forName of the new one means the old" in done.left
+    tx.sql(f"INSERT INTO tx.{name} VALUES (2)")
+    stray = old / "stray.parquet"
+    stray.touch()
+    os.utime(stray, (0, 0))
+    table = DeltaTable.forName(tx, f"tx.{name}")
+    assert table.detail().first()["location"] == f"file:{old}"
+    table.generate("symlink_format_manifest")
+    assert (old / "_symlink_format_manifest").is_dir()
+    table.vacuum()
+    assert not stray.exists()
+    # What reads and writes by the name is right.
+    table.delete("id = 1")
+    assert [row.id for row in table.toDF().collect()] == [2]
+    assert [row.operation for row in table.history().collect()] == ["DELETE", "WRITE", "ADOPT"]
+    assert rows(tx, f"SELECT * FROM spark_catalog.{name}") == [(1,)]
+    with pytest.raises(UnsupportedOperationException, match="OPTIMIZE is blocked"):
+        table.optimize().executeCompaction()
+    tx.sql("DROP SCHEMA spark_catalog.brought CASCADE")
+    for call in (table.detail, table.vacuum, lambda: table.generate("symlink_format_manifest")):
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            call()
+    found = tx.sql(f"DESCRIBE DETAIL tx.{name}").first()["location"]
+    assert Path(found.removeprefix("file:")).parent.name == "commit_tables"

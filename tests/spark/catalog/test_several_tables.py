@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN, catalogs
@@ -210,5 +212,16 @@ def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNo
         t.in_sql("default.audit")
     with pytest.raises(InvalidRequestError, match="at level 'accepted'"):
         log.append("shop.orders", order, level="accepted")
+    # Delta says that it cannot write there, and PySpark hides why.
+    with (
+        pytest.raises(Py4JJavaError, match="CANNOT_CREATE_LOG_PATH") as failed,
+        log.transaction() as t,
+    ):
+        twin = Path(t.in_sql("shop.orders").split("`")[1])
+        shutil.rmtree(twin)
+        twin.touch()
+        t.append("shop.orders", order)
+    twin.unlink()
+    assert "Caused by ParentNotDirectoryException: Parent path is not" in failed.value.__notes__[0]
     assert rows(tx, "shop.orders") == before
     assert not list(Path(node.directory).rglob(f"{TRANSACTION_TWINS}/*"))
