@@ -129,6 +129,13 @@ def test_histories_that_once_went_wrong(seed: int, name: str) -> None:
     assert hunted(seed, LAYOUTS_BY_NAME[name]) == ""
 
 
+def test_nodes_with_slow_disks_stand_aside_and_come_back() -> None:
+    """P37: they are left out and admitted again and again, while other faults strike."""
+    layout = LAYOUTS_BY_NAME["three-slow"]
+    outcome = run_seed(2, layout=layout, hour_us=400_000_000, fault_pause_us=5_000_000)
+    assert not outcome.violation and outcome.marks["told who stands aside"] > 10
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(600)

@@ -86,6 +86,7 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
     Rested,
     RunSubmitted,
+    StoodAside,
     SynchroTimeoutSet,
     TailReceived,
     Tick,
@@ -321,11 +322,10 @@ class Master:
     def status(self) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
         status = self._ordering.status(self._now)
-        is_member = self._current.is_member
         return replace(
             status,
             waiting_for=(*status.waiting_for, *self._awaited_copies())
-            if is_member
+            if self._current.is_member
             else self._awaited_admission(),
             halted=self._halted,
             phase=self.phase,
@@ -373,6 +373,8 @@ class Master:
                 pass
             case Rested():
                 self._succession.rest.here = True
+            case StoodAside():
+                self._current.aside = event.nodes
             case FetchFailed():
                 ordering.on_fetch_failed(event.digest, now)
             case FilesHeld() | FilesLost():
@@ -587,8 +589,7 @@ class Master:
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion
             # A node whose own clock is ahead waits for promises that no other node can give.
-            deaf = suspicion.deaf(now)
-            lacking = {} if self._counter.is_ahead else self._ordering.lacking(deaf)
+            lacking = {} if self._counter.is_ahead else self._ordering.lacking(suspicion.deaf(now))
             suspicion.promised(lacking, self._queue.position, now)
             if self._ordering.busy:
                 suspicion.expect(self.view.members, now)
@@ -692,7 +693,7 @@ class Master:
             self._outbox.tell(TellPhase(phase=self.phase, view=view, reason=reason))
         else:
             self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
-            self._enter(Phase.JOINING, "asks to be admitted again")
+            self._enter(Phase.JOINING, self._current.wish)
         check_incarnation(view, self._config.node_id, self.incarnation)
 
     def _take_into_force(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Directed traces of nodes that come back more slowly than the others go on (protocol P16, P21)."""
+"""Directed traces of nodes that come back late, or stand aside (protocol P16, P21, P37)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from sparktxlog.protocol.words.balloting import (
     Prepare,
     Probe,
     ProbeAnswer,
+    TailRequest,
 )
+from sparktxlog.protocol.words.events import StoodAside
 from sparktxlog.protocol.words.messages import MergeBase
 from sparktxlog.protocol.words.view import Ballot, Phase, View
 
@@ -183,3 +185,64 @@ def a_few_runs_with_files_are_fetched_at_once(core: type[Master]) -> None:
     assert fetched == {*range(1, 33), 100}
     actions = node.push(entries[0].header)
     assert {a.header.seq for a in actions if isinstance(a, FetchPayload)} == {33}
+
+
+def who_is_slow_is_left_out(core: type[Master]) -> None:
+    """P37: a member whose disk is slow is left out although it answers; its vote is not awaited."""
+    node = Lone(core, suspect_us=SECOND_US)
+    node.feed(StoodAside(nodes=frozenset({NodeId("c")})))
+    probes = sent(node.wait(SECOND_US), Probe)
+    assert probes, "a member that stands aside is waited for"
+    heard = tuple(node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc")
+    started = sent(node.hear(*heard), Prepare)
+    for _ in range(10):
+        started = started or sent(node.wait(SECOND_US // 20), Prepare)
+    assert started, "nobody is left out"
+    accepts = sent(node.hear(node.promise("b", started[0].ballot)), Accept)
+    assert {one.candidate.members for one in accepts} == {("a", "b")}
+
+
+def too_many_that_are_slow_stay(core: type[Master]) -> None:
+    """P37: two members stay, and as many as synchronous runs need: else each waits for the slow."""
+    for votes, slow in (({"a": 2, "b": 1}, "b"), ({"a": 3, "b": 3, "c": 1, "d": 1}, "cd")):
+        node = Lone(core, votes=votes, suspect_us=SECOND_US)
+        actions = node.feed(StoodAside(nodes=frozenset(map(NodeId, slow))))
+        for _ in range(20):
+            for probe in sent(actions, Probe):
+                heard = (node.answer(name, probe.number, tuple(votes)) for name in votes)
+                actions += node.hear(*heard)
+            assert not sent(actions, Prepare), f"{slow} of {', '.join(votes)} are left out"
+            actions = node.wait(SECOND_US // 10)
+
+
+def who_stands_aside_follows(core: type[Master]) -> None:
+    """P37: it fetches the queue, and asks to be admitted once it is quick, or needed."""
+    for needed in (False, True):
+        node = Lone(core, own="c", suspect_us=SECOND_US)
+        node.feed(StoodAside(nodes=frozenset({NodeId("c")})))
+        view = next_view(node.view, "a", "b")
+        actions = node.hear(Decide(sender=NodeId("a"), view=view)) + node.wait(10 * SECOND_US)
+        assert sent(actions, TailRequest) and not sent(actions, JoinRequest)
+        if needed:
+            alone = next_view(view, "a")
+            actions = node.hear(Decide(sender=NodeId("a"), view=alone))
+        else:
+            actions = node.feed(StoodAside(nodes=frozenset()))
+        assert sent(actions + node.wait(10 * SECOND_US), JoinRequest)
+
+
+def who_stands_aside_is_not_admitted(core: type[Master]) -> None:
+    """P37: what it asked for before it became slow does not bring it back."""
+    slow = _Slow(core, 0)
+    slow.node.feed(StoodAside(nodes=frozenset({NodeId("c")})))
+    slow.let_pass(3 * SECOND_US)
+    assert slow.admitted, "one member is not enough: it stays needed, slow or not"
+
+    node = Lone(core, votes={"a": 2, "b": 1, "c": 1}, suspect_us=SECOND_US)
+    node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "a", "b")))
+    node.feed(StoodAside(nodes=frozenset({NodeId("c")})))
+    epoch = node.master.view.epoch
+    wish = JoinRequest(
+        lineage=LINEAGE, epoch=epoch, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
+    )
+    assert not sent(node.hear(wish) + node.wait(SECOND_US), Probe)

@@ -25,6 +25,7 @@ from sparktxlog.protocol.master import Master
 #: Simulated time, mean pause of faults and transactions of a simulated seed: much happens in it.
 _STRESS = {"hour_us": 400_000_000, "fault_pause_us": 5_000_000, "transactions": 600}
 _RIVALS = {"_rivals": 120, "_crash": 60}
+_SLOW = {"_slow_disk": 60}
 #: Beside those of the simulation, for single mutations.
 _MORE_LAYOUTS = (
     # Here a majority of votes may hold too little data.
@@ -33,6 +34,9 @@ _MORE_LAYOUTS = (
     Layout(name="two-rivals", masters={"a": 1, "b": 1}, witnesses=("w",), faults=_RIVALS),
     Layout(name="three-rivals", masters={"a": 1, "b": 1, "c": 1}, faults=_RIVALS),
     Layout(name="five-rivals", masters=dict.fromkeys("abcde", 1), faults=_RIVALS),
+    # Slow disks, whose nodes stand aside.
+    Layout(name="three-slow", masters={"a": 1, "b": 1, "c": 1}, faults=_SLOW, aside=True),
+    Layout(name="five-slow", masters=dict.fromkeys("abcde", 1), faults=_SLOW, aside=True),
     # Hours as `make sim` has them: with the pauses between faults in which I12 wants progress.
     Layout(name="three-hours", masters={"a": 1, "b": 1, "c": 1}),
 )

@@ -14,6 +14,7 @@ from tests.verification.simulation.world import World
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.words.actions import PERSISTS, Action, PersistOwnRun
+from sparktxlog.protocol.words.events import StoodAside
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.versions import VOIDS
 from sparktxlog.protocol.words.view import Phase, Seat, View
@@ -26,6 +27,8 @@ _FOUNDED_WRONG = 0.2
 #: operator voids one that is not.
 _DAMAGED, _MISTAKEN = 0.2, 0.05
 _COPY = "copied disk"
+#: Longest write of a disk that is not slow, and the chance that a node hears at once which are.
+_QUICK_US, _HEARS = 2_000, 0.7
 #: Chance of a crash where the writes of a new epoch are torn apart.
 _TORN = 0.05
 #: Part of the operator's changes that are of the acquisition quorum, and what it can be.
@@ -372,6 +375,18 @@ class Faults:
         self._world.marks.hit("slow disk")
         node.slow_us = self._world.seconds(0.05, 0.8)
         self._world.after(self._world.seconds(1, 30), setattr, node, "slow_us", 2_000)
+        if self._world.layout.aside:
+            for _ in range(4):
+                self._world.after(self._world.seconds(0, 40), self._tell_who_is_slow)
+
+    def _tell_who_is_slow(self) -> None:
+        """Tell some nodes, as posts do that may be lost, which disks are slow now."""
+        nodes = self._world.nodes.values()
+        slow = frozenset(NodeId(node.name) for node in nodes if node.slow_us > _QUICK_US)
+        for node in nodes:
+            if node.up and self._world.random.random() < _HEARS:
+                self._world.marks.hit("told who stands aside")
+                node.handle([StoodAside(nodes=slow)])
 
     def _full_disk(self) -> None:
         """A disk has no room for a while; what it keeps is kept."""

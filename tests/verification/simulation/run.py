@@ -17,6 +17,7 @@ from tests.verification.simulation.world import Layout, World
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.words.events import StoodAside
 from sparktxlog.protocol.words.versions import NEWEST
 
 HOUR_US = 3_600 * 1_000_000
@@ -109,6 +110,8 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
         if node.newest < NEWEST:
             node.crash()
             node.start()
+        if world.layout.aside:
+            node.handle([StoodAside(nodes=frozenset())])
     world.relink()
     world.run_until(hour_us + _HEAL_US - _LAST_US)
     # No history ends with a node that takes nothing any more.

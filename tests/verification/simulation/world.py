@@ -89,6 +89,8 @@ class Layout:
     settings: dict[str, Any] = field(default_factory=dict)
     #: Kind of fault → its weight, instead of the usual one.
     faults: dict[str, int] = field(default_factory=dict)
+    #: True: nodes with slow disks stand aside (P37).
+    aside: bool = False
     #: True: each node begins as one of the release before, and starts again as one of this.
     upgraded: bool = False
 

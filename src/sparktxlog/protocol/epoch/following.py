@@ -110,6 +110,8 @@ class Following:
     def _ask_admission(self, counter: int) -> None:
         current, queue = self._current, self._queue
         request = JoinRequest(**current.head, base=queue.base, ts=queue.key[1], counter=counter)
+        if self._config.node_id in current.spared():
+            return
         for seat in current.view.roster:
             if seat.node_id != self._config.node_id:
                 self._outbox.send(seat.node_id, request)

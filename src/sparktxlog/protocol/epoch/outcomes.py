@@ -56,7 +56,7 @@ class CurrentEpoch:
         promised: Ballot that this node promised for the decision that ends it.
     """
 
-    __slots__ = ("_config", "is_member", "ordering", "phase", "view")
+    __slots__ = ("_config", "aside", "is_member", "ordering", "phase", "view")
 
     #: Normal operation within the epoch; each epoch has its own.
     ordering: Ordering
@@ -67,6 +67,8 @@ class CurrentEpoch:
         #: Whether this node, as it is, is a member.
         self.is_member = self.has_me(view)
         self.phase = self._first_phase(promised)
+        #: Nodes that said that their disks are slow.
+        self.aside: frozenset[NodeId] = frozenset()
 
     def _first_phase(self, promised: Ballot) -> Phase:
         seat = self.view.seat(self._config.node_id)
@@ -80,6 +82,22 @@ class CurrentEpoch:
         """Return whether a view has this node, as it is, among its members."""
         node = self._config.node_id
         return node in view.members and view.is_current(node, self._config.incarnation)
+
+    def spared(self) -> frozenset[NodeId]:
+        """Return the nodes that nobody waits for because their disks are slow (P37).
+
+        As long as two members are left without them, so that there is a second copy, and as many as
+        synchronous runs need (P34).  If most are slow, none is in the others' way.
+        """
+        left, least = set(self.view.members) - self.aside, max(2, self.view.synchro_quorum)
+        return self.aside if len(left) >= least else frozenset()
+
+    @property
+    def wish(self) -> str:
+        """What this node wants that is no member."""
+        if self._config.node_id in self.spared():
+            return "stands aside until its disk is quick again"
+        return "asks to be admitted again"
 
     @property
     def head(self) -> EpochHead:

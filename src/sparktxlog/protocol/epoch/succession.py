@@ -602,7 +602,7 @@ class Succession:
         elif phase is Phase.WEDGED:
             if now >= self._retry_at:
                 overdue = self.suspicion.overdue(self._current.view.members, now)
-                ready = self.admission.ready(self._current.view, now)
+                ready = self._ready(now)
                 # Nobody answers probes now, so nobody knows whether a change of the roster would
                 # leave a majority: it is proposed again in the next epoch.
                 intent = self._intent(overdue, ready, now)
@@ -618,9 +618,9 @@ class Succession:
         suspects = suspicion.suspects(view.members, now)
         if bool(suspects) is not (self._current.phase is Phase.SUSPECT):
             yield SuspectNodes(suspects)
-        ready = self.admission.ready(view, now)
+        ready, leaving = self._ready(now), self._leaving()
         raising = self.raising.wanted and now >= self.raising.at
-        if not (suspects or ready or self.changes.pending or raising):
+        if not (suspects or ready or leaving or self.changes.pending or raising):
             self._need_at = None
             suspicion.calm(now)
             return
@@ -632,12 +632,12 @@ class Succession:
         overdue = suspicion.overdue(view.members, now) if self._config.auto_evict else frozenset()
         intent = self._intent(overdue, ready, now)
         raising = self.raising.may(suspicion.responders(now), now)
-        if not (overdue or intent.joiners or self.changes.pending or raising):
+        if not (overdue or leaving or intent.joiners or self.changes.pending or raising):
             self._need_at = None
             return
         if self._need_at is None:
             self._need_at = now
-        rank = 0 if self.changes.pending else view.rank(self._config.node_id, suspects)
+        rank = 0 if self.changes.pending else view.rank(self._config.node_id, (*suspects, *leaving))
         self._begin_at = max(self._need_at + rank * self.patience_us // 4, self._retry_at)
         if now >= self._begin_at and not overdue:
             self._begin_at = self.rest.until(self._current.ordering.busy, now)
@@ -648,12 +648,24 @@ class Succession:
             self._give_up_change(
                 now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
             )
-        elif not suspicion.allows(view, overdue, now, voting=self._left_out(overdue, now)):
+        elif not suspicion.allows(
+            view, overdue | leaving, now, voting=self._left_out(overdue, now)
+        ):
             self._give_up_change(now, 4, "too few nodes answer to decide it")
         elif not self.changes.allow(view, suspicion.responders(now)):
             self._give_up_change(now, 1, NO_MAJORITY)
         else:
             yield from self._propose(intent, now)
+
+    def _ready(self, now: int) -> dict[NodeId, int]:
+        """Return the nodes that may be admitted: node → incarnation."""
+        ready, spared = self.admission.ready(self._current.view, now), self._current.spared()
+        return {node: ready[node] for node in ready if node not in spared}
+
+    def _leaving(self) -> frozenset[NodeId]:
+        """Return the members that are left out although they answer: their disks are slow (P37)."""
+        leaving = self._current.spared().intersection(self._current.view.members)
+        return leaving if self._config.auto_evict else frozenset()
 
     def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
         """Return who is left out and votes on that: a member of no use that an operator acts on.
@@ -691,14 +703,15 @@ class Succession:
 
     def _intent(self, overdue: frozenset[NodeId], ready: dict[NodeId, int], now: int) -> Intent:
         # A member that asks to join returns without its memory: nothing of it is waited for.
-        present = set(self._current.view.members) - overdue - ready.keys()
+        leaving = self._leaving()
+        present = set(self._current.view.members) - overdue - leaving - ready.keys()
         heard = self.suspicion.heard_by_all(present, now) if ready else set[str]()
         # It answers, and would be taken for a member that is there.
         evicts = self._config.auto_evict
         useless = self.suspicion.useless(overdue, now) if evicts else frozenset[NodeId]()
         return Intent(
-            absent=frozenset(overdue | ready.keys()),
-            excluded=self._excluded | useless,
+            absent=frozenset(overdue | leaving | ready.keys()),
+            excluded=self._excluded | useless | leaving,
             joiners={n: i for n, i in ready.items() if n in heard},
             roster=self.changes.roster,
             quorum_rule=self.changes.quorum_rule,
@@ -720,7 +733,7 @@ class Succession:
         raising = self.raising.wanted
         if raising:
             times.append(self.raising.at)
-        if self.changes.pending or raising or self.admission.ready(view, now):
+        if self.changes.pending or raising or self._leaving() or self._ready(now):
             times.append(self.suspicion.probe_at)
         if self._need_at is not None:
             times.append(self._begin_at)

@@ -163,6 +163,13 @@ class SynchroTimeoutSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoodAside:
+    """Which nodes said that their disks are slow, and that nobody shall wait for them (P37)."""
+
+    nodes: frozenset[NodeId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rested:
     """The node has nothing to write or to send; passed while `Master.wants_rest`, if so."""
 
@@ -188,6 +195,7 @@ Event = (
     | ChangeRequested
     | ForceRequested
     | SynchroTimeoutSet
+    | StoodAside
     | Rested
     | Tick
 )

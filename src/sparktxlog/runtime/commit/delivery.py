@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from sparktxlog.errors import OutdatedError
@@ -123,7 +124,8 @@ class Delivery(TakesActions, FollowsCore):
     ) -> None:
         match action:
             case SendPost():
-                link.post(action.post)
+                # The post may have waited for the disk; others compare its clock on arrival (C3).
+                link.post(replace(action.post, wall=self._base.clock.wall()))
             case SendPush():
                 payload = self._core.holdings.find(action.header.digest)
                 if payload is not None:  # otherwise the peer fetches it (P3a)
