@@ -13,13 +13,16 @@ from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
 from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.health.verdicts import (
     NOTE,
     Judgement,
     alarms_of,
     findings,
+    furthest_lines,
     judge,
+    judge_order,
+    judge_replica,
     judge_sites,
     replica_lines,
     worst,
@@ -27,7 +30,6 @@ from sparktxlog.health.verdicts import (
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
-    CONTESTED,
     alive_text,
     awaited_text,
     batch_text,
@@ -56,7 +58,7 @@ def status(
             print_json(found | _judged(found))
         else:
             _print_status(found, verdict)
-        return ExitCode[verdict.state.name]
+        return _code_of(verdict)
 
     repeat(watch, as_json, once)
 
@@ -183,11 +185,16 @@ _COMMIT_TABLES: Columns = {
 
 @app.command(epilog="Example: sparktxlog peers")
 def peers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the links of a node to its peers."""
-    found = NodeApi(url).get("/v1/status").get("peers") or []
-    show(found, as_json, "peers", _PEERS)
-    linked = all(peer.get("linked") for peer in found)
-    end(ExitCode.IN_SYNC if linked else ExitCode.LAGGING)
+    """Show the links of a node to its peers.
+
+    Exit code 0: all are linked, and the order waits for none; 3: not so.
+    """
+    found = NodeApi(url).get("/v1/status")
+    peers = found.get("peers") or []
+    show(peers, as_json, "peers", _PEERS)
+    # A restart of one node after the other waits for links, also while nothing else does.
+    linked = all(peer.get("linked") for peer in peers)
+    end(_code_of(judge_order(found)) if linked else ExitCode.LAGGING)
 
 
 @app.command(epilog="Example: sparktxlog workers --json")
@@ -197,10 +204,14 @@ def workers(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False
     def once() -> ExitCode:
         found = _status_of(url, as_json)
         show(replica_lines(found), as_json, "replicas", _REPLICAS)
-        bad = worst(list(judge_sites(found).values()))
-        return ExitCode.IN_SYNC if bad is None else ExitCode[bad.state.name]
+        return _code_of(worst(list(judge_sites(found).values())))
 
     repeat(watch, as_json, once)
+
+
+def _code_of(found: Judgement | None) -> ExitCode:
+    """Return the exit code of a verdict, None = nothing was found."""
+    return ExitCode.IN_SYNC if found is None else ExitCode[found.state.name]
 
 
 @app.command(epilog="Example: sparktxlog queue --after 1000 --limit 20")
@@ -357,49 +368,52 @@ def plan(
     Commit tables that are not in sync here are listed with theirs: replay (the log has their files)
     or copy (a peer gives them).
 
-    Exit code 0: up to date, 3: a replay or a copy is needed, 4: diverged, contested, or it must
-    stop.
+    Exit code 0: the site is in sync, 3: lagging, 4: diverged or contested, as `status` says it.
     """
     api = NodeApi(url)
-    decision = api.get("/v1/worker/plan", worker=worker)
+    decision = _decision(api, worker)
     status = api.get("/v1/status")
-    verdict = _verdict(status, str(decision["worker_id"]))
+    line = _line_of(status, decision.get("worker_id"))
+    if decision:
+        line |= {"plan": decision["plan"], "plan_reason": decision["reason"]}
+    judged = judge_replica(status, line)
     commit_tables = (status.get("commit_tables") or {}).get("tables") or []
+    shown = decision | {"verdict": verdict_text(line)}
     if as_json:
-        print_json({**decision, "verdict": verdict, "commit_tables": commit_tables})
+        more = {"state": judged.word, "code": judged.code, "commit_tables": commit_tables}
+        print_json(shown | more)
     else:
-        _print_plan(decision, verdict)
+        if decision:
+            _print_plan(shown)
+        say(judged.sentence)
         if commit_tables:
             print_table("commit tables that are not in sync", _COMMIT_TABLES, commit_tables)
-    end(max(plan_code(str(decision["plan"]), verdict), _tables_code(commit_tables)))
+    end(_code_of(judged))
 
 
-def _tables_code(commit_tables: Sequence[Mapping[str, Any]]) -> ExitCode:
-    """Return the exit code for commit tables that are not in sync."""
-    if any(table["state"] == "diverged" for table in commit_tables):
-        return ExitCode.DIVERGED
-    return ExitCode.LAGGING if commit_tables else ExitCode.IN_SYNC
+def _decision(api: NodeApi, worker: str | None) -> dict[str, Any]:
+    """Return what a worker of the site would do; empty: there is none, and none is named."""
+    try:
+        return dict(api.get("/v1/worker/plan", worker=worker))
+    except NotFoundError:
+        if worker is not None:
+            raise
+        return {}  # a site may have commit tables only
 
 
-def _verdict(status: Mapping[str, Any], worker_id: str) -> str:
-    found = (
-        verdict_text(replica)
-        for replica in status.get("replicas") or []
-        if replica.get("worker_id") == worker_id and replica.get("node_id") == status.get("node_id")
-    )
-    return next(found, "")
+def _line_of(status: Mapping[str, Any], worker_id: str | None) -> dict[str, Any]:
+    """Return the line of a worker of the asked site, None = of its furthest one."""
+    own = str(status.get("node_id"))
+    if worker_id is None:
+        return {"node_id": own, **furthest_lines(status).get(own, {})}
+    site = {"worker_id": worker_id, "node_id": own}
+    lines = (dict(line) for line in status.get("replicas") or [] if site.items() <= line.items())
+    return next(lines, site)
 
 
-def plan_code(chosen: str, verdict: str) -> ExitCode:
-    """Return the exit code of a plan."""
-    if verdict == "DIVERGED" or verdict.endswith(CONTESTED) or chosen == "stop":
-        return ExitCode.DIVERGED
-    return ExitCode.IN_SYNC if chosen == "up-to-date" else ExitCode.LAGGING
-
-
-def _print_plan(decision: Mapping[str, Any], verdict: str) -> None:
+def _print_plan(decision: Mapping[str, Any]) -> None:
     columns: Columns = {
-        "verdict": lambda _: verdict,
+        "verdict": "verdict",
         "plan": "plan",
         "transactions behind": "behind",
         "replay, estimated (s)": lambda found: _seconds(found.get("replay")),

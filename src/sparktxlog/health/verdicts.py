@@ -49,6 +49,16 @@ class ClusterState(str, Enum):
     DIVERGED = "diverged"
 
 
+class SiteState(str, Enum):
+    """How a commit table is at one site."""
+
+    IN_SYNC = "in-sync"
+    PLACING = "placing"
+    FETCHING = "fetching"
+    NOT_PLACED = "not-placed"
+    DIVERGED = "diverged"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The answer to one question: how is it, what does that mean, and what is the way out."""
@@ -111,6 +121,11 @@ _SAID_BY_SITES = {"commit-table-differs": "commit-table-diverged"}
 def judge(status: _Facts) -> Judgement:
     """Return the verdict on the cluster as one node knows it: the worst of all that is found."""
     return worst(findings(status)) or _well(status)
+
+
+def judge_order(status: _Facts) -> Judgement | None:
+    """Return the worst that is found of the order alone; None = it waits for no node."""
+    return worst(list(_of_order(status)))
 
 
 def worst(found: list[Judgement]) -> Judgement | None:
@@ -355,12 +370,31 @@ def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
     return _site(site, _differing(code, f"{text}: {reason}" if reason else text, way_out))
 
 
+def table_state(lag: int, *, differs: bool, is_fetched: bool, failed: bool) -> SiteState:
+    """Return how a commit table is at a site, which counts it in its status.
+
+    Args:
+        lag: Versions that the log has and that are not placed.
+        differs: Whether a recount found other files, or other bytes.
+        is_fetched: Whether another site gives what it lacks.
+        failed: Whether a version could not be placed.
+    """
+    if differs:
+        return SiteState.DIVERGED
+    if is_fetched:
+        return SiteState.FETCHING
+    if failed:
+        return SiteState.NOT_PLACED
+    return SiteState.PLACING if lag else SiteState.IN_SYNC
+
+
 def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | None:
     found = status.get("commit_tables") or {}
-    number = (found.get("states") or {}).get("diverged") or 0
+    differs = SiteState.DIVERGED.value
+    number = (found.get("states") or {}).get(differs) or 0
     if not number:
         return None
-    first = next((one for one in found.get("tables") or [] if one["state"] == "diverged"), None)
+    first = next((one for one in found.get("tables") or [] if one["state"] == differs), None)
     text, name = f"{number:,} commit tables of site {site} differ from the log", "SCHEMA.TABLE"
     if first is not None:
         name = first["name"]
@@ -425,7 +459,8 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
 
 def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | None:
     states = (status.get("commit_tables") or {}).get("states") or {}
-    late = {state: number for state, number in states.items() if number and state != "in-sync"}
+    good = SiteState.IN_SYNC.value
+    late = {state: number for state, number in states.items() if number and state != good}
     if not late:
         return None
     said = ", ".join(f"{number:,} {state}" for state, number in late.items())

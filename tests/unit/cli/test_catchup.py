@@ -65,9 +65,11 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
         monkeypatch.setattr(module, "NodeApi", CannedNode)
     status = {
         "node_id": "A",
+        "position": 9,
+        "published": 9,
         "replicas": [
             {"worker_id": "w", "node_id": "B", "verdict": "DIVERGED"},
-            {"worker_id": "w", "node_id": "A", "verdict": "IN_SYNC"},
+            {"worker_id": "w", "node_id": "A", "verdict": "IN_SYNC", "position": 5},
         ],
     }
     CannedNode.sent = []
@@ -90,7 +92,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("plan", "verdict", "code"),
     [
-        ("up-to-date", "IN_SYNC", 0),
+        ("up-to-date", "IN_SYNC", 3),  # the judge knows more: it is at position 5 of 9
         ("replay", "IN_SYNC", 3),
         ("copy", "EMPTY", 3),
         ("copy", "DIVERGED", 4),
@@ -122,8 +124,10 @@ def test_plan_lists_commit_tables_that_are_not_in_sync(
     code: int,
 ) -> None:
     lines = [{"name": "shop.orders", "state": state, "plan": "copy", "lag": 7, "peer": "B"}]
+    lines[0]["reason"] = "they differ"
+    node.answers["/v1/status"]["replicas"][1]["position"] = 9
     node.answers["/v1/worker/plan"] = DECISION | {"plan": "up-to-date"}
-    node.answers["/v1/status"]["commit_tables"] = {"tables": lines}
+    node.answers["/v1/status"]["commit_tables"] = {"tables": lines, "states": {state: 1}}
     assert invoke(monkeypatch, "plan", "w", "--json") == code
     assert json.loads(capsys.readouterr().out)["commit_tables"] == lines
     assert invoke(monkeypatch, "plan", "w") == code

@@ -13,6 +13,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs import job
+from sparktxlog.api.jobs.job_options import ExitCode
 from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.restore_points import known_points
 from sparktxlog.errors import NotAppliedError
@@ -185,13 +186,12 @@ class Verified:
 
     @property
     def code(self) -> int:
-        """The exit code."""
+        """The exit code: that of the judge, and that of what was compared and counted now."""
         counted, compared = self.counted, self.compared
-        if (counted and not counted.sound) or (compared and not compared.equal):
+        sound = counted is None or counted.sound
+        if not (sound and all(table.sound for table in self.commit_tables)):
             return job.DIVERGED
-        if not all(table.sound for table in self.commit_tables):
-            return job.DIVERGED
-        return job.OK if compared is None or compared.complete else job.LAGGING
+        return job.OK if compared is None else int(ExitCode[compared.state.name])
 
     def comparison_lines(self) -> list[str]:
         """Return the comparison for people."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from enum import Enum
 
 from sparktxlog.errors import NotFoundError, TxLogError
+from sparktxlog.health.verdicts import SiteState, table_state
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
@@ -17,16 +17,6 @@ from sparktxlog.runtime.foundation import Foundation
 
 #: Most tables that a status lists, which is asked for often.
 _MOST_LISTED = 100
-
-
-class SiteState(str, Enum):
-    """How a commit table is at this site."""
-
-    IN_SYNC = "in-sync"
-    PLACING = "placing"
-    FETCHING = "fetching"
-    NOT_PLACED = "not-placed"
-    DIVERGED = "diverged"
 
 
 class TableOverview:
@@ -115,13 +105,12 @@ class TableOverview:
         return max(0, table.version - self._placer.versions.get(table.uuid, -1))
 
     def _state_of(self, table: CommitTable, failures: dict[str, TxLogError]) -> SiteState:
-        if table.uuid in self._recounts.findings:
-            return SiteState.DIVERGED
-        if self._transfer_of(table.uuid) is not None:
-            return SiteState.FETCHING
-        if table.uuid in failures:
-            return SiteState.NOT_PLACED
-        return SiteState.PLACING if self._lag_of(table) else SiteState.IN_SYNC
+        return table_state(
+            self._lag_of(table),
+            differs=table.uuid in self._recounts.findings,
+            is_fetched=self._transfer_of(table.uuid) is not None,
+            failed=table.uuid in failures,
+        )
 
     def _line(
         self, table: CommitTable, state: SiteState, failures: dict[str, TxLogError]

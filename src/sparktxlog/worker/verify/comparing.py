@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from sparktxlog.catchup.opinions import majority
 from sparktxlog.errors import ExpiredError
+from sparktxlog.health.verdicts import ClusterState, Judgement, judge_sites, worst
 from sparktxlog.worker.apply.cutting import runs_after
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.histories import HISTORY, SiteHistory, local_dataset, read_histories
@@ -86,6 +87,8 @@ class SiteComparison:
     unreported: tuple[str, ...] = ()
     #: There never was a row table, so no worker has anything to report.
     without_rows: bool = False
+    #: Verdicts on sites that are not in sync, as `sparktxlog status` has them.
+    verdicts: tuple[Judgement, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -98,9 +101,23 @@ class SiteComparison:
         reported = not self.unreported and all(pair.compared for pair in self.pairs)
         return reported or self.without_rows
 
+    @property
+    def state(self) -> ClusterState:
+        """What the judge says of the sites, and worse where a difference was found or not sought.
+
+        Reports that nobody could compare are no proof that sites are equal.
+        """
+        if not self.equal:
+            return ClusterState.DIVERGED
+        judged = worst(list(self.verdicts))
+        if judged is not None:
+            return judged.state
+        return ClusterState.IN_SYNC if self.complete else ClusterState.LAGGING
+
     def to_document(self, said: list[str]) -> dict[str, Any]:
         """Return the document that commands and jobs print; `said` are its `conclusions`."""
-        return {"equal": self.equal, "complete": self.complete, **asdict(self), "conclusions": said}
+        judged = {"state": self.state.value, "equal": self.equal, "complete": self.complete}
+        return {**judged, **asdict(self), "conclusions": said}
 
 
 def compare_sites(
@@ -119,10 +136,12 @@ def compare_sites(
     own, histories = read_histories(source, peer_urls)
     suspects = _Suspects(source)
     pairs = compare_histories(histories, since=since)
-    without_rows = source.document("/v1/status").get("rows_until") == 0
+    status = source.document("/v1/status")
+    sites = judge_sites(status).values()
     return SiteComparison(
         site=own,
-        without_rows=without_rows,
+        without_rows=status.get("rows_until") == 0,
+        verdicts=tuple(one for one in sites if one.state is not ClusterState.IN_SYNC),
         pairs=tuple(suspects.name_in(pair) for pair in pairs),
         absent={site: found.absent for site, found in histories.items() if found.absent},
         unreported=tuple(sorted(site for site, found in histories.items() if not found.states)),
@@ -249,11 +268,14 @@ def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:
     """Return sentences that follow from comparison and recount."""
     if comparison.without_rows:
-        return ["there are no row tables; `sparktxlog verify` recounts the commit tables of a site"]
-    said = [
-        f"site {site} has not reported: nothing was applied there that is known here; run its "
-        "worker (sparktxlog apply)"
+        none = "there are no row tables; `sparktxlog verify` recounts the commit tables of a site"
+        return [none, *(one.sentence for one in comparison.verdicts)]
+    said = [one.sentence for one in comparison.verdicts]
+    named = {one.site for one in comparison.verdicts}
+    said += [
+        f"site {site} has not reported: nothing of it could be compared"
         for site in comparison.unreported
+        if site not in named
     ]
     if not comparison.pairs:
         said.append(
