@@ -294,6 +294,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "peer_sent_bytes",
         "state",
         "site_verdict",
+        "finding",
     ),
     Story.publish_late: ("publish_lag_us", "publish_waiting"),
     Story.catch_up: ("publish_lag_us", "publish_waiting"),

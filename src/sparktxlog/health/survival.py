@@ -145,11 +145,11 @@ def lacks(site: Site, any_rows: bool) -> list[str]:
     if not _has_rows(site, any_rows):
         has = "no replica" if site.replica is None else f"a replica at {site.replica:,}"
         found.append(
-            f"the rows up to position {data.rows_after:,} are not here: the log begins after it, "
+            f"the rows up to position {data.rows_after:,} are missing: the log begins after it, "
             f"and the site has {has} that is in sync: its worker has to copy one"
         )
     if data.lacks:
-        found.append(f"{data.lacks:,} commit tables are not whole here")
+        found.append(f"{data.lacks:,} commit tables are not whole")
     return found
 
 

@@ -156,7 +156,8 @@ def findings(status: _Facts) -> list[Judgement]:
     sites = [one for one in judge_sites(status).values() if one.code not in _GOOD]
     said = {*_SAID_BY_LINES, *(_SAID_BY_SITES.get(one.code) for one in sites)}
     warned = (one for one in status.get("warnings") or [] if one["code"] not in said)
-    return [*_of_node(status), *_of_order(status), *sites, *map(_of_warning, warned)]
+    data = _of_data(status)
+    return [*_of_node(status), *_of_order(status), *sites, *data, *map(_of_warning, warned)]
 
 
 def banner_of(status: _Facts) -> list[dict[str, str]]:
@@ -265,6 +266,16 @@ def _of_order(status: _Facts) -> Iterator[Judgement]:
         yield _note("order-waits", text, _SEE_PEERS, lags=True)
     if text := synchronous_text(status):
         yield _warning("synchronous-waits", text, lags=False)
+
+
+def _of_data(status: _Facts) -> Iterator[Judgement]:
+    """Yield what other sites lack; of its own site the node itself warns."""
+    for site, lacks in (status.get("others_lack") or {}).items():
+        text = (
+            f"Site {site} does not have all data: {'; '.join(lacks)}.  Lose or replace no other "
+            "disk before `/readyz?data` is ok there"
+        )
+        yield _site(site, _of_warning({"code": "site-not-whole", "text": text}))
 
 
 def _of_warning(one: Mapping[str, str]) -> Judgement:

@@ -515,6 +515,8 @@ class StatusAnswer(EpochView):
     warnings: list[OperatorWarning]
     #: What this site lacks of the data that the others count on it to have, a clause for each.
     lacks: list[str]
+    #: Site of a peer that answers → the same of it; only of those that lack something.
+    others_lack: dict[str, list[str]]
     undelivered: list[UndeliveredRun]
     damaged_files: list[DamagedFile]
     #: Whether it takes part in its epoch: it orders, or the members count its vote.

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
-from sparktxlog.health.verdicts import ClusterState, is_diverged, judge, judge_sites
+from sparktxlog.health.verdicts import ClusterState, findings, is_diverged, judge, judge_sites
 from sparktxlog.protocol.words.view import Phase
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -196,7 +196,7 @@ class StatusMetrics(Collector):
 
 
 def verdict_metrics(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
-    """Return the verdicts on the cluster and on each site."""
+    """Return the verdicts on the cluster and on each site, and all that alerts ask for."""
     state = GaugeMetricFamily(
         "sparktxlog_state",
         "1 for the cluster's state as this node knows it.",
@@ -214,6 +214,14 @@ def verdict_metrics(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
     for site, verdict in judge_sites(status).items():
         sites.add_metric([site, verdict.code], 1)
     yield sites
+    found = GaugeMetricFamily(
+        "sparktxlog_finding",
+        "1: what is not as it should be, see docs/verdicts.md; without a site it is of the node.",
+        labels=["code", "site", "state"],
+    )
+    for labels in sorted({(one.code, one.site, one.state.value) for one in findings(status)}):
+        found.add_metric(labels, 1)
+    yield found
 
 
 def _per_peer(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

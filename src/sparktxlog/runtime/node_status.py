@@ -97,6 +97,7 @@ class NodeStatus:
             "maintenance_until": until if lasts(until, wall_us()) else "",
             "warnings": self._warnings(now),
             "lacks": self._sites_data.lacks(),
+            "others_lack": self._sites_data.others_lack(),
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
             **epochs.view(),

@@ -125,9 +125,9 @@ def test_what_a_site_lacks_is_said_with_the_way_out() -> None:
     assert lacks(site("B"), True) == []
     assert lacks(site("B", began_at(9)), False) == []
     (rows,) = lacks(site("B", began_at(9), 7), True)
-    assert "up to position 9 are not here" in rows and "a replica at 7" in rows
+    assert "up to position 9 are missing" in rows and "a replica at 7" in rows
     assert "its worker has to copy one" in rows
-    assert lacks(site("B", SiteData.of(0, ["x"])), True) == ["1 commit tables are not whole here"]
+    assert lacks(site("B", SiteData.of(0, ["x"])), True) == ["1 commit tables are not whole"]
     assert lacks(site("B", None), True) == ["it does not know the log yet"]
 
 

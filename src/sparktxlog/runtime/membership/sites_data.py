@@ -65,6 +65,15 @@ class SitesData:
             return [ignorance]
         return survival.lacks(self._own_site(self._in_sync()), self._any_rows())
 
+    def others_lack(self) -> dict[str, list[str]]:
+        """Return the same of the sites of peers that answer; only of those that lack something."""
+        if self._base.config.is_witness or self._membership.joining.ignorance():
+            return {}
+        _, *others = self._sites()
+        any_rows = self._any_rows()
+        found = {one.name: survival.lacks(one, any_rows) for one in others if one.data is not None}
+        return {site: lacks for site, lacks in found.items() if lacks}
+
     def warnings(self) -> list[OperatorWarning]:
         """Return the warning of a site that is no copy of the data yet."""
         lacks = self.lacks()
