@@ -80,7 +80,7 @@ def test_all_are_asked_and_the_one_that_is_gone_is_a_row(
         row = told("status", "--all", "--url", url, code=5).splitlines()[-1].split("\t")
         assert row[0] == "B" and "[unreachable]" in row[-1] and b["url"] in row[-1]
         # A drill fails, and says why.
-        text = told("drill", "--live", "--no-spark", "--url", url, code=1)
+        text = told("drill", "--live", "--no-spark", "--url", url, code=3)
         assert "FAILED: loss of A: node B does not answer" in text
 
     asyncio.run(main())

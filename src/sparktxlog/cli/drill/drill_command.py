@@ -89,7 +89,8 @@ def drill(
     now, who would go on, where its writers would go and where its tables could be copied from; with
     --backup the newest image is restored into a scratch directory, and its rows are counted.
 
-    Exit code 0: nothing was lost, 1: something was, or did not come back.
+    Exit code 0: nothing was lost, 1: something was, or did not come back; with --live 3, as
+    `survival`: something would be.
     """
     from sparktxlog.config import load_config
 
@@ -108,7 +109,7 @@ def drill(
         print_json(done.to_json())
     else:
         typer.echo(done.markdown())
-    end(ExitCode.IN_SYNC if done.passed else ExitCode.ERROR)
+    end(ExitCode.IN_SYNC if done.passed else ExitCode.LAGGING if live else ExitCode.ERROR)
 
 
 def _run_scratch(

@@ -83,15 +83,16 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
     away = [one for one in answers if one.error is not None]
     for site in report.sites:
         problems = [f"node {one.node} does not answer: {one.error}" for one in away]
-        said = [
-            one
+        rows = [
+            (name, one)
             for name, found in there.items()
-            if name != site
             for one in found["survival"]
             if one["site"] == site
         ]
+        said = [one for name, one in rows if name != site]
         problems += _votes(said) + _writers(site, statuses)
-        lost, of, data = worst_loss(said)
+        # Where no other one answers, the site itself says what only it has.
+        lost, of, data = worst_loss(said or [one for _, one in rows])
         problems += data
         report.rehearsals.append(
             Rehearsal(

@@ -62,6 +62,15 @@ def test_what_only_one_site_has_would_be_lost() -> None:
     assert report.verdict() == "FAILED: 2 transactions are at one site only"
 
 
+def test_the_only_node_says_itself_what_its_loss_would_lose() -> None:
+    """As `sparktxlog survival` does; nothing else could say it, and "0 of 0" is not so."""
+    alone = answer("A", voters="A")
+    alone.answer["survival"][0]["ordered_only_there"] = 15
+    (of_a, *_) = drilled(alone).rehearsals
+    assert (of_a.lost, of_a.told) == (15, 15)
+    assert "no other node with data answers" in of_a.problems
+
+
 def test_a_node_that_is_away_leaves_no_majority_and_paused_ones_no_writers() -> None:
     away = NodeAnswer(node="C", url="", error=TransportError("no node answers"))
     report = drilled(answer("A", voters="AB"), answer("B", voters="AB", paused=True), away)
