@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from tests.support.command_line import invoke
+from tests.support.judged_states import alerts_of, compared, failed_drills, lost_at, with_one_node
 
-from sparktxlog.cli import status_commands
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.health.readiness import readiness
 from sparktxlog.health.transaction_words import sites_of
 from sparktxlog.health.verdicts import (
+    NOTE,
     ClusterState,
     banner_of,
     findings,
@@ -63,28 +64,28 @@ def said_of(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class OneNode:
-    """Stands in for the HTTP client of the commands."""
-
-    status: dict[str, Any] = {}
-
-    def __init__(self, url: str, **_: Any) -> None:
-        self.url = url
-
-    def get(self, path: str, **_: Any) -> Any:
-        assert path == "/v1/status"
-        return self.status
+#: Commands with an exit code that the table of states has.
+COMMANDS = ("workers", "peers", "plan", "survival")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_reader_says_what_the_table_says(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case, status = CASES[name], status_of(CASES[name])
-    assert said_of(status) | {"exit": case["says"]["exit"]} == case["says"]
-    monkeypatch.setattr(status_commands, "NodeApi", OneNode)
-    monkeypatch.setattr(OneNode, "status", status)
-    assert invoke(monkeypatch, "status", "--json") == case["says"]["exit"]
+    case, status, holds = CASES[name], status_of(CASES[name]), CASES[name].get("holds", {})
+    with_one_node(monkeypatch, status, holds)
+    exits = {command: invoke(monkeypatch, command) for command in COMMANDS}
+    capsys.readouterr()
+    exits["verify --compare"] = compared(monkeypatch, status).code
+    said = {
+        **said_of(status),
+        "exit": invoke(monkeypatch, "status", "--json"),
+        "exits": exits,
+        "alerts": alerts_of(status),
+        "survival": lost_at(status, holds),
+        "drill": failed_drills(status, holds),
+    }
+    assert said == case["says"]
     shown = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["verdict"]["code"]) == (judge(status).word, judge(status).code)
     assert invoke(monkeypatch, "status") == case["says"]["exit"]
@@ -107,6 +108,25 @@ def test_no_reader_contradicts_another(name: str) -> None:
     assert shown.state == verdict.word and shown.sites == sites
     if verdict.state is not ClusterState.IN_SYNC:
         assert verdict.sentence in str(shown) and (verdict.way_out or "`" in verdict.text)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_command_says_more_than_the_judge(name: str) -> None:
+    """A command about a part is never worse than `status`, and what it finds has an alert."""
+    says, status = CASES[name]["says"], status_of(CASES[name])
+    parts = {command: says["exits"][command] for command in says["exits"] if command != "survival"}
+    if not all(peer["linked"] for peer in status["peers"]):
+        assert parts.pop("peers") == 3  # it asks for links, whatever waits for them
+    assert max(parts.values()) <= says["exit"]
+    found = findings(status)
+    if any(one.state is not ClusterState.IN_SYNC and one.severity != NOTE for one in found):
+        assert says["alerts"]
+    # Data that one site alone has is seen, while there are others that should have it.
+    only_there = [why for why in says["survival"].values() if "no majority" not in why[0]]
+    away = {one.code for one in found} & {"peer-away", "restricted"}
+    alone = len([one for one in status.get("roster") or [] if not one["witness"]]) == 1
+    assert not only_there or away or alone or says["exit"]
+    assert says["survival"].keys() <= says["drill"].keys()
 
 
 def test_the_table_has_all_that_can_be_said() -> None:
