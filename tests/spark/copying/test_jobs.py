@@ -212,8 +212,10 @@ def test_a_worker_in_another_lake_or_of_another_site_is_refused(
     other = tmp_path / "lake"
     workers = [
         subprocess.Popen(
-            [sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", url]
-            + ["--lake", str(lake), "--follow", "--json", "--master", "local[1]"],
+            [
+                *(sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", url),
+                *("--lake", str(lake), "--follow", "--json", "--master", "local[1]"),
+            ],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -222,7 +224,7 @@ def test_a_worker_in_another_lake_or_of_another_site_is_refused(
         for url, lake in ((sites.url("A"), other), (sites.url("B"), own))
     ]
     try:
-        said = [worker.communicate(timeout=60) for worker in workers]
+        said = [worker.communicate(timeout=120) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
