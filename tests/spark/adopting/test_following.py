@@ -8,7 +8,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import Row, SparkSession
 from tests.spark.adopting.sites import TwoSites
 from tests.support.command_line import invoke
@@ -199,51 +201,66 @@ def test_what_cannot_be_followed_stops_it(
         follower.step()
 
 
+def insert(path: Path, *rows: tuple[int, str]) -> None:
+    """Append rows as delta-rs does, in one file and in no time."""
+    columns = {name: [row[n] for row in rows] for n, name in enumerate(("id", "p"))}
+    write_deltalake(path, pa.table(columns), mode="append")
+
+
 def test_a_key_that_is_there_twice_takes_no_other_row_along(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
     """An append may bring it; upserts and deletes by key would remove each row of it."""
-    table, path = made(spark, tmp_path / "t"), str(tmp_path / "t")
-    follower = TableFollower(sites.a, "twice", path, keys=["id"])
+    path = tmp_path / "t"
+    insert(path, *((number, f"p{number % 2}") for number in range(8)))
+    follower = TableFollower(sites.a, "twice", str(path), keys=["id"])
     follower.step()
     whole = "overwrite by the whole table, where rows share the key id=1"
-    for statement, wanted in (
+
+    def delete(where: str) -> None:
+        DeltaTable(path).delete(where)
+
+    def update(text: str, where: str) -> None:
+        DeltaTable(path).update(updates={"p": text}, predicate=where)
+
+    for steps, wanted in (
         # Each row in a file of its own: the version does not touch the other one.
-        ("INSERT INTO {t} VALUES (1, 'b', NULL), (30, 'c', NULL)", "append"),
-        ("DELETE FROM {t} WHERE p = 'b'", whole),
-        ("INSERT INTO {t} VALUES (1, 'd', NULL)", "append"),
-        ("UPDATE {t} SET p = 'e' WHERE p = 'd'", whole),
-        ("UPDATE {t} SET p = 'f' WHERE id = 1", whole),
+        ((lambda: insert(path, (1, "b"), (30, "c")), lambda: delete("p = 'b'")), ("append", whole)),
+        ((lambda: insert(path, (1, "d")), lambda: update("'e'", "p = 'd'")), ("append", whole)),
         # Both in one file, of which one stays as it is.
-        ("INSERT INTO {t} SELECT 40, concat('x', id), NULL FROM range(0, 2, 1, 1)", "append"),
-        ("DELETE FROM {t} WHERE p = 'x1'", "upserts and deletes"),
-        ("DELETE FROM {t} WHERE id = 1", "upserts and deletes"),
+        (
+            (
+                lambda: update("'f'", "id = 1"),
+                lambda: insert(path, (40, "x0"), (40, "x1")),
+                lambda: delete("p = 'x1'"),
+            ),
+            (whole, "append", "upserts and deletes"),
+        ),
+        ((lambda: delete("id = 1"),), ("upserts and deletes",)),
     ):
-        spark.sql(statement.format(t=table))
-        (one,) = follower.step()
-        assert one.became == wanted
-        check_equal(spark, sites, "twice", table)
+        for step in steps:
+            step()
+        assert tuple(one.became for one in follower.step()) == wanted
+        check_equal(spark, sites, "twice", f"delta.`{path}`")
 
 
 def test_another_table_in_the_same_place_is_not_followed(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
-    table = made(spark, path)
+    insert(path, (1, "p1"))
     follower = TableFollower(sites.a, "moved", str(path), keys=["id"])
     follower.step()
     shutil.copytree(path, tmp_path / "backup")
-    spark.sql(f"INSERT INTO {table} VALUES (8, 'p0', NULL)")
+    insert(path, (8, "p0"))
     assert [text for _, text in became(follower.step())] == ["append"]
     for replacement in ("older", "new", "none"):
         shutil.rmtree(path)
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         if replacement == "older":  # of the same id: what its jobs wrote since is not in it
             shutil.copytree(tmp_path / "backup", path)
-        if replacement == "new":
-            made(spark, path)
-        for number in range(100, 102) if replacement != "none" else ():
-            spark.sql(f"INSERT INTO {table} VALUES ({number}, 'p0', NULL)")
+        for number in range(100, 103) if replacement != "none" else ():
+            insert(path, (number, "p0"))
         position = sites.a.position()
         begun = [TableFollower(sites.a, "moved", str(path))] if path.is_dir() else []
         for one in (follower, *begun):
@@ -252,9 +269,9 @@ def test_another_table_in_the_same_place_is_not_followed(
             ):
                 one.step()
         assert sites.a.position() == position
-    made(spark, path)
+    insert(path, (9, "p9"))
     TableFollower(sites.a, "moved", str(path), overwrite=True).step()
-    check_equal(spark, sites, "moved", table)
+    check_equal(spark, sites, "moved", f"delta.`{path}`")
 
 
 def test_versions_that_are_gone(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
