@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from sparktxlog.codec.content_digests import ContentDigests
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
@@ -47,6 +48,34 @@ class _Group:
     ops: list[int] = field(default_factory=list)
     claims: list[TableSignature | None] = field(default_factory=list)
 
+    def add(self, tx: int, op: int, rows: pa.Table, claim: TableSignature | None) -> None:
+        """Add the rows of an operation."""
+        self.parts.append(rows)
+        self.txs.append(tx)
+        self.ops.append(op)
+        self.claims.append(claim)
+
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each row its transaction, and its operation there."""
+        counts = [part.num_rows for part in self.parts]
+        txs = np.repeat(np.array(self.txs, dtype=np.int32), counts)
+        return txs, np.repeat(np.array(self.ops, dtype=np.int32), counts)
+
+    def rows(self) -> pa.Table:
+        """Return all rows."""
+        return self.parts[0] if len(self.parts) == 1 else pa.concat_tables(self.parts)
+
+    def hash_rows(self, table: str, kind: OperationKind, digests: ContentDigests) -> None:
+        """Add the rows without a claim to the digests of their transactions."""
+        plain = self
+        if any(claim is not None for claim in self.claims):
+            plain = _Group()
+            for found in zip(self.txs, self.ops, self.parts, self.claims, strict=True):
+                if found[-1] is None:
+                    plain.add(*found)
+        if plain.parts:
+            digests.add_rows(table, kind.value, plain.rows(), *plain.places())
+
 
 def assemble_run(
     transactions: Sequence[PreparedTransaction],
@@ -75,9 +104,13 @@ def assemble_run(
     if any(transaction.session != session for transaction in transactions):
         raise LocalProtocolError("all transactions of a run must belong to one session")
     blocks, groups = _grouped(transactions)
+    digests = ContentDigests(len(transactions))
+    for tx, transaction in enumerate(transactions):
+        digests.add(tx, transaction)
     sections: list[bytes] = []
     for (table, kind, schema_version), group in groups.items():
-        section = write_section(_merge(group), compression)
+        section = write_section(mark_rows(group.rows(), *group.places()), compression)
+        group.hash_rows(table, kind, digests)
         rows = sum(part.num_rows for part in group.parts)
         blocks.append(
             Block(
@@ -108,6 +141,7 @@ def assemble_run(
         commits=tuple((tx, one) for tx, each in enumerate(transactions) for one in each.commits),
         commit_files=staged,
         carried_files=carried,
+        content_digests=digests.to_bytes(),
     )
     return manifest, encode_payload(manifest, sections)
 
@@ -125,10 +159,7 @@ def _grouped(
                 continue
             key = (operation.table, operation.kind, operation.schema_version)
             group = groups.setdefault(key, _Group())
-            group.parts.append(operation.rows)
-            group.txs.append(tx)
-            group.ops.append(op)
-            group.claims.append(operation.claim)
+            group.add(tx, op, operation.rows, operation.claim)
     return blocks, groups
 
 
@@ -234,14 +265,6 @@ def _single_block(operation: PreparedOperation, tx: int, op: int) -> Block:
         claim=operation.claim,
         change=operation.change,
     )
-
-
-def _merge(group: _Group) -> pa.Table:
-    rows = group.parts[0] if len(group.parts) == 1 else pa.concat_tables(group.parts)
-    counts = [part.num_rows for part in group.parts]
-    txs = np.repeat(np.array(group.txs, dtype=np.int32), counts)
-    ops = np.repeat(np.array(group.ops, dtype=np.int32), counts)
-    return mark_rows(rows, txs, ops)
 
 
 def _concerned(txs: list[int], n: int) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ from sparktxlog.model.commit_table import (
     commit_file_prefix,
 )
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.operation import Block, RunFacts, RunManifest, StagedFile
+from sparktxlog.model.operation import DIGEST_BYTES, Block, RunFacts, RunManifest, StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import Voided
@@ -44,7 +44,7 @@ _encode = msgspec.msgpack.Encoder().encode
 #: and its place in the order says with which schema version it begins.
 _LATER_FIELDS = (
     *("conditions", "copies", "participants", "marks", "commits", "commit_files"),
-    *("carried_files", "stands_alone"),
+    *("carried_files", "stands_alone", "content_digests"),
 )
 _PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
 _PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
@@ -133,6 +133,8 @@ def read_manifest(payload: bytes | memoryview) -> RunManifest:
     manifest = checked_manifest(payload)
     if len(manifest.ids) != 16 * manifest.n or manifest.n < 1:
         raise ManifestMismatchError("the manifest's ids do not match its count", n=manifest.n)
+    if len(manifest.content_digests) not in (0, DIGEST_BYTES * manifest.n):
+        raise ManifestMismatchError("the manifest's digests do not match its count", n=manifest.n)
     if manifest.participants or manifest.marks:
         _check_prepared(manifest)
     if manifest.commits or manifest.commit_files or manifest.carried_files:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from sparktxlog.codec.condition_requests import check_run_conditions
+from sparktxlog.codec.content_digests import ContentDigests
 from sparktxlog.codec.payload import read_manifest, split_payload
 from sparktxlog.codec.rows import type_name
 from sparktxlog.codec.sections import check_size, read_section
@@ -65,6 +66,8 @@ def validate_run(
 ) -> RunManifest:
     """Check a payload container from a client against the catalog; return its manifest.
 
+    The manifest has the digests of what its transactions carry, which no client says.
+
     Args:
         payload: The container; inline blocks only, see `codec.assembly`.
         tables: The catalog.
@@ -115,9 +118,13 @@ def validate_run(
     check_run_conditions(manifest, tables)
     sections = split_payload(payload)[1]
     _check_section_use(manifest, len(sections))
-    places = [_check_block(block, manifest, sections, tables, limits) for block in manifest.blocks]
+    digests = ContentDigests(manifest.n)
+    places = [
+        _check_block(block, manifest, sections, tables, limits, digests)
+        for block in manifest.blocks
+    ]
     _check_places(places, manifest.n)
-    return manifest
+    return replace(manifest, content_digests=digests.to_bytes())
 
 
 def check_distinct_ids(ids: bytes) -> None:
@@ -159,6 +166,7 @@ def _check_block(
     sections: list[memoryview],
     tables: Mapping[str, TableDefinition],
     limits: RunLimits,
+    digests: ContentDigests,
 ) -> _Places:
     """Check one inline block; return its operations as `tx << 32 | op`, distinct, ascending."""
     definition = exact_table(tables, block.table)
@@ -200,7 +208,11 @@ def _check_block(
         )
     txs, ops = rows[TX_COLUMN].to_numpy(), rows[OP_COLUMN].to_numpy()
     check_rows(definition, block.kind, rows, txs, ops)
-    return _places(block, manifest.n, txs, ops)
+    places = _places(block, manifest.n, txs, ops)
+    digests.add_rows(
+        definition.name, block.kind.value, rows.drop_columns([TX_COLUMN, OP_COLUMN]), txs, ops
+    )
+    return places
 
 
 def _other_schema(block: Block, given: pa.Schema, wanted: pa.Schema) -> SchemaMismatchError:

@@ -25,6 +25,8 @@ TX_COLUMN = "__txlog_tx"
 OP_COLUMN = "__txlog_op"
 #: Column of published inline files: position of the row's transaction, int64.
 POSITION_COLUMN = "__txlog_position"
+#: Bytes of what the content of one transaction is known by; all zero = not known.
+DIGEST_BYTES = 8
 
 
 class OperationKind(str, Enum):
@@ -175,6 +177,9 @@ class RunManifest:
     #: The same of commits whose files are small: the last sections of the container have their
     #: bytes, in this order.  A commit has all its files here, or there.
     carried_files: tuple[StagedFile, ...] = ()
+    #: What the content of each transaction is known by (`codec.content_digests`), in order; written
+    #: by the node that accepts it.  Empty: a run of an older release, or a void one.
+    content_digests: bytes = b""
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
