@@ -399,6 +399,8 @@ class QueueSnapshot:
     commit_tables: tuple[CommitTable, ...] = ()
     #: Newest view that its sender knows.
     view: View | None = None
+    #: Of the contents at the last positions, up to `position`: `RunManifest.content_digests`.
+    content_digests: bytes = b""
 
     @property
     def position(self) -> int:

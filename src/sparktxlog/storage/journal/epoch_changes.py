@@ -19,6 +19,7 @@ from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.operation import DIGEST_BYTES
 from sparktxlog.protocol.words.messages import RunHeader
 from sparktxlog.protocol.words.view import View
 from sparktxlog.storage.interfaces import (
@@ -32,6 +33,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal.commit_rows import put_commit_tables
 from sparktxlog.storage.journal.placed_rows import put_taken_over
 from sparktxlog.storage.journal.prepared_rows import put_kept
+from sparktxlog.storage.journal.queue_ids import put_digests
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     HEADER_COLUMNS,
@@ -169,15 +171,19 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         entry = snapshot.last.entry
         before = entry.position - 1
         ends = replace(ends, chain_hash=entry.chain_hash, pruned=before, untold=before)
-        insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids)
+        digests = _digests_at(snapshot, entry.position, entry.header.n)
+        insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids, digests)
     db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
     db.executemany(
         "INSERT INTO catalog VALUES(?, ?, ?)",
         [(at, table.name, encode(table)) for at, table in snapshot.tables],
     )
     db.executemany(
-        "INSERT INTO recent_ids(last, first, ids) VALUES(?, ?, ?)",
-        ((first + len(ids) // 16 - 1, first, ids) for first, ids in snapshot.recent_ids),
+        "INSERT INTO recent_ids(last, first, ids, content_digests) VALUES(?, ?, ?, ?)",
+        (
+            (first + len(ids) // 16 - 1, first, ids, _digests_at(snapshot, first, len(ids) // 16))
+            for first, ids in snapshot.recent_ids
+        ),
     )
     put_writes(db, list(snapshot.writes.items()), position)
     put_kept(db, snapshot.prepared, position)
@@ -197,6 +203,14 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         uncounted_to=0,
     )
     return ends
+
+
+def _digests_at(snapshot: QueueSnapshot, first: int, n: int) -> bytes | None:
+    """Return the digests that a snapshot brings of some positions, None if it brings none."""
+    told = snapshot.content_digests
+    found = bytearray(DIGEST_BYTES * n)
+    put_digests(found, first, snapshot.position - len(told) // DIGEST_BYTES + 1, told)
+    return bytes(found) if any(found) else None
 
 
 def _check_snapshot(snapshot: QueueSnapshot) -> None:

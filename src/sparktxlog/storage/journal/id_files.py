@@ -9,6 +9,11 @@ memory map; a thread merges small files into larger ones.
     8 × count  mixed word of each id, ascending
     8 × count  second word of each id
     4 × count  offset from the first position; the top bit is set if it was rejected
+
+Beside a file, under its name with `.digests`, which older releases leave alone:
+
+    24 bytes   newest timestamp, least and greatest mixed word of the file that it belongs to
+    8 × count  in the order of positions: what the content is known by, zeros = not known
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparktxlog.errors import CorruptLogError
+from sparktxlog.model.operation import DIGEST_BYTES
 from sparktxlog.storage.durability import sync_directory, sync_file
+from sparktxlog.storage.journal.queue_ids import put_digests
 
 _HEAD = struct.Struct("<8sQQQ32x")
+_DIGESTS_HEAD = struct.Struct("<QQQ")
 _MAGIC = b"TXLOGID1"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _REJECTED = np.uint32(1 << 31)
@@ -45,6 +53,12 @@ class _IdFile:
     words: NDArray[np.uint64]
     seconds: NDArray[np.uint64]
     places: NDArray[np.uint32]
+    #: Of the contents, by position; zeros = not known.
+    digests: NDArray[np.uint8]
+
+    def remove(self) -> None:
+        self.path.unlink()
+        _digests_path(self.path).unlink(missing_ok=True)
 
     @property
     def last(self) -> int:
@@ -82,11 +96,14 @@ class IdFiles:
             # A kill may leave both a merged file and its sources.
             inside = bool(kept) and file.last <= kept[-1].last
             if inside or file.last > end:
-                file.path.unlink()
+                file.remove()
             else:
                 kept.append(file)
         for part in directory.glob("*.part"):
             part.unlink()
+        for digests in directory.glob("*.digests"):
+            if not digests.with_suffix(".ids").exists():
+                digests.unlink()
         self._files: tuple[_IdFile, ...] = tuple(kept)
 
     @property
@@ -102,21 +119,23 @@ class IdFiles:
     @property
     def size_bytes(self) -> int:
         """Bytes on disk."""
-        return sum(_HEAD.size + 20 * file.count for file in self._files)
+        each = 20 + DIGEST_BYTES
+        return sum(_HEAD.size + each * file.count for file in self._files)
 
-    def put(self, first: int, ids: bytes, rejected: Iterable[int], ts: int) -> None:
+    def put(self, first: int, ids: bytes, rejected: Iterable[int], ts: int, digests: bytes) -> None:
         """Write the ids of the positions from `first` on to a file; durable when it returns.
 
         Args:
             ids: 16 bytes for each position.
             rejected: Positions that took no effect.
             ts: Newest timestamp among them.
+            digests: Of their contents, `DIGEST_BYTES` for each position.
         """
         words, seconds = _words(ids)
         places = np.arange(len(words), dtype=np.uint32)
         for position in rejected:
             places[position - first] |= _REJECTED
-        file = self._write(first, ts, words, seconds, places)
+        file = self._write(first, ts, words, seconds, places, np.frombuffer(digests, np.uint8))
         self._files = (*self._files, file)
         self._merge_soon()
 
@@ -126,7 +145,7 @@ class IdFiles:
         if gone and (self._merging is None or self._merging.done()):
             self._files = self._files[len(gone) :]
             for file in gone:
-                file.path.unlink()
+                file.remove()
 
     def cut(self, end: int) -> None:
         """Remove files that reach beyond position `end`, whose runs were not kept."""
@@ -135,7 +154,7 @@ class IdFiles:
             gone = [file for file in self._files if file.last > end]
             self._files = self._files[: len(self._files) - len(gone)]
             for file in gone:
-                file.path.unlink()
+                file.remove()
 
     def first_of(self, ids: bytes, after: int = 0) -> dict[int, tuple[int, bool]]:
         """Return, by index of the ids found: first position after `after`, rejected there."""
@@ -151,6 +170,16 @@ class IdFiles:
                 if position > after and position < found.get(index, (1 << 63, False))[0]:
                     found[index] = (position, rejected)
         return found
+
+    def put_digests(self, found: bytearray, first: int) -> None:
+        """Put the digests of contents into those of the positions from `first` on."""
+        last = first + len(found) // DIGEST_BYTES - 1
+        for file in self._files:
+            low, high = max(first, file.first), min(last, file.last)
+            if low <= high:
+                start, end = low - file.first, high + 1 - file.first
+                told = file.digests[DIGEST_BYTES * start : DIGEST_BYTES * end].tobytes()
+                put_digests(found, first, low, told)
 
     def before(self, position: int, most: int) -> Callable[[], Iterator[tuple[int, bytes]]]:
         """Return what reads the ids that stand without gap before a position, so many at a time.
@@ -191,13 +220,19 @@ class IdFiles:
         words: NDArray[np.uint64],
         seconds: NDArray[np.uint64],
         places: NDArray[np.uint32],
+        digests: NDArray[np.uint8],
     ) -> _IdFile:
         order = np.argsort(words, kind="stable")
+        belongs = _DIGESTS_HEAD.pack(ts, words[order[0]], words[order[-1]])
         path = self._directory / f"{first:020}-{len(words)}.ids"
         part = path.with_suffix(".part")
         if not self._directory.is_dir():
             self._directory.mkdir()
             sync_directory(self._directory.parent)
+        with part.open("wb") as file:
+            file.write(belongs + digests.tobytes())
+        sync_file(part)
+        part.replace(_digests_path(path))
         with part.open("wb") as file:
             file.write(_HEAD.pack(_MAGIC, first, len(words), ts))
             for column in (words, seconds, places):
@@ -235,12 +270,29 @@ class IdFiles:
             np.concatenate([file.words for file in group]),
             np.concatenate([file.seconds for file in group]),
             np.concatenate([f.places + shift for f, shift in zip(group, shifts, strict=True)]),
+            np.concatenate([file.digests for file in group]),
         )
         files = self._files
         at = files.index(group[0])
         self._files = (*files[:at], merged, *self._files[at + len(group) :])
         for file in group:
-            file.path.unlink()
+            file.remove()
+
+
+def _digests_path(path: Path) -> Path:
+    return path.with_suffix(".digests")
+
+
+def _open_digests(file: _IdFile) -> NDArray[np.uint8]:
+    """Map the digests beside a file; those of another one are not known, nor are missing ones."""
+    path, head = _digests_path(file.path), _DIGESTS_HEAD
+    belongs = head.pack(file.ts, file.words[0], file.words[-1])
+    size = DIGEST_BYTES * file.count
+    if path.exists() and path.stat().st_size == head.size + size:
+        raw = np.memmap(path, np.uint8, "r")
+        if raw[: head.size].tobytes() == belongs:
+            return raw[head.size :]
+    return np.zeros(size, np.uint8)
 
 
 def _open(path: Path) -> _IdFile:
@@ -259,7 +311,7 @@ def _open(path: Path) -> _IdFile:
             path=str(path),
         )
     ends = [_HEAD.size + width * count for width in (0, 8, 16, 20)]
-    return _IdFile(
+    found = _IdFile(
         path=path,
         first=first,
         count=count,
@@ -267,7 +319,9 @@ def _open(path: Path) -> _IdFile:
         words=raw[ends[0] : ends[1]].view("<u8"),
         seconds=raw[ends[1] : ends[2]].view("<u8"),
         places=raw[ends[2] : ends[3]].view("<u4"),
+        digests=np.zeros(0, np.uint8),
     )
+    return replace(found, digests=_open_digests(found))
 
 
 def _words(ids: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -297,9 +297,14 @@ class Journal(JournalReader):
                 f" its manifest {manifest.n}"
             )
         kept = self._db.execute(
-            f"INSERT INTO incoming({HEADER_COLUMNS}, ids, facts) VALUES(?,?,?,?,?,?,?,?,?,?,?)"
-            " ON CONFLICT DO NOTHING",
-            (*header_row(header), manifest.ids, encode_facts(RunFacts.of(manifest))),
+            f"INSERT INTO incoming({HEADER_COLUMNS}, ids, facts, content_digests)"
+            " VALUES(?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
+            (
+                *header_row(header),
+                manifest.ids,
+                encode_facts(RunFacts.of(manifest)),
+                manifest.content_digests or None,
+            ),
         )
         if kept.rowcount != 1:
             held = epoch_changes.read_incoming(self._db, header)
@@ -328,8 +333,8 @@ class Journal(JournalReader):
     def _append_queue(self, write: AppendQueue, changes: list[_Change]) -> None:
         for entry in write.entries:
             self._check_next(entry)
-            ids = self._ids_of(entry.header)
-            insert_entry(self._db, entry, write.ordered_at, ids)
+            ids, digests = self._ids_of(entry.header)
+            insert_entry(self._db, entry, write.ordered_at, ids, digests)
             changes.append((False, entry.header, ids))
             self._ends = replace(
                 self._ends,
@@ -372,19 +377,19 @@ class Journal(JournalReader):
                 chain_hash=ends.chain_hash,
             )
 
-    def _ids_of(self, header: RunHeader) -> bytes:
-        ids: bytes | None = _first_value(
-            self._db,
-            f"SELECT ids FROM incoming WHERE {RUN_KEY} AND digest = ?",
+    def _ids_of(self, header: RunHeader) -> tuple[bytes, bytes | None]:
+        """Return the ids of an incoming run, and the digests of their contents."""
+        found: tuple[bytes, bytes | None] | None = self._db.execute(
+            f"SELECT ids, content_digests FROM incoming WHERE {RUN_KEY} AND digest = ?",
             (*run_key(header), header.digest),
-        )
-        if ids is None:
+        ).fetchone()
+        if found is None:
             raise InvariantViolation(
                 f"run {header.origin}/{header.incarnation}/{header.seq} enters the synchronized"
                 " queue without standing in the incoming queue",
                 digest=header.digest,
             )
-        return ids
+        return found
 
     def _mark_published(self, write: MarkPublished) -> None:
         ends = self._ends

@@ -45,7 +45,7 @@ from sparktxlog.storage.journal.prepared_rows import (
     read_verdict,
     with_verdicts,
 )
-from sparktxlog.storage.journal.queue_ids import read_recent_ids, read_repeats
+from sparktxlog.storage.journal.queue_ids import read_digests, read_recent_ids, read_repeats
 from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
@@ -438,6 +438,13 @@ class JournalReader:
             },
         )
 
+    def content_digests(self, first: int, n: int = 1) -> bytes:
+        """Return what the contents at `n` positions are known by, zeros where it is not known."""
+        with self._reading() as db:
+            found = read_digests(db, first, n)
+        self._id_files.put_digests(found, first)
+        return bytes(found)
+
     # -- the published log ---------------------------------------------------------------------
 
     def read_segments(self, after: int, limit: int) -> list[Segment]:
@@ -574,7 +581,15 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         writes=read_writes(db, position),
         prepared=read_kept(db, position),
         commit_tables=read_commit_tables(db, position),
+        content_digests=_read_newest_digests(db, position, id_window),
     )
+
+
+def _read_newest_digests(db: sqlite3.Connection, position: int, most: int) -> bytes:
+    """Return the digests of the last contents up to a position; empty = none is known."""
+    n = min(position, most)
+    found = bytes(read_digests(db, position - n + 1, n))
+    return found if any(found) else b""
 
 
 def _check_kept(db: sqlite3.Connection, after: int, *names: str) -> None:

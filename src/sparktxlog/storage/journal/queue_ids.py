@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.operation import DIGEST_BYTES, LONGEST_RUN
 from sparktxlog.storage.journal.sqlite_schema import rejections_of
 
 
@@ -18,6 +18,7 @@ class UnfiledIds(NamedTuple):
     ids: bytes
     rejected: list[int]
     ts: int
+    digests: bytes
 
 
 #: Most ids in one piece.
@@ -87,8 +88,40 @@ def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | 
         ts = max(ts, row_ts)
         rejected += [first + rejection.index for rejection in rejections_of(body)]
         if size >= most:
-            return UnfiledIds(start, b"".join(parts), rejected, ts)
+            digests = bytes(read_digests(db, start, size))
+            return UnfiledIds(start, b"".join(parts), rejected, ts, digests)
     return None
+
+
+def read_digests(db: sqlite3.Connection, first: int, n: int) -> bytearray:
+    """Return the digests of the contents at `n` positions, zeros where they are not known."""
+    found = bytearray(DIGEST_BYTES * n)
+    last = first + n - 1
+    rows = chain(
+        db.execute(
+            "SELECT first, content_digests FROM recent_ids WHERE last >= ? AND first <= ?"
+            " AND content_digests IS NOT NULL",
+            (first, last),
+        ),
+        db.execute(
+            "SELECT position, content_digests FROM queue WHERE position > ? AND position <= ?"
+            " AND content_digests IS NOT NULL",
+            (first - LONGEST_RUN, last),
+        ),
+    )
+    for start, digests in rows:
+        put_digests(found, first, start, digests)
+    return found
+
+
+def put_digests(found: bytearray, first: int, start: int, digests: bytes) -> None:
+    """Put digests of positions from `start` on into those from `first` on, as far as both go."""
+    low = max(first, start)
+    high = min(first + len(found) // DIGEST_BYTES, start + len(digests) // DIGEST_BYTES)
+    if low < high:
+        size = DIGEST_BYTES
+        told = digests[size * (low - start) : size * (high - start)]
+        found[size * (low - first) : size * (high - first)] = told
 
 
 def _snapshot_ids(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +28,7 @@ _decode_ids = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
     """Write a snapshot to a file; only one piece of its ids is in memory."""
     with path.open("wb") as file:
-        _put(file, _encode(replace(snapshot, recent_ids=())))
+        _put(file, _encode(_said(replace(snapshot, recent_ids=()))))
         for piece in snapshot.recent_ids:
             _put(file, _encode(piece))
 
@@ -51,7 +51,15 @@ def open_snapshot(path: Path) -> QueueSnapshot:
 
 def encode_whole(snapshot: QueueSnapshot) -> bytes:
     """Return a snapshot as one message, for nodes of releases without parts."""
-    return _encode(replace(snapshot, recent_ids=tuple(snapshot.recent_ids)))
+    return _encode(_said(replace(snapshot, recent_ids=tuple(snapshot.recent_ids))))
+
+
+def _said(snapshot: QueueSnapshot) -> dict[str, object]:
+    """Return the fields; a snapshot without digests has the bytes of every release."""
+    found = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
+    if not snapshot.content_digests:
+        del found["content_digests"]
+    return found
 
 
 def decode_whole(data: bytes) -> QueueSnapshot:

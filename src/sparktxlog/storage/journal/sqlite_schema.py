@@ -106,6 +106,9 @@ CREATE TABLE IF NOT EXISTS version_files(uuid TEXT, version INTEGER, body BLOB,
     PRIMARY KEY(uuid, version)) WITHOUT ROWID;
 """
 
+#: The same, a column of each table that keeps ids: `RunManifest.content_digests`, NULL = not known.
+_WITH_DIGESTS = ("incoming", "queue", "recent_ids")
+
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
 ENTRY_COLUMNS = (
@@ -186,6 +189,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.execute(_WITHDRAWN)
         connection.executescript(f"BEGIN; {_PREPARED} COMMIT;")
         connection.executescript(f"BEGIN; {_COMMIT_TABLES} COMMIT;")
+        _add_digests(connection)
         _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()
@@ -194,6 +198,13 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _add_digests(connection: sqlite3.Connection) -> None:
+    for table in _WITH_DIGESTS:
+        columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        if "content_digests" not in columns:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN content_digests BLOB")
 
 
 def _add_table_writes(connection: sqlite3.Connection) -> None:
@@ -363,12 +374,14 @@ def header_of(row: tuple[Any, ...]) -> RunHeader:
     return RunHeader(**dict(zip(_HEADER_FIELDS, row, strict=False)))
 
 
-def insert_entry(db: sqlite3.Connection, entry: QueueEntry, ordered_at: int, ids: bytes) -> None:
+def insert_entry(
+    db: sqlite3.Connection, entry: QueueEntry, ordered_at: int, ids: bytes, digests: bytes | None
+) -> None:
     """Add a row to the queue."""
     rejections = encode(entry.rejections) if entry.rejections else None
     hashes = (entry.previous_hash, entry.chain_hash)
-    row = (*header_row(entry.header), entry.position, *hashes, rejections, ordered_at, ids)
-    db.execute(f"INSERT INTO queue({ENTRY_COLUMNS}) VALUES({_marks(row)})", row)
+    row = (*header_row(entry.header), entry.position, *hashes, rejections, ordered_at, ids, digests)
+    db.execute(f"INSERT INTO queue({ENTRY_COLUMNS}, content_digests) VALUES({_marks(row)})", row)
 
 
 def _marks(row: tuple[Any, ...]) -> str:

@@ -20,9 +20,19 @@ def _filed(directory: Path, pieces: list[list[bytes]], rejected: set[int]) -> Id
     first = 1
     for ts, piece in enumerate(pieces):
         here = [at for at in range(first, first + len(piece)) if at in rejected]
-        files.put(first, b"".join(piece), here, ts)
+        files.put(first, b"".join(piece), here, ts, _digests(first, len(piece)))
         first += len(piece)
     return files
+
+
+def _digests(first: int, n: int) -> bytes:
+    return b"".join((1 << 40 | at).to_bytes(8, "little") for at in range(first, first + n))
+
+
+def _known(files: IdFiles, first: int, n: int) -> bytes:
+    found = bytearray(8 * n)
+    files.put_digests(found, first)
+    return bytes(found)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -53,7 +63,11 @@ def test_same_answers_as_a_dictionary(tmp_path: Path, seed: int) -> None:
             assert all(len(ids) <= 16 * most for _, ids in found_pieces)
             assert all(flat[first - 1] == ids[:16] for first, ids in found_pieces)
     assert list(again.before(len(flat) + 2, 7)()) == [], "there is a gap"
-    assert len(list(tmp_path.iterdir())) < 40  # merged
+    for _ in range(20):
+        low, high = sorted(chance.choices(range(1, len(flat) + 1), k=2))
+        assert _known(again, low, high - low + 1) == _digests(low, high - low + 1)
+    assert _known(again, len(flat), 3) == _digests(len(flat), 1) + bytes(16)
+    assert len(list(tmp_path.glob("*.ids"))) < 40  # merged
 
 
 def test_what_a_kill_leaves_of_a_merge_is_put_right(tmp_path: Path) -> None:
@@ -61,13 +75,14 @@ def test_what_a_kill_leaves_of_a_merge_is_put_right(tmp_path: Path) -> None:
     files.close()
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     files = IdFiles(tmp_path, end=7)
-    files.put(8, _id(7), [], 7)
+    files.put(8, _id(7), [], 7, _digests(8, 1))
     files.close()
     for name, data in kept.items():  # the merged file is there, and those it was made of
         (tmp_path / name).write_bytes(data)
     (tmp_path / "x.part").write_bytes(b"torn")
     again = IdFiles(tmp_path, end=8)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("*.ids"))) == len(list(tmp_path.glob("*.digests"))) == 1
+    assert len(list(tmp_path.iterdir())) == 2
     assert again.first_of(_id(0) + _id(7)) == {0: (1, False), 1: (8, False)}
 
 
@@ -89,7 +104,23 @@ def test_only_what_is_old_and_far_is_removed(tmp_path: Path) -> None:
 
 def test_a_torn_file_is_named(tmp_path: Path) -> None:
     _filed(tmp_path, [[_id(1)] * 5], set()).close()
-    path = next(tmp_path.iterdir())
+    path = next(tmp_path.glob("*.ids"))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptLogError, match=path.name):
         IdFiles(tmp_path, end=5)
+
+
+def test_digests_of_other_ids_are_not_known_and_an_older_release_writes_none(
+    tmp_path: Path,
+) -> None:
+    _filed(tmp_path, [[_id(1), _id(2)], [_id(3)]], set()).close()
+    first, second = sorted(tmp_path.glob("*.digests"))
+    second.unlink()
+    assert _known(IdFiles(tmp_path, end=3), 1, 3) == _digests(1, 2) + bytes(8)
+    (tmp_path / "other").mkdir()
+    _filed(tmp_path / "other", [[_id(5), _id(2)]], set()).close()
+    first.write_bytes((tmp_path / "other" / first.name).read_bytes())
+    assert _known(IdFiles(tmp_path, end=3), 1, 3) == bytes(24)
+    first.with_suffix(".ids").unlink()
+    IdFiles(tmp_path, end=3)
+    assert not first.exists()
