@@ -151,6 +151,18 @@ class DuplicateTransactionError(CommitRejectedError, code="duplicate-transaction
     """Another transaction has this transaction id."""
 
 
+class IdTakenError(CommitRejectedError, code="id-taken", http_status=409):
+    """The log has other content under this transaction id.
+
+    Fields `transaction_id`, `position` (where that stands; None = it is under way).
+    """
+
+    way_out = (
+        "Give other content another id.  If whatever was first under the id counts, as for a batch "
+        "of a stream, submit with first_wins."
+    )
+
+
 class ExpiredIdError(CommitRejectedError, code="expired-id", http_status=409):
     """The transaction was ordered so long after it was accepted that its id may be a repeat."""
 

@@ -20,6 +20,7 @@ from sparktxlog.health.readiness import Check, readiness, whole
 from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.table import Tables
 from sparktxlog.protocol.words.events import SynchroTimeoutSet
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -146,6 +147,7 @@ class Node:
         self.reach, self.reach_for_submit = self._submits.reach, self._submits.reach_for_submit
         self.submit, self.submit_run = self._submits.submit, self._submits.submit_run
         self.find, self.find_decided = self._submits.find, self._submits.find_decided
+        self.judged = self._submits.judged
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
         self.queue, self.maintain = self.log.queue, self.log.maintain
@@ -312,6 +314,10 @@ class Node:
     def tables(self) -> Mapping[str, Any]:
         """Return the catalog at `end`."""
         return self.base.master.catalog
+
+    def tables_before(self, position: int) -> Mapping[str, Any]:
+        """Return the catalog as it was before a position; in a thread."""
+        return Tables.of(self.base.journal.read_definitions(position - 1))
 
     def writes(self, table: str) -> TableWrites | None:
         """Return what was written to a table as of `end`, None = nothing counts."""

@@ -132,6 +132,13 @@ AFTER = whole(
     "position-not-reached.",
     0,
 )
+FIRST_WINS = whole(
+    "first_wins",
+    "1: whatever the log has under the transaction id counts, and its receipt is the answer. 0: if "
+    "that has other content, the answer is 409 id-taken.",
+    0,
+    high=1,
+)
 _SUBMIT = (LEVEL, TIMEOUT, AFTER)
 _REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
 _BEHIND = whole("after", "After this position.", 0)
@@ -175,6 +182,7 @@ _ROWS = (
     Query("transaction_id", "Id of a single transaction."),
     SCHEMA_VERSION,
     *_SUBMIT,
+    FIRST_WINS,
 )
 _STAGED = (
     Query("digest", "Digest of the file; older nodes leave it out."),
@@ -207,7 +215,8 @@ _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 
 
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
-    values: dict[str, Any] = {"role": Role.CLIENT, "query": _SUBMIT, "body": bytes} | more
+    query = (*_SUBMIT, FIRST_WINS)
+    values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "body": bytes} | more
     values = {"answer": Receipt, "body_bytes": None, "hot": True} | values
     return Route(method="POST", path=path, name=name, summary=summary, **values)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from sparktxlog.codec.assembly import as_ids, assemble_rows
 from sparktxlog.codec.commit_requests import as_uuid
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.mark_requests import MarkRequest, marking
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.requests import (
@@ -56,17 +58,28 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import RouteHandlers, json_response
 from sparktxlog.service.granted import check_writes
-from sparktxlog.service.routes import AFTER, LEVEL, SCHEMA_VERSION, TIMEOUT
+from sparktxlog.service.routes import AFTER, FIRST_WINS, LEVEL, SCHEMA_VERSION, TIMEOUT
 
 _T = TypeVar("_T")
-#: Level, copies, and seconds to wait for them.
-Waiting: TypeAlias = tuple[Level, int, float]
+
+
+class Waiting(NamedTuple):
+    """What a submit waits for."""
+
+    level: Level
+    copies: int
+    #: Seconds.
+    timeout: float
+    #: Whatever the log has under its ids counts.
+    first_wins: bool
+
 
 #: JSON of more bytes is checked in a thread; Arrow always is.
 THREAD_BYTES = 32 << 10
@@ -108,7 +121,8 @@ class SubmitRoutes(RouteHandlers):
                 prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
         if isinstance(prepared, CommitRejectedError):
-            return await self._refused(prepared, identity, waiting, wanted.commits or ())
+            as_then = partial(prepare, wanted, identity, limits=self._limits)
+            return await self._refused(prepared, identity, waiting, as_then, wanted.commits or ())
         return await self.commit(prepared, wanted.transaction_id, waiting)
 
     def _prepare(
@@ -142,17 +156,17 @@ class SubmitRoutes(RouteHandlers):
                     verify_staged, prepared, self._node.tables(), self._node.payloads
                 )
             except CommitRejectedError as error:
-                return await self._refused(error, prepared.transaction_id, waiting, commits)
-        level, copies, timeout = waiting
+                unseen = prepared
+                return await self._refused(
+                    error, unseen.transaction_id, waiting, lambda tables: unseen, commits
+                )
         if commits:
-            receipt = await self._node.several_commits.commit(
-                prepared, level=level, copies=copies, timeout=timeout
-            )
+            receipt = await self._node.several_commits.commit(prepared, **waiting._asdict())
             return self._told_single(receipt, rows=prepared.carried)
         is_nothing = not prepared.operations and given_id is None
         if is_nothing and prepared.condition is None and not prepared.participants:
-            return json_response(Receipt.of_nothing(level))
-        receipt = await self._node.submit(prepared, level=level, copies=copies, timeout=timeout)
+            return json_response(Receipt.of_nothing(waiting.level))
+        receipt = await self._node.submit(prepared, **waiting._asdict())
         return self._told_single(receipt, rows=prepared.carried)
 
     def _written(self, prepared: PreparedTransaction) -> Iterable[str | None]:
@@ -167,23 +181,51 @@ class SubmitRoutes(RouteHandlers):
         error: CommitRejectedError,
         of: bytes | RunManifest,
         waiting: Waiting,
+        as_then: Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest],
         commits: Sequence[StagedCommitRequest] = (),
     ) -> Response:
         """Answer a submit that does not fit; a repeat gets the receipt of the first one.
 
         That one was taken when it did fit: a table may have changed since, files may have expired.
 
+        Args:
+            as_then: Returns what is submitted, by the tables as they were then.
+
         Raises:
-            CommitRejectedError: The error; there was no first one.
+            CommitRejectedError: The error; there was no first one, or it had other content.
         """
-        level, copies, timeout = waiting
-        first = await self._node.repeated(of, level=level, copies=copies, timeout=timeout)
+        level = waiting.level
+        if not waiting.first_wins and LEVEL_RANK[level] < LEVEL_RANK[Level.ORDERED]:
+            level = Level.ORDERED  # what the tables were is known there
+        first = await self._node.repeated(
+            Content(of, first_wins=True),
+            level=level,
+            copies=waiting.copies,
+            timeout=waiting.timeout,
+        )
         if first is None:
             self.name_winner(error)
             raise error
+        if not waiting.first_wins:
+            first = await self._compared(error, first, as_then)
         uuids = [as_uuid(one.table_id) for one in commits]
         await self._node.several_commits.placed(first, uuids)
         return self._told_single(first) if isinstance(of, bytes) else self._told(first)
+
+    async def _compared(
+        self,
+        error: CommitRejectedError,
+        first: Receipt,
+        as_then: Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest],
+    ) -> Receipt:
+        position = first.position if first.prepared_at is None else first.prepared_at
+        assert position is not None, "it is ordered"
+        try:
+            tables = await asyncio.to_thread(self._node.tables_before, position)
+            content = Content(await asyncio.to_thread(as_then, tables))
+        except CommitRejectedError:
+            raise error from None  # it did not fit then, either
+        return self._node.judged(content, first, position)
 
     def name_winner(self, error: BaseException) -> None:
         """Let the error of a stale schema name the last write to the table."""
@@ -222,7 +264,7 @@ class SubmitRoutes(RouteHandlers):
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
             return 0.0
-        level, copies, timeout = waiting_of(request)
+        level, copies, timeout, _ = waiting_of(request)
         began = time.monotonic()
         await self._node.reach_for_submit(after, level, copies, timeout)
         return time.monotonic() - began
@@ -230,23 +272,19 @@ class SubmitRoutes(RouteHandlers):
     async def submit_run(self, request: Request) -> Response:
         waiting = waiting_of(request, waited=await self.reach(request))
         stale: StaleSchemaError | None = None
+        check = partial(validate_run, limits=self._limits)
         async with (
             self._bodies.of(request) as payload,
             self._turn_of(self._large_arrow, len(payload)),
         ):
             try:
-                manifest = await asyncio.to_thread(
-                    validate_run, payload, self._node.tables(), self._limits
-                )
+                manifest = await asyncio.to_thread(check, payload, self._node.tables())
             except StaleSchemaError as error:
                 stale, manifest = error, read_manifest(payload)
         check_writes([block.table for block in manifest.blocks])
         if stale is not None:
-            return await self._refused(stale, manifest, waiting)
-        level, copies, timeout = waiting
-        receipt = await self._node.submit_run(
-            payload, manifest, level=level, copies=copies, timeout=timeout
-        )
+            return await self._refused(stale, manifest, waiting, partial(check, payload))
+        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         return self._told(receipt, rows=_rows_of(manifest))
 
     async def submit_rows(self, request: Request) -> Response:
@@ -269,39 +307,39 @@ class SubmitRoutes(RouteHandlers):
         made_for = SCHEMA_VERSION.read(request.query_params.get(SCHEMA_VERSION.name))
         table, identity = request.path_params["table"], self._id_of(text)
         found: PreparedTransaction | tuple[RunManifest, bytes] | CommitRejectedError
+
+        def decode(tables: Mapping[str, TableDefinition]) -> Any:
+            return self._decode_rows(
+                body, known_table(tables, table), made_for, kind, text, identity
+            )
+
         async with (
             self._bodies.of(request, limit) as body,
             self._turn_of(self._large_arrow, len(body)),
         ):
             try:
-                found = await asyncio.to_thread(
-                    self._decode_rows, body, table, made_for, kind, text, identity
-                )
+                found = await asyncio.to_thread(decode, self._node.tables())
             except CommitRejectedError as error:
                 found = error
         if isinstance(found, CommitRejectedError):
-            return await self._refused(found, identity, waiting)
+            return await self._refused(found, identity, waiting, decode)
         if isinstance(found, PreparedTransaction):
             return await self.commit(found, text, waiting)
         manifest, payload = found
         check_writes((table,))
-        level, copies, timeout = waiting
-        receipt = await self._node.submit_run(
-            payload, manifest, level=level, copies=copies, timeout=timeout
-        )
+        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))
 
     def _decode_rows(
         self,
         body: bytes,
-        table: str,
+        definition: TableDefinition,
         made_for: int | None,
         kind: OperationKind,
         id_text: str | None,
         identity: bytes,
     ) -> PreparedTransaction | tuple[RunManifest, bytes]:
-        definition = known_table(self._node.tables(), table)
         table = definition.name
         check_made_for(definition, made_for)
         row_schema(definition, kind)
@@ -409,13 +447,14 @@ def waiting_of(
     *,
     waited: float = 0.0,
 ) -> Waiting:
-    """Return level, copies and the rest of the timeout; the query overrides the body."""
+    """Return what the query and the body say, less the seconds waited; the query overrides."""
     query = request.query_params
     found, copies = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
     given = query.get(TIMEOUT.name)
     if given is None and timeout_s is not None:
         given = str(timeout_s)
-    return found, copies, max(0.0, TIMEOUT.read(given) - waited)
+    first_wins = bool(FIRST_WINS.read(query.get(FIRST_WINS.name)))
+    return Waiting(found, copies, max(0.0, TIMEOUT.read(given) - waited), first_wins)
 
 
 class _Ids:

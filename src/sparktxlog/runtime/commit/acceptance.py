@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.transactions import PreparedTransaction, is_synchronous
 from sparktxlog.errors import (
@@ -107,19 +108,29 @@ class Submits:
             await self.reach(after, timeout)
 
     async def submit(
-        self, tx: PreparedTransaction, *, level: Level, copies: int = 1, timeout: float
+        self,
+        tx: PreparedTransaction,
+        *,
+        level: Level,
+        copies: int = 1,
+        timeout: float,
+        first_wins: bool = False,
     ) -> Receipt:
         """Commit one transaction; those that come together become one run (group commit).
 
         A repeated transaction id gets the receipt of the first (idempotency).  What is ordered
         in time, and not yet at a higher level that was asked for, is answered as `late`.
 
+        Args:
+            first_wins: The first one counts whatever its content is.
+
         Raises:
+            IdTakenError: Its id belongs to other content (definite).
             CommitStateUnknownError: It was not ordered in time (not definite).
             NoQuorumError: It cannot be ordered, because too few nodes answer (definite).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
-        work = self._submit(tx, level, copies, timeout)
+        work = self._submit(tx, level, copies, timeout, Content(tx, first_wins=first_wins))
         if (traces := self._base.traces) is not None:
             written = [one.table for one in tx.operations] + [
                 one.name or one.uuid for one in tx.commits
@@ -128,18 +139,18 @@ class Submits:
         return await work
 
     async def _submit(
-        self, tx: PreparedTransaction, level: Level, copies: int, timeout: float
+        self, tx: PreparedTransaction, level: Level, copies: int, timeout: float, content: Content
     ) -> Receipt:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
         deadline = asyncio.get_running_loop().time() + timeout
-        first, acceptance = await self._first(tx.transaction_id, None, level, copies, timeout)
+        first, acceptance = await self._first(content, level, copies, timeout)
         if first is not None:
             return first
         # One without operations may decide others (P35).
         if (tx.operations or tx.commits) and await self._lag.admit(timeout):
             timeout = max(0.0, deadline - asyncio.get_running_loop().time())
-            first, acceptance = await self._first(tx.transaction_id, None, level, copies, timeout)
+            first, acceptance = await self._first(content, level, copies, timeout)
             if first is not None:
                 return first
         self._check_valid(tx.valid_until)
@@ -167,7 +178,9 @@ class Submits:
         self._check_quorum(level)
         try:
             async with asyncio.timeout_at(deadline):
-                submission, index = await self._cycle.submit_single(tx, acceptance, copies_needed)
+                submission, index = await self._cycle.submit_single(
+                    tx, acceptance, copies_needed, content
+                )
         except TimeoutError:
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
@@ -177,8 +190,8 @@ class Submits:
                 reached=None,
             ) from None
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        receipt = await self._wait(submission, index, level, copies, left)
-        return self._of_the_first(receipt, tx.transaction_id)
+        receipt = await self._wait(content, submission, index, level, copies, left)
+        return self._of_the_first(content, receipt)
 
     async def submit_run(
         self,
@@ -188,26 +201,37 @@ class Submits:
         level: Level,
         copies: int = 1,
         timeout: float,
+        first_wins: bool = False,
     ) -> Receipt:
-        """Commit a run of transactions; errors and idempotency as `submit`, by its first id."""
-        work = self._submit_run(payload, manifest, level, copies, timeout)
+        """Commit a run of transactions; errors and idempotency as `submit`, by its first id.
+
+        Of several transactions, those whose id belongs to other content are rejected in the
+        receipt, as `id-taken`.
+        """
+        content = Content(manifest, first_wins=first_wins)
+        work = self._submit_run(payload, manifest, level, copies, timeout, content)
         if (traces := self._base.traces) is not None:
             written = [block.table for block in manifest.blocks]
             work = traces.commit(manifest.transaction_id(0), written, level, work)
         return await work
 
     async def _submit_run(
-        self, payload: bytes, manifest: RunManifest, level: Level, copies: int, timeout: float
+        self,
+        payload: bytes,
+        manifest: RunManifest,
+        level: Level,
+        copies: int,
+        timeout: float,
+        content: Content,
     ) -> Receipt:
         self._check_submit(level, copies)
         timeout = min(timeout, MAX_WAIT_S)
-        first_id, several = manifest.transaction_id(0), manifest if manifest.n > 1 else None
-        first, acceptance = await self._first(first_id, manifest, level, copies, timeout)
+        first, acceptance = await self._first(content, level, copies, timeout)
         if first is not None:
             return first
         if waited_s := await self._lag.admit(timeout):
             timeout = max(0.0, timeout - waited_s)
-            first, acceptance = await self._first(first_id, manifest, level, copies, timeout)
+            first, acceptance = await self._first(content, level, copies, timeout)
             if first is not None:
                 return first
         self._check_valid(*(until for _, until in manifest.valid_until))
@@ -220,50 +244,44 @@ class Submits:
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
         self._check_quorum(level)
         submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
-        receipt = await self._wait(submission, None, level, copies, timeout, several)
-        return self._of_the_first(receipt, first_id, several)
+        receipt = await self._wait(content, submission, None, level, copies, timeout)
+        return self._of_the_first(content, receipt)
 
     async def repeated(
-        self, of: bytes | RunManifest, *, level: Level, copies: int = 1, timeout: float
+        self, content: Content, *, level: Level, copies: int = 1, timeout: float
     ) -> Receipt | None:
         """Return the receipt of the first submit of an id or run, None if this node saw none.
 
         For a submit that does not fit the tables any more: it may be a repeat of one that did.
         Errors as `submit`.
         """
-        manifest = None if isinstance(of, bytes) else of
-        first_id = of if isinstance(of, bytes) else of.transaction_id(0)
-        timeout = min(timeout, MAX_WAIT_S)
-        return (await self._first(first_id, manifest, level, copies, timeout))[0]
+        return (await self._first(content, level, copies, min(timeout, MAX_WAIT_S)))[0]
 
     async def _first(
-        self,
-        first_id: bytes,
-        manifest: RunManifest | None,
-        level: Level,
-        copies: int,
-        timeout: float,
+        self, content: Content, level: Level, copies: int, timeout: float
     ) -> tuple[Receipt | None, Acceptance | None]:
         """Return the receipt if it is a repeat, once it has the level; else what is known of ids.
 
-        Args:
-            first_id: Of the transaction, the first one of a run.
-            manifest: Of a run; None = a single transaction.
+        Raises:
+            IdTakenError: A single transaction whose id belongs to other content (definite).
         """
-        older = await self._older_ids(first_id if manifest is None else manifest.ids)
+        older = await self._older_ids(content.ids)
         first = None
-        if manifest is not None:
-            first = _older_run(manifest, older)
+        if content.run is not None:
+            first = _older_run(content.run, older)
         elif older.found:
-            first = self._with_origins(self._older_receipt(first_id, *older.found[0]))
+            first = self._with_origins(self._older_receipt(content.ids, *older.found[0]))
         if first is not None:
+            first = self.judged(content, first, older.found[0][0])
             return await self._at_level(first, level, copies, timeout), None
-        acceptance, at = self._look_up(first_id if manifest is None else manifest.ids, older)
-        known = await self._known(first_id, at, level, copies, timeout, manifest)
-        if known is None:
-            return None, acceptance
-        several = None if manifest is None or manifest.n == 1 else manifest
-        return self._of_the_first(known, first_id, several), None
+        acceptance, at = self._look_up(content.ids, older)
+        known = await self._known(content, at, level, copies, timeout)
+        return (None, acceptance) if known is None else (self._of_the_first(content, known), None)
+
+    def judged(self, content: Content, first: Receipt, position: int) -> Receipt:
+        """Return the receipt of what stands at a position, for who submits its ids (`Content`)."""
+        held = self._journal.content_digests(position, first.n)
+        return content.judged(first, held, position)
 
     def _check_valid(self, *valid_until: int | None) -> None:
         """Refuse a `valid_until` that has passed, or is later than ids are known for.
@@ -538,49 +556,47 @@ class Submits:
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
 
     async def _known(
-        self,
-        transaction_id: bytes,
-        position: int | None,
-        level: Level,
-        copies: int,
-        timeout: float,
-        manifest: RunManifest | None = None,
+        self, content: Content, position: int | None, level: Level, copies: int, timeout: float
     ) -> Receipt | None:
         """Return the receipt of a transaction that was submitted before, once at its level.
 
         Args:
             position: Its position, None = unknown.
         """
-        several = None if manifest is None or manifest.n == 1 else manifest
-        under_way = self._under_way(transaction_id)
+        under_way = self._under_way(content.ids[:16])
         if under_way is not None:
             submission, index = under_way
-            if several is not None and submission.ids != several.ids:
+            if content.is_several and submission.ids != content.ids:
                 return None  # the core will find the repeated id, as an ordered outcome
-            which = index if several is None else None
-            return await self._wait(submission, which, level, copies, timeout, several)
-        receipt = self._ordered_receipt(transaction_id, position, several)
-        return None if receipt is None else await self._at_level(receipt, level, copies, timeout)
+            which = None if content.is_several else index
+            held = submission.held(which)
+            content.judged(submission.receipt(which), held, None)  # it may be taken already
+            receipt = await self._wait(content, submission, which, level, copies, timeout)
+            return content.judged(receipt, held, receipt.position)
+        ordered = self._ordered_receipt(content, position)
+        if ordered is None or position is None:
+            return None
+        ordered = self.judged(content, ordered, position)
+        return await self._at_level(ordered, level, copies, timeout)
 
     async def _wait(
         self,
+        content: Content,
         submission: Submission,
         index: int | None,
         level: Level,
         copies: int,
         timeout: float,
-        manifest: RunManifest | None = None,
     ) -> Receipt:
         """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
         try:
             return await self._receipts.wait(submission, index, level, copies, timeout)
         except DuplicateTransactionError:
-            first = 16 * (index or 0)
-            transaction_id = submission.ids[first : first + 16]
-            position = self._master.locate(transaction_id)
-            receipt = self._ordered_receipt(transaction_id, position, manifest)
-            if receipt is None:
+            position = self._master.locate(content.ids[:16])
+            receipt = self._ordered_receipt(content, position)
+            if receipt is None or position is None:
                 raise
+            receipt = self.judged(content, receipt, position)
             return await self._at_level(receipt, level, copies, timeout)
 
     def _under_way(self, transaction_id: bytes) -> tuple[Submission, int] | None:
@@ -594,7 +610,8 @@ class Submits:
         if payload is None:
             return None
         manifest = read_manifest(payload)
-        return self._receipts.adopt(header, manifest.ids, manifest.copies), index
+        digests = manifest.content_digests
+        return self._receipts.adopt(header, manifest.ids, manifest.copies, digests), index
 
     async def _at_level(
         self, receipt: Receipt, level: Level, copies: int, timeout: float
@@ -608,22 +625,18 @@ class Submits:
         reached = await self._receipts.wait_applied(end, copies, timeout)
         return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
 
-    def _ordered_receipt(
-        self, transaction_id: bytes, position: int | None, manifest: RunManifest | None = None
-    ) -> Receipt | None:
+    def _ordered_receipt(self, content: Content, position: int | None) -> Receipt | None:
         if position is None or position > self._base.ordered.value:
             return None  # the core may know it already, but a receipt must be durable first
         stored = self._journal.read_entry_at(position)
         if stored is None:
-            return self._position_only(transaction_id, position, manifest)
-        if manifest is not None and stored.ids != manifest.ids:
+            return self._position_only(content, position)
+        if content.is_several and stored.ids != content.ids:
             return None
-        index = None if manifest is not None else position - stored.entry.position
+        index = None if content.is_several else position - stored.entry.position
         return self._stored_receipt(stored, index)
 
-    def _position_only(
-        self, transaction_id: bytes, position: int, manifest: RunManifest | None
-    ) -> Receipt | None:
+    def _position_only(self, content: Content, position: int) -> Receipt | None:
         """Return the receipt of an ordered transaction whose outcome is not kept here.
 
         A node that took over a snapshot knows only ids and positions of earlier transactions.
@@ -632,8 +645,9 @@ class Submits:
             CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
                 none was rejected (not definite; field `position`).
         """
-        if manifest is None:
-            text = transaction_id_to_text(transaction_id)
+        manifest = content.run
+        if manifest is None or not content.is_several:
+            text = transaction_id_to_text(content.ids)
             return Receipt(transaction_id=text, n=1, level=Level.ORDERED, position=position)
         ids = (manifest.transaction_id(index) for index in range(manifest.n))
         located = map(self._master.locate, ids)
@@ -641,20 +655,22 @@ class Submits:
             return None
         raise _outcomes_gone(manifest, position)
 
-    def _of_the_first(
-        self, receipt: Receipt, transaction_id: bytes, manifest: RunManifest | None = None
-    ) -> Receipt:
+    def _of_the_first(self, content: Content, receipt: Receipt) -> Receipt:
         """Return the receipt of the first transaction with this id if this one is a repeat.
 
         A client that lost its node submits the same id elsewhere.  Both may be ordered; only the
-        first takes effect (P25c).
+        first takes effect (P25c).  If that has other content, this one is lost.
+
+        Raises:
+            IdTakenError: So it is with a single transaction (definite).
         """
         if not any(item.code == DuplicateTransactionError.code for item in receipt.rejections):
             return self._with_origins(receipt)
-        position = self._master.locate(transaction_id)
-        first = self._ordered_receipt(transaction_id, position, manifest)
-        if first is None or first.position == receipt.position:
-            return receipt
+        position = self._master.locate(content.ids[:16])
+        first = self._ordered_receipt(content, position)
+        if first is None or position is None or first.position == receipt.position:
+            return content.told(receipt, self._master.locate, self._journal.content_digests)
+        first = self.judged(content, first, position)
         return self._with_origins(replace(first, level=receipt.level, late=receipt.late))
 
     def _with_origins(self, receipt: Receipt) -> Receipt:
@@ -685,7 +701,8 @@ class Submits:
         older = (await self._older_ids(transaction_id)).found
         if older:
             return self._raised(self._older_receipt(transaction_id, *older[0]))
-        receipt = self._ordered_receipt(transaction_id, self._master.locate(transaction_id))
+        at = self._master.locate(transaction_id)
+        receipt = self._ordered_receipt(Content(transaction_id), at)
         if receipt is not None:
             return self._raised(receipt)
         withdrawn = self._journal.find_withdrawn(transaction_id)

@@ -16,7 +16,13 @@ from typing import Protocol
 import structlog
 
 from sparktxlog.codec.assembly import assemble_run
-from sparktxlog.codec.payload import digest_of, encode_payload, split_payload
+from sparktxlog.codec.known_contents import Content
+from sparktxlog.codec.payload import (
+    checked_manifest,
+    digest_of,
+    encode_payload,
+    split_payload,
+)
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
@@ -173,7 +179,11 @@ class Cycle:
             ticket, OwnRun(digest=digest, payload=payload, session=manifest.session)
         )
         submission = self._receipts.open(
-            ticket, manifest.ids, singles=singles, copies=manifest.copies
+            ticket,
+            manifest.ids,
+            singles=singles,
+            copies=manifest.copies,
+            digests=manifest.content_digests,
         )
         self.tell(
             RunSubmitted(
@@ -190,22 +200,30 @@ class Cycle:
         return submission
 
     async def submit_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
+        self,
+        transaction: PreparedTransaction,
+        acceptance: Acceptance | None,
+        copies: int,
+        content: Content | None = None,
     ) -> tuple[Submission, int]:
         """Add a transaction to the next run; return the run and its index there.
 
         Args:
             acceptance: What is known of its id.
             copies: See `RunManifest.copies`.
+            content: Of the transaction; None = it is compared with none that waits.
 
         Raises:
             BusyError: Too many transactions wait (definite).
+            IdTakenError: One with the same id and other content waits (definite).
         """
         single = self._waiting.get(transaction.transaction_id)
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
             single = self._queue_single(transaction, acceptance, copies)
+        elif content is not None:
+            content.check(Content(single.transaction))
         return await asyncio.shield(single.opened)
 
     def _queue_single(
@@ -449,8 +467,13 @@ class CoreLoop:
         for run in base.state.core.announcements:
             own = OwnRun(digest=run.digest, payload=None, session=run.session)
             self.holdings.put_own(run.ticket, own)
+            payload = base.journal.read_announced(run.digest)
             self.receipts.open(
-                run.ticket, run.facts.ids, singles=run.facts.n == 1, copies=run.facts.copies
+                run.ticket,
+                run.facts.ids,
+                singles=run.facts.n == 1,
+                copies=run.facts.copies,
+                digests=b"" if payload is None else checked_manifest(payload).content_digests,
             )
             self.receipts.accepted(run.ticket, None)
 

@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.operation import DIGEST_BYTES
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
 from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, Verdict
 
@@ -59,11 +60,19 @@ class Submission:
     copies: int = 0
     #: It was ordered with fewer: so many are known to hold it.
     fewer: int | None = None
+    #: See `RunManifest.content_digests`.
+    digests: bytes = b""
 
     @property
     def n(self) -> int:
         """Number of transactions."""
         return len(self.ids) // 16
+
+    def held(self, index: int | None) -> bytes:
+        """Return the digests of the contents of one transaction, or of the run (None)."""
+        if index is None:
+            return self.digests
+        return self.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
 
     def receipt(self, index: int | None) -> Receipt:
         """Return the state of one transaction, or of the run (None)."""
@@ -182,14 +191,19 @@ class Receipts:
 
     # -- submits -----------------------------------------------------------------------------------
 
-    def open(self, ticket: int, ids: bytes, *, singles: bool, copies: int = 0) -> Submission:
+    def open(
+        self, ticket: int, ids: bytes, *, singles: bool, copies: int = 0, digests: bytes = b""
+    ) -> Submission:
         """Follow a new own run.
 
         Args:
             singles: Each of its ids was submitted by itself.
             copies: See `RunManifest.copies`.
+            digests: See `RunManifest.content_digests`.
         """
-        submission = Submission(ids=ids, indexed=len(ids) // 16 if singles else 1, copies=copies)
+        submission = Submission(
+            ids=ids, indexed=len(ids) // 16 if singles else 1, copies=copies, digests=digests
+        )
         self._by_ticket[ticket] = submission
         self._under_way.add(submission)
         if len(self._under_way) == 1:
@@ -198,11 +212,13 @@ class Receipts:
             self._by_id.setdefault(ids[16 * index : 16 * index + 16], (submission, index))
         return submission
 
-    def adopt(self, header: RunHeader, ids: bytes, copies: int) -> Submission:
+    def adopt(self, header: RunHeader, ids: bytes, copies: int, digests: bytes = b"") -> Submission:
         """Follow a durable run that was not submitted here since this start."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is None:
-            submission = Submission(ids=ids, header=header, reached=Level.ACCEPTED, copies=copies)
+            submission = Submission(
+                ids=ids, header=header, reached=Level.ACCEPTED, copies=copies, digests=digests
+            )
             self._by_run[header.origin, header.seq] = submission
         return submission
 

@@ -36,6 +36,7 @@ from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_c
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
     CommitRejectedError,
@@ -261,7 +262,7 @@ class CommitCatalog:
         """Order that a staged table is made; files that are on their way already stay there."""
         transaction_id = bytes.fromhex(uuid.replace("-", ""))
         first = await self._submits.repeated(
-            transaction_id, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
+            Content(transaction_id), level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
         )
         if first is not None:
             _raise_if_rejected(first)
@@ -378,7 +379,7 @@ class CommitCatalog:
         """Commit a version; the table's lock is held."""
         uuid, transaction_id = table.uuid, proposed.transaction_id
         first = await self._submits.repeated(
-            transaction_id, level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
+            Content(transaction_id), level=Level.ORDERED, timeout=COMMIT_TIMEOUT_S
         )
         if first is not None:
             if first.outcome is None and first.position is not None:

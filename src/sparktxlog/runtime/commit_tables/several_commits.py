@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from sparktxlog.codec.commit_requests import as_uuid
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.transactions import PreparedTransaction, StagedCommitRequest
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, UnknownTableError
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
@@ -29,7 +30,13 @@ class SeveralCommits:
         self._catalog = catalog
 
     async def commit(
-        self, transaction: PreparedTransaction, *, level: Level, copies: int, timeout: float
+        self,
+        transaction: PreparedTransaction,
+        *,
+        level: Level,
+        copies: int,
+        timeout: float,
+        first_wins: bool = False,
     ) -> Receipt:
         """Submit a transaction with staged commits; return its receipt once all is placed here.
 
@@ -38,6 +45,7 @@ class SeveralCommits:
 
         Args:
             transaction: Checked, but for its staged commits: at most one for each table.
+            first_wins: See `Submits.submit`.
 
         Raises:
             InvalidRequestError: A table twice, or a level below `ordered` (definite).
@@ -55,26 +63,27 @@ class SeveralCommits:
                 f"are {len(uuids):,} commits to {len(set(uuids)):,} tables at {level.value!r}",
                 field="commits",
             )
-        loop, transaction_id = self._base.loop, transaction.transaction_id
+        loop, content = self._base.loop, Content(transaction, first_wins=first_wins)
         deadline = loop.time() + timeout
         async with AsyncExitStack() as turns:
             for uuid in sorted(uuids):
                 await turns.enter_async_context(self._catalog.turn(uuid))
             receipt = await self._submits.repeated(
-                transaction_id, level=Level.ORDERED, timeout=deadline - loop.time()
+                content, level=Level.ORDERED, timeout=deadline - loop.time()
             )
             if receipt is None:
                 checked = await self._checked(transaction, uuids)
                 receipt = await self._submits.submit(
-                    checked, level=Level.ORDERED, timeout=max(0.0, deadline - loop.time())
+                    checked,
+                    level=Level.ORDERED,
+                    timeout=max(0.0, deadline - loop.time()),
+                    first_wins=first_wins,
                 )
         await self.placed(receipt, uuids)
         if level is not Level.ORDERED:
             # Other commits to the tables do not wait for the workers.
             left = max(0.0, deadline - loop.time())
-            later = await self._submits.repeated(
-                transaction_id, level=level, copies=copies, timeout=left
-            )
+            later = await self._submits.repeated(content, level=level, copies=copies, timeout=left)
             receipt = later or receipt
         return receipt
 

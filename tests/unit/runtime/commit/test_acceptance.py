@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import CommitStateUnknownError
 from sparktxlog.model.operation import RunManifest
@@ -44,6 +45,7 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
                 find_transaction=lambda wanted: None,
                 find_withdrawn=lambda wanted: None,
                 read_entry_at=lambda position: None,
+                content_digests=lambda position, n: bytes(8 * n),
                 filed_ids=0,
             ),
             ordered=ordered,
@@ -75,6 +77,7 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
                 filed_ids=1,
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
                 read_entry_at=lambda position: None,
+                content_digests=lambda position, n: bytes(8 * n),
             ),
             settings=SimpleNamespace(in_force=SimpleNamespace(paused=False)),
             links={},
@@ -108,6 +111,7 @@ def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) 
                 filed_ids=6,
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, rejected), 1: (6, False)}),
                 read_entry_at=lambda position: None,
+                content_digests=lambda position, n: bytes(8 * n),
                 find_transaction=lambda wanted: None,
                 find_verdict=lambda wanted: None,
             ),
@@ -119,9 +123,9 @@ def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) 
         assert told is not None and (told.position, told.outcome) == (5, outcome)
         if rejected is None:
             with pytest.raises(CommitStateUnknownError, match="position 5; which of its"):
-                await node.repeated(several, level=Level.ORDERED, timeout=1)
+                await node.repeated(Content(several), level=Level.ORDERED, timeout=1)
         else:
-            told = await node.repeated(several, level=Level.ORDERED, timeout=1)
+            told = await node.repeated(Content(several), level=Level.ORDERED, timeout=1)
             assert told is not None and bool(told.rejections) is rejected
 
     asyncio.run(main())
