@@ -319,6 +319,13 @@ class BusyError(CommitRejectedError, code="busy", retryable=True, http_status=50
     """A bounded queue is full; the same submit may succeed later."""
 
 
+class ShareUsedUpError(BusyError, code="share-used-up", http_status=429):
+    """A token has its share of one of the node's budgets; others go on.
+
+    Fields `budget`, `client`, `held`, `limit`.
+    """
+
+
 class SynchroTimeoutError(
     CommitRejectedError, code="synchro-timeout", retryable=True, http_status=504
 ):

@@ -43,7 +43,7 @@ async def serving(config: NodeConfig, listener: socket.socket) -> AsyncIterator[
     running = build_node(config)
     server = Server(
         build_app(running),
-        places=config.connections_limit,
+        places=running.base.budgets.connections,
         grace_s=1,
         certificate=running.base.certificate,
     )

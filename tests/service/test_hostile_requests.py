@@ -21,6 +21,7 @@ from tests.support.node_processes import run_payload
 
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service import bodies, listener, places
 from sparktxlog.transport.signing import DIGEST, Signer
 
@@ -174,12 +175,12 @@ def test_who_sends_nothing_more_is_not_waited_for(
 def test_clients_cannot_take_the_places_of_peers(tmp_path: Path) -> None:
     async def main() -> None:
         async with node(tmp_path, connections_limit=16) as (a, connect):
-            held = [await connect() for _ in range(16)]
+            held = [await connect() for _ in range(10)]  # two thirds
             for line in held:
                 await line.send(b"GET /v1/published?at_least=9&timeout=60 HTTP/1.1\r\n\r\n")
             refused = await connect()
             status, problem = await refused.ask(b"GET /v1/tables HTTP/1.1\r\n\r\n")
-            assert (status, problem["title"]) == (503, "busy")
+            assert (status, problem["title"]) == (429, "share-used-up")
             assert "connections-limit" in problem["hint"]
             assert (await (await connect()).ask(GET + b"\r\n"))[0] == 200, "its health is shown"
             async with Stranger(a, "B") as peer:
@@ -292,18 +293,19 @@ def test_bodies_have_one_budget(tmp_path: Path) -> None:
         async with node(tmp_path, body_limit=65_536) as (_, connect):
             lines = [await connect() for _ in range(3)]
             for line in lines[:2]:
-                await line.send(POST + b"content-length: 60000\r\n\r\n" + b" " * 45_000)
+                await line.send(POST + b"content-length: 45000\r\n\r\n" + b" " * 30_000)
             await asyncio.sleep(0.1)  # two halves of bodies are in the node's memory
             status, problem = await lines[2].ask(
                 POST + b"content-length: 20000\r\n\r\n" + b" " * 20_000
             )
-            assert (status, problem["title"]) == (503, "busy")
+            assert (status, problem["title"]) == (429, "share-used-up")
+            assert "'anybody' has 60,000 of" in problem["detail"]
             lines[0].writer.close()
             for _ in range(200):
                 status, _ = await lines[2].ask(
                     POST + b"content-length: 20000\r\n\r\n" + b" " * 20_000
                 )
-                if status != 503:
+                if status != 429:
                     break
                 await asyncio.sleep(0.01)
             assert status == 400
@@ -318,7 +320,8 @@ def test_bodies_have_one_budget(tmp_path: Path) -> None:
 
 
 def test_all_that_was_taken_of_the_budget_comes_back() -> None:
-    budget = bodies.Bodies(1000)
+    budget = Budget("bytes for bodies", 1500, "")
+    reader = bodies.Bodies(1000, budget)
 
     class Sender:
         def __init__(self, *parts: bytes) -> None:
@@ -333,10 +336,10 @@ def test_all_that_was_taken_of_the_budget_comes_back() -> None:
     async def main() -> None:
         for parts in ((b"x" * 1000,), (b"x" * 900, b"x" * 900), (b"x" * 500, b"gone"), ()):
             try:
-                assert await budget.read(Sender(*parts)) == b"".join(parts)  # type: ignore[arg-type]
+                assert await reader.read(Sender(*parts)) == b"".join(parts)  # type: ignore[arg-type]
             except (ConnectionError, bodies.OversizeError):
                 assert len(parts) == 2
-            assert budget._left == 1500
+            assert budget.used == 0
 
     asyncio.run(main())
 

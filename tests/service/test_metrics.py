@@ -137,6 +137,15 @@ class Story:
         async with Stranger(self.a, "X") as stranger:
             assert (await stranger.send("/peer/v1/hello"))[0] == 403
 
+    async def greedy(self) -> None:
+        """Keep a transaction open, and be refused another one."""
+        budget, path = self.a.base.budgets.open_transactions, "/v1/open-transactions"
+        async with aiohttp.ClientSession(self.a.config.master_url) as session:
+            for most, status in ((1, 200), (1, 429)):
+                self.patch.setattr(budget, "most", most)
+                async with session.post(path, json={}) as answer:
+                    assert answer.status == status
+
     async def later(self) -> None:
         """Hear a kind of message that only a later release knows: it breaks nothing."""
         link, ups = self.b.base.links["A"], self.b.base.links["A"].ups
@@ -303,6 +312,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
     Story.cut: ("peer_address_answers",),
     Story.stranger: ("refused_peer_requests",),
+    Story.greedy: ("budget_used", "budget_refusals"),
     Story.later: ("unknown_messages",),
     Story.fail: ("failing", "task_failures"),
     Story.fetch: ("fetching",),

@@ -230,13 +230,13 @@ def test_only_clients_upload_and_only_for_tables_that_they_may_write(tmp_path: P
 def test_uploads_wait_for_their_turn_unread_and_are_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow senders hold all turns: another one sends nothing, and is answered 503 in the end."""
+    """Slow senders hold all turns: another one sends nothing, and is answered 429 in the end."""
     monkeypatch.setattr(staged_uploads, "_TURN_S", 0.2)
 
     async def test(node: Node, local: Path) -> None:
         port = int(node.config.master_url.rsplit(":", 1)[1])
         slow = []
-        for _ in range(staged_uploads._AT_ONCE):
+        for _ in range(4):
             target = target_of(file_of())
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(
@@ -251,10 +251,10 @@ def test_uploads_wait_for_their_turn_unread_and_are_told_to_come_again(
 
             async def refused() -> bool:
                 async with session.put(target, data=BytesIO(LARGE[:PART_BYTES])) as answer:
-                    if answer.status != 503:
+                    if answer.status != 429:
                         return False  # not all slow ones have come in
                     assert answer.headers["retry-after"] == "1"
-                    assert (await answer.json())["title"] == "busy"
+                    assert (await answer.json())["title"] == "share-used-up"
                     return True
 
             async with asyncio.timeout(20):

@@ -111,9 +111,11 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
     from sparktxlog.service.application import build_app
     from sparktxlog.service.listener import Server, client_places
 
+    connections = running.base.budgets.connections
+    connections.most = client_places(connections.most)
     server = Server(
         build_app(running),
-        places=client_places(running.config.connections_limit),
+        places=connections,
         certificate=running.base.certificate,
     )
 

@@ -301,8 +301,16 @@ class NodeConfig:
         "Most bytes of one run's payload container."
     )
     body_limit: int = Setting(counted(65_536, 1 << 31), 33_554_432)(
-        "Most bytes of one request's body. All bodies that are read at the same time may have 1.5 "
-        "times as much; beyond that submits are refused as busy."
+        "Most bytes of one request's body, and of all that are read at the same time of one token. "
+        "Those of all tokens may have 1.5 times as much; beyond that submits are refused as busy."
+    )
+    upload_limit_bytes: int = Setting(counted(1 << 20, 1 << 50), 64 << 30)(
+        "Most bytes of files that were uploaded and that no transaction names yet; at most half of "
+        "the disk of payload-dir."
+    )
+    upload_expiry: float = Setting(ranged(60, 30 * 86_400), 86_400.0)(
+        "Seconds without progress after which an unfinished upload, or a commit table that was "
+        "given a place and never created, is given up."
     )
     connections_limit: int = Setting(counted(16, 65_536), 1_024)(
         "Most open connections of clients and workers; connections of peers are counted separately."

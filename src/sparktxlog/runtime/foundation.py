@@ -33,6 +33,7 @@ from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.runtime.run_traces import RunTraces
 from sparktxlog.runtime.settings import RunTimeSettings
+from sparktxlog.runtime.tokens.budgets import Budgets
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
@@ -66,6 +67,9 @@ class Foundation:
     #: None = this node speaks no TLS.
     certificate: NodeCertificate | None
     settings: RunTimeSettings
+    metrics: Metrics
+    #: What tokens share.
+    budgets: Budgets
     #: End of the queue that is durable here, of its published part, and of its expired part.
     ordered: ReachedPosition
     published: ReachedPosition
@@ -77,7 +81,6 @@ class Foundation:
     traces: RunTraces | None = None
     #: Set when the node begins to stop and takes nothing new.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    metrics: Metrics = field(default_factory=Metrics)
     supervisor: Supervisor = field(default_factory=Supervisor)
     #: Runs blocking reads of the journal.
     readers: LoopThreads = field(default_factory=lambda: LoopThreads(4, "journal-reader"))
@@ -165,7 +168,7 @@ def _recovered(
         boot=str(uuid.uuid4()),
         synchro_timeout_us=int(settings.in_force.synchro_timeout * _US),
     )
-    clock, loop = Clock(state.core.reserved), asyncio.get_running_loop()
+    metrics, clock, loop = Metrics(), Clock(state.core.reserved), asyncio.get_running_loop()
     return Foundation(
         config=config,
         journal=journal,
@@ -178,6 +181,8 @@ def _recovered(
         payloads=LocalPayloadStore(config.payload_dir),
         certificate=certificate,
         settings=settings,
+        metrics=metrics,
+        budgets=Budgets(config, metrics),
         ordered=ReachedPosition(state.core.base.position),
         published=ReachedPosition(state.published),
         kept_after=ReachedPosition(state.kept_after),

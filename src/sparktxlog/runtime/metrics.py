@@ -123,6 +123,15 @@ class Metrics:
         self.unknown_messages = count(
             "unknown_messages", "Messages of kinds that this release does not know."
         )
+        self.budget_refusals = count(
+            "budget_refusals", "Requests refused because a budget of tokens is used up.", "budget"
+        )
+        self._budget_used = Gauge(
+            "sparktxlog_budget_used",
+            "What tokens have of a budget.",
+            ["budget"],
+            registry=self.registry,
+        )
         self.ordered = count("ordered_transactions", "Transactions ordered since the start.")
         self.donor_leases = Gauge(
             "sparktxlog_donor_leases", "Leases on this node's replica.", registry=self.registry
@@ -138,6 +147,10 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"sparktxlog_{name}", text, labels, registry=self.registry)
+
+    def show_budget(self, name: str, used: Callable[[], float]) -> None:
+        """Show what is used of a budget."""
+        self._budget_used.labels(name).set_function(used)
 
     def show_end_of_certificate(self, ends_at: Callable[[], float]) -> None:
         """Show when the certificate of a node with TLS ends; others have no such metric."""

@@ -52,8 +52,8 @@ from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.state_files import StateFiles
+from sparktxlog.runtime.tokens.worker_token import worker_token_file
 from sparktxlog.runtime.view_rows import ViewRows
-from sparktxlog.runtime.worker_token import worker_token_file
 from sparktxlog.storage.log_tables.history_tables import last_rounds
 from sparktxlog.transport.kept_connections import KeptConnections
 
@@ -121,7 +121,7 @@ class Node:
         self.row_tables = RowTables(base)
         #: What both kinds of tables are.
         self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
-        self.open_transactions = OpenTransactions(base.config.body_limit)
+        self.open_transactions = OpenTransactions(base.budgets)
         self.peering = Peering(base, self.core, self.membership, self.fleet)
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
@@ -281,6 +281,7 @@ class Node:
         """Stop cleanly; nothing accepted is lost."""
         self.begin_stop()
         self.open_transactions.close()
+        self.base.budgets.close()
         owners = (
             *(self.membership, self._delivery, self.catalog.fetcher, self.fetcher, self.files),
             *(self.fleet, self.donor, self.catalog.placer),

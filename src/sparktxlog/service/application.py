@@ -35,7 +35,7 @@ from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.audit_trail import asks, asks_from
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.node import Node
-from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
+from sparktxlog.runtime.tokens.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.administration import AdministrationRoutes, audited, noting
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
@@ -141,7 +141,7 @@ def build_app(running: Node) -> FastAPI:
     )
     app.router.route_class = _RawRoute
     config = running.config
-    bodies = Bodies(config.body_limit)
+    bodies = Bodies(config.body_limit, running.base.budgets.bodies)
     pages, tokens = Pages(), _tokens(config)
     doors = _doors(running, bodies, pages, tokens)
     handlers = _handlers(running, bodies, pages, tokens)
@@ -239,7 +239,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
         Role.BROWSER: PageDoor(check_token, bodies, pages),
         Role.ANYBODY: Door(lambda request, route: {}, bodies),
         Role.PEER: PeerDoor(running.peering, config.body_limit),
-        Role.LEASE: Door(check_lease, Bodies(config.body_limit)),
+        Role.LEASE: Door(check_lease, bodies),
     }
 
 
@@ -248,7 +248,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
     donor, submits = running.donor, SubmitRoutes(running, bodies)
     owners = (
         submits,
-        StagedUploads(running.payloads),
+        StagedUploads(running),
         OpenRoutes(running, bodies, submits),
         QuestionRoutes(running),
         ViewRoutes(running),

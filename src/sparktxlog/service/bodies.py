@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import msgspec
 from starlette.requests import Request
 
-from sparktxlog.errors import BusyError, OversizeError
+from sparktxlog.errors import OversizeError
+from sparktxlog.runtime.tokens.budgets import Budget
 
 #: Most parts of a JSON body; an empty list of 3 bytes takes 64 bytes once it is decoded.
 _MAX_OBJECTS = 250_000
@@ -40,13 +41,13 @@ class Bodies:
     """Reads the bodies that clients and workers send.
 
     Args:
-        limit: Most bytes of one body.  All that are being read or decoded at once may have half
-            as much again; a request beyond that is refused as busy.
+        limit: Most bytes of one body.
+        budget: Bytes of all that are being read or decoded at once; None = who calls bounds them.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, budget: Budget | None = None) -> None:
         self.limit = limit
-        self._left = limit + limit // 2
+        self._budget = budget
 
     async def read(self, request: Request, limit: int | None = None) -> bytes:
         """Return a body that is decoded immediately; as `of`."""
@@ -63,7 +64,7 @@ class Bodies:
 
         Raises:
             OversizeError: It is longer; nothing happened (definite).
-            BusyError: Too many bodies are being read; nothing happened (definite).
+            BusyError: The budget is used up; nothing happened (definite).
         """
         async with self.pieces_of(request, limit) as pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -76,14 +77,15 @@ class Bodies:
     ) -> AsyncIterator[list[bytes]]:
         """Give a body in the pieces in which it came; as `of`."""
         limit = self.limit if limit is None else min(limit, self.limit)
-        taken = size = 0
+        taken, size, holder = 0, 0, ""
         pieces: list[bytes] = []
         try:
             async for piece in request.stream():
                 size += len(piece)
                 if size <= limit:
-                    self._take(len(piece))
-                    taken += len(piece)
+                    if self._budget is not None:
+                        holder = self._budget.take(len(piece))
+                        taken += len(piece)
                     pieces.append(piece)
                 elif size <= 2 * limit:
                     # Read on for a while: a client that still writes does not read the answer.
@@ -94,15 +96,8 @@ class Bodies:
                 raise _too_long(size, limit)
             yield pieces
         finally:
-            self._left += taken
-
-    def _take(self, size: int) -> None:
-        if size > self._left:
-            raise BusyError(
-                "the requests that are being read use up the memory for bodies",
-                hint="Try again in a moment; the setting body-limit determines the memory.",
-            )
-        self._left -= size
+            if self._budget is not None and taken:
+                self._budget.give(holder, taken)
 
 
 def _too_long(size: int, limit: int) -> OversizeError:

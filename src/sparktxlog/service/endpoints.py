@@ -98,14 +98,11 @@ def take_place(request: Request, proof: Proof) -> None:
     """Give a request's connection the place that its caller has a right to.
 
     Raises:
-        BusyError: None is left; nothing happened (definite).
+        BusyError: None is left, or its token has its share; nothing happened (definite).
     """
     found = request.scope.get("extensions", {}).get(PROVE)
     if found is not None and not found["prove"](proof):
-        raise BusyError(
-            "too many connections are open",
-            hint="Close unused connections, or raise connections-limit.",
-        )
+        raise BusyError("too many connections are open")
 
 
 def endpoint(route: Route, handler: Handler, door: Door, note: Note) -> Endpoint:
@@ -207,7 +204,7 @@ def problem_response(error: TxLogError, status: int | None = None) -> Response:
     headers = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if error.retryable and status == 503:
+    if error.retryable and status in (429, 503):
         headers["retry-after"] = "1"
     return Response(
         encode_problem(error, status), status, headers, media_type="application/problem+json"

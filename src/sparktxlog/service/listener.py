@@ -38,6 +38,7 @@ from sparktxlog.errors import (
     SlowRequestError,
     TxLogError,
 )
+from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.endpoints import problem_response
 from sparktxlog.service.entrance import Entrance
 from sparktxlog.service.places import NEW_PLACES, PEER_PLACES, PROBE_PLACES, PROVE, Places, Proof
@@ -89,7 +90,7 @@ class Server(uvicorn.Server):
 
     Args:
         app: The application.
-        places: Connections that clients may have.
+        places: Connections that clients may have, by token.
         grace_s: Seconds that open requests have to end when it stops.
         certificate: Of the node, None = it does not speak TLS.
     """
@@ -98,7 +99,7 @@ class Server(uvicorn.Server):
         self,
         app: ASGIApp,
         *,
-        places: int,
+        places: Budget,
         grace_s: int = _GRACE_S,
         certificate: ServerCertificate | None = None,
     ) -> None:
@@ -383,6 +384,8 @@ class Connection(HttpToolsProtocol):
 
     def _prove(self, proof: Proof) -> bool:
         """Take the place that the caller has a right to; False if none is left."""
+        if self.transport.is_closing():
+            return True  # it has left: nobody would give its place back
         found = self._places.prove(self, proof)
         if found:
             self._proof = proof

@@ -6,16 +6,20 @@ path, no header, no body.  Health checks need no proof and have places of their 
 under attack still says that it lives.
 
 Where strangers or probes are too many, the address that holds most of them loses its oldest one.
-So one address cannot push out the others.
+So one address cannot push out the others.  Clients share their places by token (`budgets`): who
+waits for an answer, in a long poll or a stream of events, has a place for as long.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Protocol, TypeVar
+
+from sparktxlog.runtime.audit_trail import asks
+from sparktxlog.runtime.tokens.budgets import Budget
 
 #: Extension of an ASGI scope: gives the connection its place, once its caller has proved something.
 PROVE = "sparktxlog.prove"
@@ -59,6 +63,10 @@ class Placed(Protocol):
 _One = TypeVar("_One")
 
 
+def _heard(connection: Placed) -> float:
+    return connection.heard
+
+
 def too_many(held: Mapping[_One, str]) -> _One:
     """Return which of too many must go: the oldest one of the address that holds most.
 
@@ -73,20 +81,18 @@ class Places:
     """The connections of a server, by what their callers proved.
 
     Args:
-        clients: Connections that clients may have.
+        clients: Connections that clients may have, by token.
         only_tls: Whether requests without TLS are refused.
     """
 
-    def __init__(self, clients: int, *, only_tls: bool = False) -> None:
+    def __init__(self, clients: Budget, *, only_tls: bool = False) -> None:
         self.only_tls = only_tls
-        self._most = {
-            Proof.NOTHING: NEW_PLACES,
-            Proof.PROBE: PROBE_PLACES,
-            Proof.CLIENT: clients,
-            Proof.PEER: PEER_PLACES,
-        }
+        self._clients = clients
+        self._most = {Proof.NOTHING: NEW_PLACES, Proof.PROBE: PROBE_PLACES, Proof.PEER: PEER_PLACES}
         #: In the order of arrival.
         self._held: dict[Proof, dict[Placed, None]] = {proof: {} for proof in Proof}
+        #: Whose token each connection of a client showed last.
+        self._owners: dict[Placed, str] = {}
         #: True: the server stops and takes no more connections.
         self.shut = False
 
@@ -100,6 +106,8 @@ class Places:
         """Forget a connection."""
         for held in self._held.values():
             held.pop(connection, None)
+        if connection in self._owners:
+            self._clients.give(self._owners.pop(connection))
 
     def probe(self, connection: Placed) -> None:
         """Let a stranger's connection take the place of a health check."""
@@ -107,21 +115,38 @@ class Places:
             self._take(connection, Proof.PROBE)
 
     def prove(self, connection: Placed, proof: Proof) -> bool:
-        """Give a connection the place of a client or a peer; False if none is left.
+        """Give a connection the place of a client or a peer; False if none of peers is left.
 
         A peer's stays one whatever its next request is.
+
+        Raises:
+            BusyError: None of clients is left, or the token has its share (definite).
         """
-        mine = self._held[proof]
-        if connection in mine or connection in self._held[Proof.PEER]:
+        mine, owner = self._held[proof], asks.get()
+        if connection in self._held[Proof.PEER] or self._owners.get(connection) == owner:
             return True
-        if len(mine) >= self._most[proof]:
-            idle = [other for other in mine if other.is_idle]
-            if not idle:
-                return False
-            self._close(min(idle, key=lambda other: other.heard))
+        if proof is Proof.CLIENT:
+            while not self._clients.fits(owner) and self._close_idle(
+                other
+                for other in mine
+                if self._owners[other] == owner or not self._clients.has(owner)
+            ):
+                pass
+            self._clients.take(holder=owner)
+        elif len(mine) >= self._most[proof] and not self._close_idle(mine):
+            return False
         self.leave(connection)
         mine[connection] = None
+        if proof is Proof.CLIENT:
+            self._owners[connection] = owner
         return True
+
+    def _close_idle(self, connections: Iterable[Placed]) -> bool:
+        """Close the one that has been idle longest; False if none is idle."""
+        idle = min((one for one in connections if one.is_idle), key=_heard, default=None)
+        if idle is not None:
+            self._close(idle)
+        return idle is not None
 
     def close(self) -> None:
         """Close all connections that are left."""

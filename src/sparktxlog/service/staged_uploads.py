@@ -3,29 +3,26 @@
 A file comes in parts of at most `PART_BYTES`, each with its offset, so a broken upload goes on
 where it was.  Few parts are read at once: the body of a request that waits stays at its sender,
 because nobody reads its connection.  So uploads of any number and size need a fixed amount of
-memory.
+memory.  Turns, and bytes that no transaction names yet, are shared by token (`budgets`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from sparktxlog.errors import BusyError, InvalidNameError, SlowRequestError
+from sparktxlog.errors import InvalidNameError, ManifestMismatchError, SlowRequestError
 from sparktxlog.model.answers import ReceivedBytes
 from sparktxlog.model.ids import check_relative_path, transaction_id_from_text
 from sparktxlog.model.operation import StagedFile
+from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.tokens.budgets import upload_of
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routes import PART_BYTES
-from sparktxlog.storage.payloads.payload_store import PayloadStore
 
-#: Parts that are in memory at once.
-_AT_ONCE = 4
 #: Seconds that a request waits for its turn, and seconds that the bytes of a part may take.
 _TURN_S, _BODY_S = 20.0, 60.0
 
@@ -34,14 +31,12 @@ class StagedUploads(RouteHandlers):
     """One method per route.
 
     Args:
-        payloads: Where the files go.
+        node: Has the store to which the files go.
     """
 
-    def __init__(self, payloads: PayloadStore) -> None:
-        self._payloads = payloads
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        # More than the turns need: they are the limit.
-        self._bodies = Bodies(_AT_ONCE * PART_BYTES)
+    def __init__(self, node: Node) -> None:
+        self._payloads, self._budgets = node.payloads, node.base.budgets
+        self._bodies = Bodies(PART_BYTES)
 
     async def upload_part(
         self,
@@ -56,25 +51,16 @@ class StagedUploads(RouteHandlers):
         check_writes((table,))
         _check_place(path)
         file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        async with self._turn():
+        async with self._budgets.upload_parts.turn(_TURN_S):
+            if offset or not await asyncio.to_thread(self._payloads.has, file):
+                self._budgets.uploads.take(*upload_of(file), size)
             part = await self._part_of(request)
-            received = await asyncio.to_thread(self._payloads.receive_part, file, part, offset)
+            try:
+                received = await asyncio.to_thread(self._payloads.receive_part, file, part, offset)
+            except ManifestMismatchError:
+                self._budgets.uploads.give(*upload_of(file))
+                raise
         return {"received": received}
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(_TURN_S):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise BusyError(
-                "too many staged files are being uploaded",
-                hint="Try again in a moment: the bytes that are here are kept.",
-            ) from None
-        try:
-            yield
-        finally:
-            self._turns.release()
 
     async def _part_of(self, request: Request) -> list[bytes]:
         try:

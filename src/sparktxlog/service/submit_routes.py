@@ -57,11 +57,12 @@ from sparktxlog.errors import (
     StaleSchemaError,
 )
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
-from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest
+from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.tokens.budgets import upload_of
 from sparktxlog.service.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.endpoints import RouteHandlers, json_response
 from sparktxlog.service.granted import check_writes
@@ -167,7 +168,13 @@ class SubmitRoutes(RouteHandlers):
         if is_nothing and prepared.condition is None and not prepared.participants:
             return json_response(Receipt.of_nothing(waiting.level))
         receipt = await self._node.submit(prepared, **waiting._asdict())
+        self._named(file for operation in prepared.operations for file in operation.files)
         return self._told_single(receipt, rows=prepared.carried)
+
+    def _named(self, files: Iterable[StagedFile]) -> None:
+        """Count uploaded files no longer as those that no transaction names."""
+        for file in files:
+            self._node.base.budgets.uploads.give(*upload_of(file))
 
     def _written(self, prepared: PreparedTransaction) -> Iterable[str | None]:
         """Yield the tables that a transaction writes."""
@@ -285,6 +292,7 @@ class SubmitRoutes(RouteHandlers):
         if stale is not None:
             return await self._refused(stale, manifest, waiting, partial(check, payload))
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
+        self._named(manifest.staged_files)
         return self._told(receipt, rows=_rows_of(manifest))
 
     async def submit_rows(self, request: Request) -> Response:

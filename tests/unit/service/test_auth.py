@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from sparktxlog.errors import ForbiddenError, StorageError, UnauthorizedError
-from sparktxlog.runtime.worker_token import make_worker_token, worker_token_file
+from sparktxlog.runtime.tokens.worker_token import make_worker_token, worker_token_file
 from sparktxlog.service.auth import Tokens
 
 

@@ -191,7 +191,7 @@ def _shown_directories(info: dict[str, Any]) -> dict[str, Path]:
 def _secrets(path: Path | None, config: NodeConfig) -> dict[str, Path]:
     """Return what other users must not read: the file itself, if it holds a secret."""
     from sparktxlog.config import SETTINGS
-    from sparktxlog.runtime.worker_token import worker_token_file
+    from sparktxlog.runtime.tokens.worker_token import worker_token_file
 
     found = {
         f"{setting.key}-file": getattr(config, f"{setting.attribute}_file")

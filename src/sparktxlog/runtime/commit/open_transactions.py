@@ -19,7 +19,6 @@ from sparktxlog.codec.requests import Preparation
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (
-    BusyError,
     ForbiddenError,
     InvalidRequestError,
     TransactionNotOpenError,
@@ -27,9 +26,8 @@ from sparktxlog.errors import (
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.runtime.audit_trail import OPERATOR, asks
+from sparktxlog.runtime.tokens.budgets import Budgets
 
-#: Open transactions of a node.
-MAX_OPEN = 1_000
 #: Ended transactions of which the node still says how they ended.
 _REMEMBERED = 1_000
 
@@ -106,15 +104,14 @@ class OpenTransactions:
     All methods belong to the event loop.
 
     Args:
-        most_bytes: Bytes of all requests that added operations to open transactions.
+        budgets: Have their number, and the bytes of all requests that added operations to them.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, budgets: Budgets) -> None:
+        self._number, self._bytes = budgets.open_transactions, budgets.open_bytes
         self._open: dict[bytes, OpenTransaction] = {}
         #: Id of an ended transaction → how it ended.
         self._ended: OrderedDict[bytes, str] = OrderedDict()
-        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -124,7 +121,7 @@ class OpenTransactions:
 
         Raises:
             InvalidRequestError: One with this id is open (definite).
-            BusyError: Too many are open (definite).
+            BusyError: Too many are open, or too many of its token (definite).
         """
         if transaction.transaction_id in self._open:
             text = transaction_id_to_text(transaction.transaction_id)
@@ -133,12 +130,7 @@ class OpenTransactions:
                 hint="Go on with it, or roll it back first.",
                 transaction_id=text,
             )
-        if len(self._open) >= MAX_OPEN:
-            raise BusyError(
-                f"{MAX_OPEN:,} transactions are open at this node",
-                hint="Commit some or roll them back; forgotten ones end with their lease.",
-                limit=MAX_OPEN,
-            )
+        self._number.take(holder=transaction.owner)
         self._ended.pop(transaction.transaction_id, None)
         self._open[transaction.transaction_id] = transaction
         self._renew(transaction)
@@ -201,23 +193,16 @@ class OpenTransactions:
 
         Raises:
             TransactionNotOpenError: It ended meanwhile (definite).
-            BusyError: The open transactions use up their memory; nothing was added (definite).
+            BusyError: Those of its token, or all, use up their memory (definite).
         """
         self.check_open(transaction)
-        if self._bytes + size_bytes > self._most_bytes:
-            raise BusyError(
-                f"the open transactions of this node hold {self._bytes:,} bytes, "
-                f"{self._most_bytes:,} are allowed",
-                hint="Stage the rows as Parquet files, or commit smaller transactions.",
-                limit_bytes=self._most_bytes,
-            )
-        self._bytes += size_bytes
+        self._bytes.take(size_bytes, transaction.owner)
         transaction.size_bytes += size_bytes
 
     def give_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
         """Take back what a refused request counted."""
         size_bytes = min(size_bytes, transaction.size_bytes)  # 0 if it ended meanwhile
-        self._bytes -= size_bytes
+        self._bytes.give(transaction.owner, size_bytes)
         transaction.size_bytes -= size_bytes
 
     def end(self, transaction: OpenTransaction, how: str) -> None:
@@ -226,7 +211,8 @@ class OpenTransactions:
         if self._open.get(transaction_id) is not transaction:
             return
         del self._open[transaction_id]
-        self._bytes -= transaction.size_bytes
+        self._number.give(transaction.owner)
+        self._bytes.give(transaction.owner, transaction.size_bytes)
         transaction.size_bytes = 0
         if transaction.timer is not None:
             transaction.timer.cancel()

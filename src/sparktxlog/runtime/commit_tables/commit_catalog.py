@@ -149,6 +149,10 @@ class CommitCatalog:
                 map(full_table_name, base.master.catalog),
             ),
         )
+        #: Tables that were given a place and not created yet.
+        self._staged = base.budgets.kept(
+            base.budgets.staged_tables, lambda uuid: base.run_on_files(places.drop_unused, uuid)
+        )
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -207,9 +211,11 @@ class CommitCatalog:
 
         Raises:
             InvalidNameError, NameTakenError: Nothing happened (definite).
+            BusyError: Too many are staged and not created (definite).
         """
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
+        self._staged.take(uuid, uuid)
         await self._run(self._places.make, uuid)
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
@@ -254,6 +260,7 @@ class CommitCatalog:
         if known is None:
             full = self._free(schema, request.name)
             await self._make_known(uuid, full, request)
+            self._staged.give(uuid, uuid)
         elif known.name != full:
             raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
         return await self.load(schema, request.name)

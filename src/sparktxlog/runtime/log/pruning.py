@@ -117,6 +117,7 @@ class Pruning:
         self._journal = base.journal
         self._store = base.payloads
         self._payloads = PayloadExpiry(base.payloads)
+        self._budgets, self._unfinished_s = base.budgets, base.config.upload_expiry
         self._log_root = base.config.data_dir / "log"
         #: The present round.
         self._round: Iterator[None] | None = None
@@ -264,7 +265,11 @@ class Pruning:
             self._unnamed_s = monotonic() + _UNNAMED_S
             self._payloads.remove_inline(kept_after)
             files = self._payloads.remove_unnamed(
-                self._journal, kept_after, max(age_us / 1e6, _UNNAMED_S)
+                self._journal,
+                kept_after,
+                max(age_us / 1e6, _UNNAMED_S),
+                unfinished_s=self._unfinished_s,
+                given_up=self._budgets.take_given_up(),
             )
         least = _FREE_BYTES_ASKED if self._answering else _FREE_BYTES
         self._log.write([ShrinkJournal(least_free_bytes=least)])

@@ -18,6 +18,7 @@ import jinja2
 import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError
 from sparktxlog.model.answers import StatusAnswer
@@ -127,6 +128,8 @@ class DashboardRoutes(RouteHandlers):
     def __init__(self, node: Node, pages: Pages) -> None:
         self._node, self._pages = node, pages
         self._views = DashboardViews(node)
+        #: The second in which the latest digest of what pages show was made, and it.
+        self._news: tuple[int, bytes] = (0, b"")
 
     async def start_page(self, request: Request) -> Response:
         return await self.dashboard_page(request, "overview")
@@ -188,22 +191,31 @@ class DashboardRoutes(RouteHandlers):
         return self._pages.file(name)
 
     def dashboard_events(self) -> Response:
-        return StreamingResponse(self._events(), headers=_HEADERS, media_type="text/event-stream")
+        streams = self._node.base.budgets.event_streams
+        holder = streams.take()
+        return _Stream(self._events(), lambda: streams.give(holder))
 
     async def _events(self) -> AsyncIterator[bytes]:
         """Yield an event when something has changed, at most each `_LOOK_S`."""
-        seen, ending, end = self._news(), self._node.base.ending, monotonic() + TOLD_S
+        seen, ending, end = self._digest(), self._node.base.ending, monotonic() + TOLD_S
         yield b"retry: 2000\n\n"
         while not ending.is_set() and monotonic() < end:
             try:
                 await asyncio.wait_for(ending.wait(), _LOOK_S)
             except TimeoutError:
-                news = self._news()
+                news = self._digest()
                 # A comment shows that the connection is alive.
                 yield b": nothing new\n\n" if news == seen else b"event: news\ndata:\n\n"
                 seen = news
 
-    def _news(self) -> bytes:
+    def _digest(self) -> bytes:
+        """Return a digest of what a page shows; all streams have that of one second in common."""
+        second = int(monotonic() / _LOOK_S)
+        if second != self._news[0]:
+            self._news = second, self._new_digest()
+        return self._news[1]
+
+    def _new_digest(self) -> bytes:
         """Return a digest of what a page shows beside counters and ages."""
         status: dict[str, Any] = {**self._node.status()}
         for name in _NO_NEWS:
@@ -213,6 +225,25 @@ class DashboardRoutes(RouteHandlers):
                 del line[name]
         told = msgspec.json.encode([status.pop("peers"), status.pop("replicas"), status])
         return hashlib.sha256(told).digest()
+
+
+class _Stream(StreamingResponse):
+    """Events for a page.
+
+    Args:
+        ended: Called when the page or the node ends it, also before its first event.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(events, headers=_HEADERS, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 def _position(text: str) -> int | None:

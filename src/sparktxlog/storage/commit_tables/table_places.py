@@ -110,6 +110,11 @@ class TablePlaces:
             (self._root / uuid).mkdir()
             sync_directory(self._root)
 
+    def drop_unused(self, uuid: str) -> None:
+        """Remove the directory of a table that was never created, if nothing was written there."""
+        with suppress(OSError):
+            (self._root / uuid).rmdir()
+
     def has(self, uuid: str) -> bool:
         """Return whether the table has a directory here."""
         place = self._root / uuid

@@ -98,7 +98,15 @@ class PayloadExpiry:
                 removed += 1
         return removed
 
-    def remove_unnamed(self, journal: Journal, kept_after: int, older_than_s: float) -> int:
+    def remove_unnamed(
+        self,
+        journal: Journal,
+        kept_after: int,
+        older_than_s: float,
+        *,
+        unfinished_s: float | None = None,
+        given_up: Collection[str] = (),
+    ) -> int:
         """Remove old files that no transaction names: never submitted, or rejected.
 
         The youngest file of a directory counts, so files of a job that still stages stay.
@@ -107,6 +115,8 @@ class PayloadExpiry:
             journal: Knows which files are named.
             kept_after: Positions up to here are expired.
             older_than_s: Age by modification time, seconds.
+            unfinished_s: The same for files of interrupted transfers; default: `older_than_s`.
+            given_up: Directories that are old whatever their age is.
 
         Returns:
             How many directories, or files of interrupted transfers, were removed.
@@ -115,7 +125,8 @@ class PayloadExpiry:
         old = [
             entry
             for entry in _entries(self._root)
-            if entry.name not in (INCOMING, INLINE_DIRECTORY) and self._is_old(entry, before)
+            if entry.name not in (INCOMING, INLINE_DIRECTORY)
+            and (entry.name in given_up or self._is_old(entry, before))
         ]
         removed = 0
         if old:
@@ -125,6 +136,8 @@ class PayloadExpiry:
                 if entry.name not in tops and not self._in_submit(entry):
                     self._remove_tree(entry)
                     removed += 1
+        if unfinished_s is not None:
+            before = max(before, time() - unfinished_s)
         for entry in _entries(self._root / INCOMING):
             if entry.stat(follow_symlinks=False).st_mtime < before:
                 removed += self._unlink(Path(entry.path))

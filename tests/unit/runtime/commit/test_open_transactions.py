@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import Session
 from sparktxlog.errors import (
-    BusyError,
     ForbiddenError,
     InvalidRequestError,
+    ShareUsedUpError,
     TransactionNotOpenError,
 )
 from sparktxlog.runtime.audit_trail import OPERATOR, asks
-from sparktxlog.runtime.commit.open_transactions import (
-    MAX_OPEN,
-    OpenTransaction,
-    OpenTransactions,
-)
+from sparktxlog.runtime.commit.open_transactions import OpenTransaction, OpenTransactions
+from sparktxlog.runtime.tokens.budgets import MAX_OPEN, Budget, Budgets
 
 _LIMITS = RunLimits(transactions=10, size_bytes=1000)
 
@@ -38,7 +37,11 @@ def _new(number: int, lease_s: float = 60.0) -> OpenTransaction:
 
 def _run(work: Callable[[OpenTransactions], Awaitable[None]]) -> None:
     async def main() -> None:
-        opened = OpenTransactions(100)
+        budgets = SimpleNamespace(
+            open_transactions=Budget("open transactions", MAX_OPEN * 3 // 2, ""),
+            open_bytes=Budget("bytes", 150, ""),
+        )
+        opened = OpenTransactions(cast(Budgets, budgets))
         try:
             await work(opened)
         finally:
@@ -51,8 +54,12 @@ def test_number_and_ids_are_bounded() -> None:
     async def work(opened: OpenTransactions) -> None:
         for number in range(MAX_OPEN):
             opened.open(_new(number))
-        with pytest.raises(BusyError, match="are open at this node"):
+        with pytest.raises(ShareUsedUpError, match="has 1,000 of this node's 1,500 open"):
             opened.open(_new(MAX_OPEN))
+        given = asks.set("client other")  # which goes on
+        opened.open(_new(MAX_OPEN + 1))
+        opened.end(opened.get((MAX_OPEN + 1).to_bytes(16, "big")), "it was rolled back")
+        asks.reset(given)
         with pytest.raises(InvalidRequestError, match="is open already"):
             opened.open(_new(7))
         opened.end(opened.get(bytes(16)), "it was rolled back")
@@ -67,7 +74,7 @@ def test_memory_is_given_back_once() -> None:
         opened.open(one)
         opened.open(other)
         opened.take_memory(one, 60)
-        with pytest.raises(BusyError, match="hold 60 bytes, 100 are allowed"):
+        with pytest.raises(ShareUsedUpError, match="has 60 of this node's 150 bytes"):
             opened.take_memory(other, 41)
         opened.take_memory(other, 40)
         opened.end(one, "it was rolled back")
@@ -75,7 +82,7 @@ def test_memory_is_given_back_once() -> None:
         opened.take_memory(other, 60)
         with pytest.raises(TransactionNotOpenError, match="it was rolled back"):
             opened.take_memory(one, 1)
-        with pytest.raises(BusyError):
+        with pytest.raises(ShareUsedUpError):
             opened.take_memory(other, 1)
 
     _run(work)

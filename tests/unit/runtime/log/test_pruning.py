@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,8 +75,11 @@ class Bench:
             )
             writes.append(MarkPublished(position=i, version=1, segment=segment))
         self.journal.write(writes)
+        #: Directories of uploads that nobody goes on with.
+        self.given_up: set[str] = set()
         base: Any = SimpleNamespace(
-            config=SimpleNamespace(data_dir=directory),
+            budgets=SimpleNamespace(take_given_up=lambda: self.given_up),
+            config=SimpleNamespace(data_dir=directory, upload_expiry=60.0),
             journal=self.journal,
             payloads=self.store,
             supervisor=Supervisor(),
@@ -181,6 +186,22 @@ def test_a_staged_file_that_is_named_again_stays(bench: Bench) -> None:
     bench.round().result()
     assert (bench.store.root / "tx1/t/part-0.parquet").exists()
     assert not (bench.store.root / "tx3").exists()
+
+
+def test_uploads_that_were_given_up_go_unless_a_transaction_names_them(bench: Bench) -> None:
+    """They are young; of two unfinished ones the older one goes."""
+    root = bench.store.root
+    for name in ("upload", "tx9"):
+        (root / name / "0-t").mkdir(parents=True, exist_ok=True)
+        (root / name / "0-t" / "x").write_bytes(CONTENT)
+    for name, age_s in (("old", 61), ("young", 30)):
+        (root / ".incoming" / name).write_bytes(CONTENT)
+        os.utime(root / ".incoming" / name, (time() - age_s,) * 2)
+    bench.given_up = {"upload", "tx9"}
+    assert bench.round().result().files == 2
+    assert not (root / "upload").exists()
+    assert (root / "tx9" / "0-t" / "x").exists()
+    assert [one.name for one in (root / ".incoming").iterdir()] == ["young"]
 
 
 def test_a_laggard_is_warned_of_once_and_told_of_once(bench: Bench) -> None:

@@ -1,0 +1,1 @@
+"""What tokens of clients share, and the token of the worker."""
