@@ -14,11 +14,13 @@ import aiohttp
 import pytest
 import structlog
 from tests.service.local_nodes import cluster, until
+from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, NodeProcess, free_ports, wait_until
 
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.peer import PeerDoor
 
+ADMIN = "a token of the operators"
 _LOG = """
 import logging, structlog
 from sparktxlog.runtime.process import set_up_logs
@@ -56,6 +58,27 @@ def test_a_node_logs_its_epoch_and_the_peer(tmp_path: Path) -> None:
         node.stop()
     assert {(one["node"], one["epoch"], one["peer"]) for one in found} == {("A", 1, "B")}
     assert {one["node"] for one in _records(node)} == {"A"}
+
+
+def test_a_node_warns_of_secrets_that_others_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At its start, in its status, and so in what `doctor` finds of it; without the secret."""
+    node = NodeProcess(tmp_path, "A", free_ports(1)[0], {})
+    node.config.chmod(0o644)
+    node.start("log-format=json", f"admin-token={ADMIN}")
+    try:
+        node.wait_ready()
+        warned = {one["code"] for one in node.status()["warnings"]}
+        invoke(monkeypatch, "doctor", "--url", node.url, "--json")
+        said = [one["text"] for one in json.loads(capsys.readouterr().out)["findings"]]
+    finally:
+        node.stop()
+    assert warned == {"open-secret", "secret-on-command-line"}
+    logged = {one.get("code") for one in _records(node) if one["level"] == "warning"}
+    assert warned <= logged
+    assert sum("read with ps" in text or "can read or change" in text for text in said) == 2
+    assert ADMIN not in node.log.read_text() and ADMIN not in str(said)
 
 
 def _records(node: NodeProcess) -> list[dict[str, Any]]:

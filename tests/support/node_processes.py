@@ -174,6 +174,7 @@ class NodeProcess:
                 lines.append('roles = ["witness"]')
             if name in self.weights:
                 lines.append(f"weight = {self.weights[name]}")
+        self.config.touch(0o600)  # it holds a secret
         self.config.write_text("\n".join(lines) + "\n")
 
     def start(self, *settings: str) -> None:

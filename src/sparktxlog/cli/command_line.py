@@ -136,7 +136,7 @@ def config_check(
 
     If something is wrong, the message names file, key and value, and the exit code is 6.
     """
-    from sparktxlog.config import check_directories, load_certificates, load_config
+    from sparktxlog.config import check_directories, exposures, load_certificates, load_config
     from sparktxlog.runtime.membership.data_owner import check_data_dir
 
     config = load_config(path, _overrides(settings))
@@ -144,11 +144,14 @@ def config_check(
     check_data_dir(config)
     if config.uses_tls:
         load_certificates(config)
+    warnings = exposures(config)
     if as_json:
         # The log of a single node gets its name when it is founded.
         lineage = config.lineage if config.peers else None
-        print_json({"file": str(path), "ok": True, "lineage": lineage})
+        print_json({"file": str(path), "ok": True, "lineage": lineage, "warnings": warnings})
     else:
+        for warning in warnings:
+            typer.echo(f"[{warning['code']}] {warning['text']}", err=True)
         typer.echo(f"{path}: good.  Node {config.node_id} of cluster {config.cluster}")
 
 

@@ -5,6 +5,7 @@
     checking     checks that involve several values, and their errors
     certificates the files of a node that speaks TLS, tried out
     grants       clients that may write some tables only
+    exposure     what lets others see secrets
 
 Names and defaults of the systems that sparktxlog follows (`node-id`, `master-url`, `peer.<n>.id`,
 `NetSpeedBitsPerSec` …) are kept.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from sparktxlog.config.certificates import TlsContexts, load_certificates, names_of
 from sparktxlog.config.checking import check_directories, make_data_dir, not_usable
+from sparktxlog.config.exposure import exposures
 from sparktxlog.config.node_config import (
     ENV_PREFIX,
     SETTINGS,
@@ -32,6 +34,7 @@ __all__ = [
     "Setting",
     "TlsContexts",
     "check_directories",
+    "exposures",
     "load_certificates",
     "load_config",
     "make_data_dir",

@@ -65,7 +65,8 @@ def check_key(key: str, value: Any, where: str) -> None:
 
 def _wrong(where: str, key: str, value: Any, why: str, hint: str = "") -> ConfigError:
     setting = BY_KEY.get(key)
-    shown = "(hidden)" if setting is not None and setting.secret else repr(value)[:120]
+    is_secret = (setting is not None and setting.secret) or re.search("://[^/]*@", str(value))
+    shown = "(hidden)" if is_secret else repr(value)[:120]
     return ConfigError(
         f"{where}: {key} = {shown}: {why}",
         hint=hint or (setting.description if setting is not None else ""),

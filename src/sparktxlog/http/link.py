@@ -87,6 +87,13 @@ def node_address(url: str) -> SplitResult:
         port = parts.port
     except ValueError:
         port = -1
+    if "@" in parts.netloc:
+        raise InvalidRequestError(
+            f"the URL of a node at {parts.hostname} has a user or a password, and takes none",
+            hint="Leave them out; the token comes from SPARKTXLOG_CLIENT_TOKEN, or from token= of "
+            "a call. Replace the password: every user of this machine may have seen it.",
+            field="url",
+        )
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
         raise InvalidRequestError(
             f"{url[:120]!r} is not a URL of a node", hint="Example: http://127.0.0.1:7070."

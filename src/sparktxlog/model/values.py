@@ -57,7 +57,7 @@ def read_url(value: Any) -> str:
         raise ValueError("expected a port between 1 and 65535") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError("expected a URL such as http://10.0.0.1:7070")
-    if parts.path or parts.query or parts.fragment or parts.username:
+    if parts.path or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("expected scheme, host and port only")
     return text.lower()
 

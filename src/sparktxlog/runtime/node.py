@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.config import NodeConfig
+from sparktxlog.config import NodeConfig, exposures
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.health.readiness import Check, readiness, whole
@@ -241,7 +241,7 @@ class Node:
             members=list(view.members),
             quorum=view.quorum,
         )
-        for warning in self.membership.epochs.warnings():
+        for warning in (*self.membership.epochs.warnings(), *exposures(config)):
             _log.warning(warning["text"], code=warning["code"])
 
     async def _run_core(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from sparktxlog.config import exposures
 from sparktxlog.config.maintenance_times import lasts
 from sparktxlog.model.answers import (
     IncomingRunAnswer,
@@ -165,6 +166,7 @@ class NodeStatus:
             *self._commit_tables.warnings(),
             *self._sites_data.warnings(),
             *(certificate.warnings() if certificate is not None else ()),
+            *exposures(self._base.config),
         ]
 
     def prepared(self) -> list[UndecidedAnswer]:

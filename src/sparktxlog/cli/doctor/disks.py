@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sparktxlog.cli.doctor.findings import Finding, good, graded, problem, warning
+from sparktxlog.config.exposure import readers
 
 _LEAST_FREE = 1 << 30
 #: Files that can still be made, below which a disk counts as full.
@@ -172,17 +172,16 @@ def check_modes(secrets: Mapping[str, Path]) -> list[Finding]:
     Args:
         secrets: What it is → file or directory; those that do not exist are left out.
     """
-    wrong, seen = [], 0
-    for name, path in secrets.items():
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-        except OSError:
-            continue  # its own check says what is missing
-        seen += 1
-        if mode & 0o007:
-            wrong.append(f"{name}: every user can read or change {path} (mode {mode:04o})")
+    found = {name: users for name, path in secrets.items() if (users := readers(path)) is not None}
+    wrong = [
+        f"{name}: {users} can read or change {secrets[name]}"
+        for name, users in found.items()
+        if users
+    ]
     fix = "Run chmod 600 on a file, 700 on a directory, and replace a secret that was open."
-    return graded("modes", wrong, fix, f"{seen:,} files with secrets are closed to other users")
+    return graded(
+        "modes", wrong, fix, f"{len(found):,} files with secrets are closed to other users"
+    )
 
 
 def _existing(path: Path) -> Path:

@@ -118,14 +118,24 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
         yield check_port(config.listen, answers)
         yield from check_disks(_directories(config), config.tx_log_max_bytes)
         yield from check_queue_files(config.data_dir / "log")
-        yield from check_modes(_secrets(path, config))
+        yield from check_modes(_secrets(config))
         if status is None:
+            yield from _exposed(config)
             yield from check_addresses({peer.id: peer.urls for peer in config.peers})
     elif info is not None and is_loopback(node_address(asked).hostname or ""):
         yield from check_disks(_shown_directories(info), None)
     yield from said
     if status is not None:
         yield from check_status(status)
+
+
+def _exposed(config: NodeConfig) -> Iterator[Finding]:
+    """Yield what else lets others see secrets; a node that runs says so itself."""
+    from sparktxlog.config.exposure import OPEN_FILE, exposures
+
+    for one in exposures(config):
+        if one["code"] != OPEN_FILE:  # `check_modes` has looked
+            yield warning("configuration", one["text"], "")
 
 
 def _check_configuration(path: Path, config: NodeConfig) -> Finding:
@@ -188,23 +198,13 @@ def _shown_directories(info: dict[str, Any]) -> dict[str, Path]:
     }
 
 
-def _secrets(path: Path | None, config: NodeConfig) -> dict[str, Path]:
-    """Return what other users must not read: the file itself, if it holds a secret."""
-    from sparktxlog.config import SETTINGS
+def _secrets(config: NodeConfig) -> dict[str, Path]:
+    """Return what other users must not read."""
+    from sparktxlog.config.exposure import secret_files
     from sparktxlog.runtime.tokens.worker_token import worker_token_file
 
-    found = {
-        f"{setting.key}-file": getattr(config, f"{setting.attribute}_file")
-        for setting in SETTINGS
-        if setting.secret
-    }
-    found |= {"tls-key-file": config.tls_key_file, "grants-file": config.grants_file}
-    found |= {"worker token": worker_token_file(config.data_dir), "data-dir": config.data_dir}
-    if path is not None and any(
-        setting.secret and str(path) in config.origins.get(setting.key, "") for setting in SETTINGS
-    ):
-        found["configuration"] = path
-    return {name: file for name, file in found.items() if file is not None}
+    own = {"worker token": worker_token_file(config.data_dir), "data-dir": config.data_dir}
+    return secret_files(config) | own
 
 
 def _print(found: Sequence[Finding]) -> None:
