@@ -120,6 +120,14 @@ tables that its grant names; a row table `orders` is `default.orders`, and case 
 writes one other table. Marks on prepared transactions are for clients without a grant. The
 clients with the `client-token` itself, and operators, write everything.
 
+A place where a client puts files before the log has them is of the token that asked for it: the
+directory of a table that is to be created, and the uploads for a transaction id. Another token gets
+`403 forbidden` for writing there, for creating that table, and for a transaction that names those
+files, whatever its grant says; it stages under an id of its own. Operators may look. The node knows
+8,192 places over a restart; then the token that has most loses one. That holds for what is asked of
+the node: who may write its directories needs no node for that
+([sessions under another user](catalog.md#a-session-under-another-user)).
+
 Grants hold at the node that reads them: give the same file to all nodes, and restart a node to
 change them. They say nothing of who may *read*: rows are read from files, so the rights of the
 files say that.

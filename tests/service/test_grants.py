@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from tests.service.local_nodes import config_of, serving
 from tests.service.test_access import OPERATORS_ACTS, SCHEMA, SENT_BY_CLIENTS
-from tests.support.delta_writer import API, StagedTable, path_of
+from tests.support.delta_writer import API, DELTA, StagedTable, path_of
+from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.assembly import assemble_rows
 from sparktxlog.codec.sections import write_section
@@ -22,6 +23,7 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.runtime.node import Node
 
 CLIENT, OWN = "a token of the clients", "a token of the reports"
+ADMIN = "a token of the operators"
 ID = "00000000-0000-0000-0000-000000000001"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
 #: They write nothing: what a commit writes was checked when it was added.
@@ -223,3 +225,69 @@ def test_a_client_writes_what_its_grant_says(tmp_path: Path) -> None:
             await free.good("POST", path_of("x", "hr"), foreign.update(foreign.stage(1)))
 
     asyncio.run(main())
+
+
+def test_a_place_that_a_token_asked_for_is_no_other_tokens(tmp_path: Path) -> None:
+    """Staged tables and uploads; to write them both tokens have a right."""
+    token, grants = tmp_path / "reports", tmp_path / "grants.toml"
+    token.touch(0o600)
+    token.write_text(OWN)
+    grants.write_text(f'[reports]\ntoken-file = "{token}"\nwrite = ["default.*", "orders"]\n')
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        more = {"client_token": CLIENT, "admin_token": ADMIN, "grants_file": str(grants)}
+        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]}, **more)
+        async with serving(config, listener) as node, aiohttp.ClientSession() as session:
+            own, *others = (Caller(node, session, shown) for shown in (OWN, CLIENT, ADMIN))
+            await a_staged_table_is_of_who_asked(own, others)
+            await an_upload_is_of_who_began_it(own, others)
+
+    asyncio.run(main())
+
+
+async def a_staged_table_is_of_who_asked(own: Caller, others: list[Caller]) -> None:
+    staging = path_of(schema="default").replace("/tables", "/staging-tables")
+    table = StagedTable.of(await own.good("POST", staging, {"name": "x"}))
+    table.write_first()
+    credentials = f"{DELTA}/staging-tables/{table.location.rpartition('/')[2]}/credentials"
+    await own.good("GET", credentials)
+    client, operator = others
+    assert is_forbidden(await client("GET", credentials))
+    await operator.good("GET", credentials)
+    for one in others:
+        assert is_forbidden(await one("POST", path_of(schema="default"), table.creation("x")))
+    await own.good("POST", path_of(schema="default"), table.creation("x"))
+    # It is a table now, which others may write.
+    await client.good("POST", path_of("x", "default"), table.update(table.stage(1)))
+
+
+async def an_upload_is_of_who_began_it(own: Caller, others: list[Caller]) -> None:
+    await own.good("POST", "/v1/transactions", create("orders"))
+    content = parquet_bytes(pa.table({"id": pa.array([1, 2, 3], pa.int64())}))
+    identity = str(uuid.uuid4())
+    file = staged_of(f"{identity}/0-orders-x/part-0.parquet", content, rows=3)
+
+    def target(path: str) -> str:
+        query = f"table=orders&size={file.size_bytes}&rows=3&digest={file.digest}&offset=0"
+        return f"/v1/staged/{path}?{query}"
+
+    await own.good("PUT", target(file.path), content[:9], "application/octet-stream")
+    names = {"path": file.path, "size_bytes": len(content), "rows": 3, "digest": file.digest}
+    named = {"operations": [{"kind": "append", "table": "orders", "files": [names]}]}
+    for one in others:
+        for path in (file.path, file.path.replace("part-0", "part-1")):
+            for body in (b"", content):  # to ask, and to write
+                found = await one("PUT", target(path), body, "application/octet-stream")
+                assert is_forbidden(found)
+    whole = target(file.path).replace("offset=0", "offset=9")
+    await own.good("PUT", whole, content[9:], "application/octet-stream")
+    for one in others:
+        single = named | {"transaction_id": identity}
+        assert is_forbidden(await one("POST", "/v1/transactions", single))
+        await one.good("POST", "/v1/open-transactions", {"transaction_id": identity})
+        path = f"/v1/open-transactions/{identity}"
+        await one.good("POST", f"{path}/operations", named)
+        assert is_forbidden(await one("POST", f"{path}/commit"))
+        await one.good("DELETE", path)
+    assert (await own.good("POST", "/v1/transactions", single))["rows"] == 3

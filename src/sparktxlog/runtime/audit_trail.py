@@ -54,7 +54,7 @@ _DIGEST_BYTES = 4
 BEGUN, DONE = "begun", "done"
 
 #: Who asks in this request: a role, or the name of a grant; and from which address.
-OPERATOR, NOBODY = "operator", "nobody"
+OPERATOR, ANYBODY, NOBODY = "operator", "anybody", "nobody"
 asks: ContextVar[str] = ContextVar("asks", default="node")
 asks_from: ContextVar[str] = ContextVar("asks_from", default="")
 _about: ContextVar[str] = ContextVar("about", default="")

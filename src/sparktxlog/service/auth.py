@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from sparktxlog.config import ClientGrant
 from sparktxlog.errors import ForbiddenError, UnauthorizedError
-from sparktxlog.runtime.audit_trail import OPERATOR
+from sparktxlog.runtime.audit_trail import ANYBODY, OPERATOR
 
 _SCHEME, _BASIC = b"bearer ", b"basic "
 
@@ -56,7 +56,7 @@ class Tokens:
         if grant is not None:
             return f"client {grant.name}"
         if self._client is None and self._admin is None:
-            return "anybody"
+            return ANYBODY
         shown = bearer_token(request)
         if _equal(shown, self._admin):
             return OPERATOR

@@ -90,7 +90,7 @@ class CatalogRoutes(RouteHandlers):
         return SchemasAnswer(schemas=schemas, next_page_token=following)
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
-        check_writes((f"{body.name}.*",))
+        check_writes(lambda: (f"{body.name}.*",))
         return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
@@ -99,7 +99,7 @@ class CatalogRoutes(RouteHandlers):
 
     async def drop_schema(self, full_name: str) -> DroppedAnswer:
         schema = _parts(full_name, 2)[1]
-        check_writes((f"{schema}.*",))
+        check_writes(lambda: (f"{schema}.*",))
         await self._catalog.schemas.drop(schema)
         return DroppedAnswer()
 
@@ -137,14 +137,14 @@ class CatalogRoutes(RouteHandlers):
     async def create_staging_table(
         self, catalog: str, schema: str, body: StagingTableRequest
     ) -> StagingTableAnswer:
-        check_writes((f"{schema}.{body.name}",))
+        check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return staging_answer(*await self._catalog.stage(schema, body.name))
 
     async def create_delta_table(
         self, catalog: str, schema: str, body: CreateTableRequest
     ) -> LoadedTable:
-        check_writes((f"{schema}.{body.name}",))
+        check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         return _loaded(await self._catalog.create(schema, body))
 
@@ -184,7 +184,7 @@ class CatalogRoutes(RouteHandlers):
 
     def _check_change(self, schema: str, table: str, *also: str) -> None:
         """Let a request change a commit table, and write other names of its schema, or raise."""
-        check_writes(f"{schema}.{name}" for name in (table, *also))
+        check_writes(lambda: [f"{schema}.{name}" for name in (table, *also)])
         self._rows.refuse_change(schema, table)
 
     async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:

@@ -6,7 +6,7 @@ tables that it is about to write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 
 from sparktxlog.config import ClientGrant
@@ -22,17 +22,17 @@ def set_client(grant: ClientGrant | None) -> None:
     _asks.set(grant)
 
 
-def check_writes(tables: Iterable[str | None], acts: Iterable[str] = ()) -> None:
+def check_writes(tables: Callable[[], Iterable[str | None]], acts: Iterable[str] = ()) -> None:
     """Let the request write tables, or raise; its entry in the audit names them.
 
     Args:
-        tables: Their names; `schema.*` = all of a schema, None = it is not known which.
+        tables: Returns their names; `schema.*` = all of a schema, None = it is not known which.
         acts: What it does with them, for the entry, where there is more to say than their names.
 
     Raises:
         ForbiddenError: It may not write one of them; nothing happened (definite).
     """
-    names = list(tables)
+    names = list(tables())
     tell_about(acts or (name for name in names if name is not None))
     grant = _asks.get()
     if grant is None:

@@ -87,7 +87,7 @@ class OpenRoutes(RouteHandlers):
                 value=added.first,
                 operations=preparation.given,
             )
-        check_writes(operation.table for operation in added.operations)
+        check_writes(lambda: (operation.table for operation in added.operations))
         first = preparation.given
         is_large = len(body) > THREAD_BYTES or takes_long(added.operations)
         self._open.take_memory(transaction, len(body))

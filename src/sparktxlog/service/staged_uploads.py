@@ -31,11 +31,12 @@ class StagedUploads(RouteHandlers):
     """One method per route.
 
     Args:
-        node: Has the store to which the files go.
+        node: Has the store to which the files go, and knows whose directory is whose.
     """
 
     def __init__(self, node: Node) -> None:
         self._payloads, self._budgets = node.payloads, node.base.budgets
+        self._owners = node.core.owners
         self._bodies = Bodies(PART_BYTES)
 
     async def upload_part(
@@ -48,8 +49,9 @@ class StagedUploads(RouteHandlers):
         rows: int,
         offset: int,
     ) -> ReceivedBytes:
-        check_writes((table,))
+        check_writes(lambda: (table,))
         _check_place(path)
+        await self._owners.take(path.partition("/")[0])
         file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         async with self._budgets.upload_parts.turn(_TURN_S):
             if offset or not await asyncio.to_thread(self._payloads.has, file):

@@ -150,8 +150,10 @@ class SubmitRoutes(RouteHandlers):
         """
         commits = prepared.staged_commits
         acts = [f"{one.kind.value} {one.table}" for one in prepared.operations]
-        check_writes(self._written(prepared), acts)
-        if any(operation.files for operation in prepared.operations):
+        check_writes(lambda: self._written(prepared), acts)
+        files = [file for operation in prepared.operations for file in operation.files]
+        self._check_owned(files)
+        if files:
             try:
                 prepared = await asyncio.to_thread(
                     verify_staged, prepared, self._node.tables(), self._node.payloads
@@ -182,6 +184,11 @@ class SubmitRoutes(RouteHandlers):
         for one in prepared.staged_commits:
             found = self._node.commit_table(as_uuid(one.table_id))
             yield None if found is None else found.name
+
+    def _check_owned(self, files: Iterable[StagedFile]) -> None:
+        """Let a submit name files that were uploaded, or raise: another token's are that one's."""
+        for place in {file.path.partition("/")[0] for file in files}:
+            self._node.core.owners.check(place)
 
     async def _refused(
         self,
@@ -251,7 +258,7 @@ class SubmitRoutes(RouteHandlers):
     ) -> Receipt:
         found, copies = parse_level(level)
         began = time.monotonic()
-        check_writes((None,))  # it says something of a transaction of whatever tables
+        check_writes(lambda: (None,))  # it says something of a transaction of whatever tables
         if after:
             await self._node.reach_for_submit(after, found, copies, timeout)
         left = max(0.0, timeout - (time.monotonic() - began))
@@ -288,7 +295,8 @@ class SubmitRoutes(RouteHandlers):
                 manifest = await asyncio.to_thread(check, payload, self._node.tables())
             except StaleSchemaError as error:
                 stale, manifest = error, read_manifest(payload)
-        check_writes([block.table for block in manifest.blocks])
+        check_writes(lambda: [block.table for block in manifest.blocks])
+        self._check_owned(manifest.staged_files)
         if stale is not None:
             return await self._refused(stale, manifest, waiting, partial(check, payload))
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
@@ -334,7 +342,7 @@ class SubmitRoutes(RouteHandlers):
         if isinstance(found, PreparedTransaction):
             return await self.commit(found, text, waiting)
         manifest, payload = found
-        check_writes((table,))
+        check_writes(lambda: (table,))
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))

@@ -47,15 +47,13 @@ def test_a_file_with_secrets_that_others_can_read_is_told(
     assert codes(config) == [OPEN_FILE], "the group of somebody else"
     path.chmod(0o600)
     assert exposures(config) == [], "no restart is needed"
-    for key in ("client-token-file", "grants-file", "tls-key-file"):
+    for key in ("client-token-file", "tls-key-file"):
         other = tmp_path / key
         other.write_text(TOKEN if key == "client-token-file" else "")
         other.chmod(0o640)
         more = [f'{name} = "{tmp_path / name}"' for name in TLS] if key in TLS else []
         more += ['tls-mode = "allow-plain"'] if more else []
         more = more or [f'{key} = "{other}"']
-        if key == "grants-file":
-            more.append(token)
         (found,) = exposures(written(path, 0o600, *more))
         assert found["text"].startswith(f"{key}: group ") and str(other) in found["text"]
 

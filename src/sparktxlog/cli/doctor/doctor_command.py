@@ -204,6 +204,8 @@ def _secrets(config: NodeConfig) -> dict[str, Path]:
     from sparktxlog.runtime.tokens.worker_token import worker_token_file
 
     own = {"worker token": worker_token_file(config.data_dir), "data-dir": config.data_dir}
+    if config.grants_file is not None:
+        own["grants-file"] = config.grants_file  # who changes it may do more
     return secret_files(config) | own
 
 

@@ -38,6 +38,7 @@ from sparktxlog.runtime.commit_tables.rival_commits import RivalCommits
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.tokens.place_owners import PlaceOwners
 from sparktxlog.storage.interfaces import INHERITED, OlderIdsFound
 
 _log = structlog.get_logger("sparktxlog.cycle")
@@ -460,6 +461,8 @@ class CoreLoop:
             base.config.node_id, base.state.values, base.master.view, self.executor.write_then
         )
         self.executor.beside = self.audit.beside
+        #: Whose the places are where clients stage.
+        self.owners = PlaceOwners(base.state.values, self.executor)
         if base.traces is not None:
             self.executor.on_held = base.traces.held
         self.rivals = RivalCommits(base.config.node_id, base.master.commit_tables, base.loop.time)

@@ -127,7 +127,7 @@ class CommitCatalog:
     ) -> None:
         self._base = base
         self._submits = submits
-        self._rivals = core.rivals
+        self._rivals, self._owners = core.rivals, core.owners
         self._places = places = TablePlaces(base.config.commit_table_dir)
         self.placer = placer = CommitPlacer(base, core.executor, files, places)
         records = TableRecords(base, core.executor, places)
@@ -216,6 +216,7 @@ class CommitCatalog:
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
         self._staged.take(uuid, uuid)
+        await self._owners.take(uuid)
         await self._run(self._places.make, uuid)
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
@@ -230,7 +231,12 @@ class CommitCatalog:
         return full
 
     def is_staged(self, uuid: str) -> bool:
-        """Return whether this node gave a table with that UUID a place."""
+        """Return whether this node gave a table with that UUID a place, which who asks may see.
+
+        Raises:
+            ForbiddenError: Another token asked for it (definite).
+        """
+        self._owners.check(uuid, writes=False)
         return self._places.has(uuid)
 
     async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
@@ -239,6 +245,7 @@ class CommitCatalog:
         Raises:
             StagedCommitError: Version 0 is missing, or not what the request says (definite).
             NameTakenError: The name is that of another table (definite).
+            ForbiddenError: Another token asked for its place (definite).
             CommitStateUnknownError: It was not ordered in time.
         """
         uuid = self._places.uuid_at(request.location)
@@ -259,8 +266,10 @@ class CommitCatalog:
         full = f"{self.schemas.of_new_table(schema)}.{request.name}"
         if known is None:
             full = self._free(schema, request.name)
+            self._owners.check(uuid)
             await self._make_known(uuid, full, request)
             self._staged.give(uuid, uuid)
+            await self._owners.release(uuid)
         elif known.name != full:
             raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
         return await self.load(schema, request.name)
