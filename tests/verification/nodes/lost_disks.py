@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 WEEKS, _DAYS, _DAY_S = 3, 7, 86_400.0
 #: Seconds with load on each day, and how often a worker looks.
-_LOAD_S, _LOOK_S = 2.0, 1.0
-#: A worker is started so long after its node.
-_LATE_S = 15.0
+_LOAD_S, _LOOK_S = 1.0, 1.0
+#: A worker is started so long after its node: in haste, and by the runbook, whose waits are long.
+_LATE_S, _SOON_S = 15.0, 5.0
 #: Whatever is waited for comes in that time.
 _PATIENCE_S = 240.0
 _NEVER = 1e12
@@ -109,13 +109,15 @@ class LostDisks:
             self.foreseen = self.foreseen or (lost and not any(said))
             node = self._world.nodes[name]
             node.kill(disk=True)
-            self._starts[name] = self._world.loop.time() + _LATE_S
+            self._starts[name] = self._world.loop.time() + (_SOON_S if self._waits else _LATE_S)
             self._world.after(1.0, node.start)
             self._until(f"{name} is ready again", lambda name=name: self._takes_part(name))  # type: ignore[misc]
             if self._world.over or lost:
                 return
             if self._waits:
                 self._until(f"{name} is whole again", lambda name=name: self._is_whole(name))  # type: ignore[misc]
+                if not self._has_rows(name):
+                    self._world.checks.fail(f"{name} says that it is whole, and has no rows")
 
     # -- what sites say ----------------------------------------------------------------------------
 
