@@ -85,6 +85,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         link: Nodes,
         *,
         transaction_id: str | None,
+        first_wins: bool,
         session: Session,
         level: str,
         timeout_s: float | None,
@@ -100,6 +101,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         )
         #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = transaction_id is not None
+        self._first_wins = first_wins
         self._session = session
         self._timeout_s = timeout_s
         self._valid_until = valid_until
@@ -272,6 +274,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
             level=self._level,
             timeout_s=self._timeout_s,
             after=self._read_position,
+            first_wins=self._first_wins,
         )
 
 
@@ -322,6 +325,7 @@ class Client(Commits[Rows, Columns]):
         self,
         *,
         transaction_id: str | uuid.UUID | None = None,
+        first_wins: bool = False,
         session: str | None = None,
         level: str | None = None,
         timeout: float | None = None,
@@ -338,7 +342,9 @@ class Client(Commits[Rows, Columns]):
         else its receipt has no id, no position and `n` 0.
 
         Args:
-            transaction_id: A UUID; the same id again is the same transaction.
+            transaction_id: A UUID; the same id again is the same transaction, and other content
+                under it is refused (`IdTakenError`).
+            first_wins: Whatever the log has under the id counts: its receipt is returned.
             session: Transactions of one session are ordered as they were submitted.
             level: Instead of the client's.
             timeout: Seconds; instead of the client's.
@@ -362,6 +368,7 @@ class Client(Commits[Rows, Columns]):
         return Transaction(
             self._link,
             transaction_id=None if transaction_id is None else str(transaction_id),
+            first_wins=first_wins,
             session=Session(session, rollback),
             level=level or self._level,
             timeout_s=timeout,

@@ -220,6 +220,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         level: str = "ordered",
         timeout: float | None = None,
         transaction_id: str | uuid.UUID | None = None,
+        first_wins: bool = False,
         valid_until: datetime | None = None,
         isolation: Isolation = None,
         is_sync: bool = False,
@@ -237,8 +238,9 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         Args:
             level: Level to wait for.
             timeout: Seconds to wait for it; default: `connect`'s.
-            transaction_id: A UUID that makes a repeated commit one: if the node knows it, nothing
-                is staged again and the first receipt is returned.
+            transaction_id: A UUID that makes a repeated commit one, with the receipt of the first.
+                Its rows are staged to be compared; others are refused, as is what reads tables.
+            first_wins: If the log has the id, that counts, whatever it is: nothing is staged.
             valid_until: Time with a zone after which no copy of it takes effect, at most
                 `id-window-time` (24 h) ahead.  Given with every repeat of an id, it makes the
                 transaction take effect once, for ever.
@@ -262,6 +264,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             level=level,
             timeout_s=self._timeout_s if timeout is None else timeout,
             transaction_id=given,
+            first_wins=first_wins,
             valid_until=microseconds(valid_until),
             isolation=isolation,
             is_sync=is_sync,
@@ -435,9 +438,8 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         b.receipt
         """
         parse_level(level)
-        return GroupedBatch(
-            self, level=level, timeout_s=self._timeout_s if timeout is None else timeout
-        )
+        timeout_s = self._timeout_s if timeout is None else timeout
+        return GroupedBatch(self, level=level, timeout_s=timeout_s)
 
     def commit_many(
         self,
@@ -528,13 +530,14 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         for table in tables:
             self._definitions.pop(table.lower(), None)
 
-    def submit(self, transaction: PreparedTransaction, level: str, timeout_s: float) -> Receipt:
+    def submit(
+        self, transaction: PreparedTransaction, level: str, timeout_s: float, first_wins: bool
+    ) -> Receipt:
         """Submit a staged transaction; called by `Transaction`."""
         stamped = self._session.takes(transaction)
         deadline = time.monotonic() + timeout_s
-        receipt = submit_prepared(
-            self._link, self.url, stamped, level=self._asked(level), timeout_s=timeout_s
-        )
+        at = self._asked(level)
+        receipt = submit_prepared(self._link, self.url, stamped, at, timeout_s, first_wins)
         tables = {operation.table for operation in transaction.operations}
         return self._after([receipt], level, deadline, tables)[0]
 

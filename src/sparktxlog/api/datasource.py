@@ -49,6 +49,7 @@ from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, chec
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.transaction import submit_prepared
+from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.state_views import KEPT, STREAMED, VIEWS
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
@@ -217,8 +218,9 @@ class _ViewReader(DataSourceReader):
 class _Staged(WriterCommitMessage):
     """What one task wrote."""
 
-    def __init__(self, files: tuple[StagedFile, ...]) -> None:
+    def __init__(self, files: tuple[StagedFile, ...], content: RowsContent | None) -> None:
         self.files = files
+        self.content = content
 
 
 class TxLogWriter(DataSourceArrowWriter):
@@ -245,27 +247,30 @@ class TxLogWriter(DataSourceArrowWriter):
             transaction_id=identity,
             folder=folder_of(identity, definition.name, uuid.uuid4().hex[:8]),
             recorded=bool(text),
+            first_wins=options.get("first_wins", "false").lower() == "true",
         )
         self._append.make_folder()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows; runs on an executor."""
-        return _Staged(self._append.write(iterator))
+        is_compared = self._append.recorded and not self._append.first_wins
+        content = RowsContent() if is_compared else None
+        return _Staged(self._append.write(iterator, content), content)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Post the transaction; if it certainly failed, remove its files."""
-        self._append.commit(_files(messages))
+        counted = [one.content for one in _staged(messages) if one.content is not None]
+        content = sum(counted, RowsContent()).to_text() if counted else ""
+        self._append.commit(tuple(file for one in _staged(messages) for file in one.files), content)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what tasks wrote; see `StagedAppend.abort`."""
         self._append.abort()
 
 
-def _files(messages: list[WriterCommitMessage | None]) -> tuple[StagedFile, ...]:
-    """Return the files of all messages; tasks that were still running sent None."""
-    return tuple(
-        file for message in messages if isinstance(message, _Staged) for file in message.files
-    )
+def _staged(messages: list[WriterCommitMessage | None]) -> list[_Staged]:
+    """Return the messages of tasks that ended; those that were still running sent None."""
+    return [message for message in messages if isinstance(message, _Staged)]
 
 
 #: Session → what `txlog` means there.

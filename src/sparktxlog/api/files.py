@@ -92,7 +92,7 @@ class FileStage:
         """
         if not batch.num_rows:
             return
-        table = _in_order(pa.Table.from_batches([batch]), self._definition)
+        table = rows_in_order(pa.Table.from_batches([batch]), self._definition)
         table = align_rows(self._definition, self._kind, table)
         if self._checks:
             check_rows(self._definition, self._kind, table)
@@ -247,7 +247,7 @@ def _write_group(file: _Open) -> None:
     file.waiting, file.waiting_rows = [], 0
 
 
-def _in_order(table: pa.Table, definition: TableDefinition) -> pa.Table:
+def rows_in_order(table: pa.Table, definition: TableDefinition) -> pa.Table:
     """Return the columns with the table's spelling of their names: the session may ignore case."""
     spelling = {column.name.lower(): column.name for column in definition.columns}
     return table.rename_columns([spelling.get(name.lower(), name) for name in table.column_names])

@@ -231,12 +231,9 @@ class FrameStager:
         if uploads is not None and is_upsert:
             # What is uploaded cannot be read again: keys that occur twice are found on the way.
             rows, nulls = ranked(rows, definition), [*nulls, repeated_key(definition)]
-        if kind is OperationKind.DELETE_KEYS:
-            count_rows = F.count(F.lit(1)).alias(AGGREGATES[0])
-            observed_rows = rows.observe(observation, count_rows, *nulls)
-        else:
-            hashes = self._expressions.hashes(definition)
-            observed_rows = observed(rows, observation, hashes, *nulls)
+        is_delete = kind is OperationKind.DELETE_KEYS
+        hashes = self._expressions.hashes(_of_keys(definition) if is_delete else definition)
+        observed_rows = observed(rows, observation, hashes, *nulls)
         if uploads is None:
             files = self._written_by_spark(observed_rows, folder, definition, kind)
         else:
@@ -270,7 +267,9 @@ class FrameStager:
             kind=kind,
             schema_version=definition.schema_version,
             files=files,
-            claim=None if kind is OperationKind.DELETE_KEYS else signature_from(found),
+            # A claim is the signature of whole rows.
+            claim=None if is_delete else signature_from(found),
+            content=signature_from(found).to_text() if is_delete else "",
         )
 
     def _written_by_spark(
@@ -367,6 +366,12 @@ def _named_as_in_files(rows: DataFrame, definition: TableDefinition) -> DataFram
     return rows.select(
         *[F.col(quoted_name(n)).alias(s) for n, s in zip(rows.columns, stored, strict=True)]
     )
+
+
+def _of_keys(definition: TableDefinition) -> TableDefinition:
+    """Return a table of only the key columns."""
+    columns = tuple(one for one in definition.columns if one.name in definition.keys)
+    return replace(definition, columns=columns, partition_by=(), cluster_by=())
 
 
 def inline_rows(

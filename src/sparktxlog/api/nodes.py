@@ -34,6 +34,7 @@ from sparktxlog.errors import (
     CommitStateUnknownError,
     ConfigError,
     DiskFullError,
+    IdTakenError,
     InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
@@ -86,6 +87,8 @@ class _Errand:
     end: float
     #: URL of the only node that can take it, None = all can.
     only: str | None
+    #: Whatever the log has under its id counts.
+    first_wins: bool
     #: URL → why that node may have taken it.
     perhaps: dict[str, TxLogError] = field(default_factory=dict)
     #: URL → why that node takes nothing at the moment.
@@ -107,6 +110,18 @@ class _Errand:
     def patience(self, share: float) -> float:
         """Seconds of its share that a node may wait for the level."""
         return max(0.0, min(self.deadline - time.monotonic(), node_patience(share)))
+
+    def post(self, link: Http, share: float) -> Receipt:
+        """Submit it to a node, which takes so many seconds at most."""
+        return link.submit_once(
+            self.body,
+            is_run=self.is_run,
+            level=self.level,
+            after=self.after,
+            timeout_s=share,
+            wait_s=self.patience(share),
+            first_wins=self.first_wins,
+        )
 
     def take(self, receipt: Receipt) -> Receipt | None:
         """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
@@ -390,6 +405,7 @@ class Nodes:
         timeout_s: float | None = None,
         only: str | None = None,
         after: int | None = None,
+        first_wins: bool = False,
     ) -> Receipt:
         """Submit at the first node that takes it, and see to it that its outcome is known.
 
@@ -403,8 +419,10 @@ class Nodes:
             timeout_s: Seconds for everything, all nodes and repeats included.
             only: URL of the only node that can take it: its files are staged there.
             after: Position, besides `position`, that a node must have got to.
+            first_wins: Whatever the log has under the id counts.
 
         Raises:
+            IdTakenError: It is other content (definite).
             CommitStateUnknownError: No node knows it at the level in time, and one may have taken
                 it (not definite; fields `transaction_id`, `reached`, `asked`).
             CommitRejectedError: Nothing happened (definite).
@@ -417,6 +435,7 @@ class Nodes:
             level=level,
             after=max(self.position, after or 0) or None,
             only=only,
+            first_wins=first_wins,
             id_text=transaction_id_to_text(first_id),
             deadline=now + wanted,
             end=now + max(LEAST_S, wanted),
@@ -456,6 +475,7 @@ class Nodes:
         timeout_s: float | None,
         only: str | None = None,
         after: int | None = None,
+        first_wins: bool = False,
     ) -> Receipt:
         """Submit one transaction's JSON; see `submit`.
 
@@ -464,7 +484,13 @@ class Nodes:
         """
         return committed(
             self.submit(
-                body, transaction_id, level=level, timeout_s=timeout_s, only=only, after=after
+                body,
+                transaction_id,
+                level=level,
+                timeout_s=timeout_s,
+                only=only,
+                after=after,
+                first_wins=first_wins,
             )
         )
 
@@ -536,14 +562,7 @@ class Nodes:
         share = left if len(self) == 1 else max(left / 2, min(left, _LEAST_SHARE_S))
         wait_s = errand.patience(share)
         try:
-            receipt = link.submit_once(
-                errand.body,
-                is_run=errand.is_run,
-                level=errand.level,
-                after=errand.after,
-                timeout_s=share,
-                wait_s=wait_s,
-            )
+            receipt = errand.post(link, share)
         except TxLogError as error:
             waited = wait_s < LONGEST_WAIT_S
             if len(self) == 1 and waited and isinstance(error, CommitStateUnknownError):
@@ -553,7 +572,11 @@ class Nodes:
         return errand.take(receipt)
 
     def _known(self, link: Http, errand: _Errand) -> Receipt | None:
-        """Return the node's receipt if it has the level; a run has no receipt by one of its ids."""
+        """Return the node's receipt if it has the level; a run has no receipt by one of its ids.
+
+        Raises:
+            IdTakenError: What the log has under the id is other content (definite).
+        """
         level, copies = parse_level(errand.level)
         if errand.is_run or copies != 1:
             return None
@@ -570,10 +593,18 @@ class Nodes:
             if errand.reached is None or LEVEL_RANK[found.level] > LEVEL_RANK[errand.reached]:
                 errand.reached = found.level
             return None
-        return errand.take(found)
+        try:
+            # It may be other content; who knows the id compares it, and takes nothing again.
+            return errand.take(errand.post(link, min(left, _PATIENCE_S)))
+        except TxLogError as error:
+            if isinstance(error, IdTakenError) and error.fields.get("position") is not None:
+                raise
+            return None
 
     def _judge(self, link: Http, errand: _Errand, error: TxLogError) -> None:
         """Note why a node gave no receipt; raise an error that concerns all nodes."""
+        if isinstance(error, IdTakenError) and error.fields.get("position") is not None:
+            raise error  # what is ordered under the id stays, whoever has taken this one, too
         if isinstance(error, TransportError) and _is_mute(error):
             self._pass_over(link, error)
         if not error.definite:

@@ -56,6 +56,7 @@ class CommitOptions(TypedDict, total=False):
     """How a transaction is submitted; `Client.transaction` and `TxLog.transaction` explain them."""
 
     transaction_id: str | uuid.UUID | None
+    first_wins: bool
     level: str | None
     valid_until: datetime | None
     #: Seconds.

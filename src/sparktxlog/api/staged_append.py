@@ -13,20 +13,21 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.files import FileStage, attempt_name
+from sparktxlog.api.files import FileStage, attempt_name, rows_in_order
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.probe import check_directory, check_staging
 from sparktxlog.api.transaction import submit_prepared
+from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import row_schema
+from sparktxlog.codec.validation import align_rows, row_schema
 from sparktxlog.errors import InvalidRequestError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import OperationKind, StagedFile
@@ -103,6 +104,7 @@ class StagedAppend:
         folder: Directory of this write only, relative to the root.
         session: Transactions of one session are ordered as they are submitted.
         recorded: Whether an append without rows is recorded under its id.
+        first_wins: Whatever the log has under the id counts.
     """
 
     options: Mapping[str, str]
@@ -113,6 +115,7 @@ class StagedAppend:
     folder: str
     session: str | None = None
     recorded: bool = False
+    first_wins: bool = False
 
     def make_folder(self) -> None:
         """Make the directory, where the payload store is shared.
@@ -128,14 +131,21 @@ class StagedAppend:
         if staging == "shared" or (staging == "auto" and self.root.is_dir()):
             (self.root / self.folder).mkdir(parents=True, exist_ok=True)
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+    def write(
+        self, batches: Iterable[pa.RecordBatch], content: RowsContent | None = None
+    ) -> tuple[StagedFile, ...]:
         """Stage one task's rows and describe their files; runs on an executor.
+
+        Args:
+            content: Gets the rows, too.
 
         Raises:
             SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
             PayloadStoreError: The directory does not exist (definite).
             TxLogError: The node did not take an upload.
         """
+        if content is not None:
+            batches = self._counted(batches, content)
         if staging_of(self.options) != "shared" and not (self.root / self.folder).is_dir():
             return tuple(self.home.upload(batches, self.folder, self.definition))
         stage = FileStage(self.root, self.folder, attempt_name(), self.definition)
@@ -146,6 +156,14 @@ class StagedAppend:
         except BaseException:
             stage.discard()
             raise
+
+    def _counted(
+        self, batches: Iterable[pa.RecordBatch], content: RowsContent
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = rows_in_order(pa.Table.from_batches([batch]), self.definition)
+            content.add(align_rows(self.definition, OperationKind.APPEND, rows))
+            yield batch
 
     def under(
         self, transaction_id: bytes, files: tuple[StagedFile, ...]
@@ -170,22 +188,25 @@ class StagedAppend:
         moved = (replace(file, path=folder + file.path[len(self.folder) :]) for file in files)
         return replace(self, transaction_id=transaction_id, folder=folder), tuple(moved)
 
-    def commit(self, files: tuple[StagedFile, ...]) -> None:
+    def commit(self, files: tuple[StagedFile, ...], content: str = "") -> None:
         """Post the transaction; if it certainly failed, remove its files.
+
+        Args:
+            content: See `PreparedOperation.content`.
 
         Raises:
             CommitRejectedError: Nothing happened, or it was rejected at its position (definite).
             CommitStateUnknownError: It may take effect; repeat it with the same id (not definite).
         """
         try:
-            self._commit(files)
+            self._commit(files, content)
         except TxLogError as error:
             if error.definite:
                 self._remove()
             raise
         self._marker().unlink(missing_ok=True)
 
-    def _commit(self, files: tuple[StagedFile, ...]) -> None:
+    def _commit(self, files: tuple[StagedFile, ...], content: str) -> None:
         if not files and not self.recorded:
             self._remove()
             return
@@ -196,6 +217,7 @@ class StagedAppend:
             schema_version=self.definition.schema_version,
             rows=None if files else nothing,
             files=files,
+            content=content,
         )
         transaction = PreparedTransaction(
             transaction_id=self.transaction_id, operations=(operation,), session=self.session
@@ -204,13 +226,21 @@ class StagedAppend:
         timeout_s = timeout_of(self.options)
         deadline = time.monotonic() + timeout_s
         link = nodes_of(self.options)
-        if link.known(self.transaction_id, level, timeout_s) is not None:
+        earlier = link.find(self.transaction_id, timeout_s)
+        if self.first_wins and link.known(self.transaction_id, level, timeout_s) is not None:
             self._remove()  # the log has the files of the first commit
             return
         if self._marker().parent.is_dir():
             self._marker().touch()
         left = max(0.0, deadline - time.monotonic())
-        receipt = submit_prepared(link, self.home.url, transaction, level=level, timeout_s=left)
+        receipt = submit_prepared(
+            link,
+            self.home.url,
+            transaction,
+            level=level,
+            timeout_s=left,
+            first_wins=self.first_wins,
+        )
         if receipt.late:
             _log.warning(
                 "transaction %s is ordered at position %s and not %s yet",
@@ -218,7 +248,8 @@ class StagedAppend:
                 receipt.position,
                 level,
             )
-        if not files:
+        there = None if earlier is None else earlier.position
+        if not files or (there is not None and there == receipt.position):
             self._remove()
 
     def abort(self) -> None:

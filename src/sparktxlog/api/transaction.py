@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from sparktxlog.codec.transactions import (
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConflictError,
+    IdTakenError,
     InvalidRequestError,
     KeyConditionError,
     LocalProtocolError,
@@ -66,8 +68,9 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     has no id, no position and `n` 0.
 
     Args:
-        transaction_id: 16 bytes of a UUID from the user.  If the node knows it, nothing is staged
-            again, and the first receipt is returned.
+        transaction_id: 16 bytes of a UUID from the user.
+        first_wins: If the node knows it, nothing is staged again, and the first receipt is
+            returned.  Else all is staged again, to be compared.
         valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
     """
 
@@ -80,6 +83,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         level: str,
         timeout_s: float,
         transaction_id: bytes | None,
+        first_wins: bool,
         valid_until: int | None,
         isolation: Isolation,
         is_sync: bool,
@@ -91,8 +95,10 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         self._transaction_id = transaction_id or uuid.uuid4().bytes
         #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = transaction_id is not None
-        #: Whether the node already knew the transaction; None = not asked yet.
-        self._known = None if self._given else False
+        self._first_wins = first_wins
+        #: What the nodes had under the id before; asked once.
+        self._earlier: Receipt | None = None
+        self._is_asked = not self._given
         self._valid_until = valid_until
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
@@ -187,7 +193,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
             self._drafts.close()
         transaction = PreparedTransaction(
             transaction_id=self._transaction_id,
-            operations=tuple(self._operations),
+            operations=self._compared(),
             valid_until=self._valid_until,
             condition=self._condition(),
             is_sync=self._is_sync,
@@ -201,8 +207,10 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if is_nothing and not is_recorded:
             return Receipt.of_nothing(parse_level(self._level)[0])
         tables = {operation.table for operation in self._operations}
+        self._is_repeat()  # later it would be found itself
         try:
-            receipt = self._log.submit(transaction, self._level, self._timeout_s)
+            receipt = self._log.submit(transaction, self._level, self._timeout_s, self._first_wins)
+            self._discard_repeat(receipt)
             if any(operation.change is not None for operation in self._operations):
                 self._log.forget_definitions(tables)
             return receipt
@@ -223,11 +231,49 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 self._commits = ()
             raise
 
+    def _compared(self) -> tuple[PreparedOperation, ...]:
+        """Return the operations; under an id that was made here nothing else can come."""
+        if self._given:
+            return tuple(self._operations)
+        return tuple(replace(one, content="") for one in self._operations)
+
+    def _discard_repeat(self, receipt: Receipt) -> None:
+        """Remove what it staged if the log has the files of the first one."""
+        there = self._earlier.position if self._is_repeat() and self._earlier else None
+        if there is not None and there == receipt.position:
+            self._staging.discard()
+
     def _is_known(self) -> bool:
-        if self._known is None:
+        """Whether the log has it, and that counts whatever this one does."""
+        if self._first_wins and not self._is_asked:
             self._receipt = self._log.known(self._transaction_id, self._level, self._timeout_s)
-            self._known = self._receipt is not None
-        return self._known
+            self._earlier = self._receipt
+            self._is_asked = True
+        return self._first_wins and self._earlier is not None
+
+    def _is_repeat(self) -> bool:
+        """Whether the log has something under its id, with which this one is to be compared."""
+        if not self._first_wins and not self._is_asked:
+            found = self._log.find(self.id)
+            self._earlier = None if found is None or found.level is None else found
+            self._is_asked = True
+        return not self._first_wins and self._earlier is not None
+
+    def _check_comparable(self) -> None:
+        """Refuse what rests on tables: they are others now than when the id was used.
+
+        Raises:
+            IdTakenError: The log has the id (definite).
+        """
+        if self._is_repeat():
+            assert self._earlier is not None
+            raise IdTakenError(
+                f"the log has transaction {self.id} already, and what rests on the content of "
+                "tables cannot be compared with it",
+                hint="If that one counts, whatever it did, give first_wins=True; else another id.",
+                transaction_id=self.id,
+                position=self._earlier.position,
+            )
 
     def _takes_more(self) -> bool:
         if self._is_known():
@@ -289,11 +335,13 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
 
     def _takes_more_commits(self) -> bool:
         self._check_is_told()
+        self._check_comparable()
         return self._takes_more()
 
     def _read(self, table: str) -> tuple[int, DataFrame]:
         """Return a table and the position that all reads show, and record it."""
         is_open = self._takes_more()
+        self._check_comparable()
         if self._snapshot is None:
             self._snapshot = self._log.latest_snapshot(self._timeout_s)
         found, name = self._snapshot.table(table), self._snapshot.name_of(table)
@@ -495,16 +543,14 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
 
     def _alter(self, table: str, change: TableChange) -> None:
         if self._takes_more():
-            definition = self._log.definition(table, newest=True)
-            change.applied_to(definition)
+            name, version = table_name(table), 0
+            if not self._is_repeat():  # else the node compares it by the table as it was
+                definition = self._log.definition(table, newest=True)
+                change.applied_to(definition)
+                name, version = definition.name, definition.schema_version
             kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
             self._operations.append(
-                PreparedOperation(
-                    table=definition.name,
-                    kind=kind,
-                    schema_version=definition.schema_version,
-                    change=change,
-                )
+                PreparedOperation(table=name, kind=kind, schema_version=version, change=change)
             )
 
     def _delete_where(self, table: str, predicate: str) -> None:
@@ -680,7 +726,12 @@ def _shows(frame: DataFrame, definition: TableDefinition) -> bool:
 
 
 def submit_prepared(
-    link: Nodes, home: str, transaction: PreparedTransaction, *, level: str, timeout_s: float
+    link: Nodes,
+    home: str,
+    transaction: PreparedTransaction,
+    level: str,
+    timeout_s: float,
+    first_wins: bool = False,
 ) -> Receipt:
     """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
     staged = any(operation.files for operation in transaction.operations)
@@ -694,4 +745,5 @@ def submit_prepared(
             timeout_s=timeout_s,
             only=home if staged else None,
             after=None if condition is None else condition.read_position,
+            first_wins=first_wins,
         )

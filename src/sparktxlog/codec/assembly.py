@@ -43,38 +43,36 @@ _UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 class _Group:
     """Inline rows of one (table, kind, schema version), in run order."""
 
-    parts: list[pa.Table] = field(default_factory=list)
+    operations: list[PreparedOperation] = field(default_factory=list)
     txs: list[int] = field(default_factory=list)
     ops: list[int] = field(default_factory=list)
-    claims: list[TableSignature | None] = field(default_factory=list)
 
-    def add(self, tx: int, op: int, rows: pa.Table, claim: TableSignature | None) -> None:
+    def add(self, tx: int, op: int, operation: PreparedOperation) -> None:
         """Add the rows of an operation."""
-        self.parts.append(rows)
+        self.operations.append(operation)
         self.txs.append(tx)
         self.ops.append(op)
-        self.claims.append(claim)
 
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each row its transaction, and its operation there."""
-        counts = [part.num_rows for part in self.parts]
+    def rows(self) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+        """Return all rows; and for each its transaction, and its operation there."""
+        parts = [operation.rows for operation in self.operations]
+        rows = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+        counts = [part.num_rows for part in parts]
         txs = np.repeat(np.array(self.txs, dtype=np.int32), counts)
-        return txs, np.repeat(np.array(self.ops, dtype=np.int32), counts)
+        return rows, txs, np.repeat(np.array(self.ops, dtype=np.int32), counts)
 
-    def rows(self) -> pa.Table:
-        """Return all rows."""
-        return self.parts[0] if len(self.parts) == 1 else pa.concat_tables(self.parts)
+    def without_claims(self, places: Sequence[Sequence[int | None]]) -> _Group:
+        """Return those that count by their rows.
 
-    def hash_rows(self, table: str, kind: OperationKind, digests: ContentDigests) -> None:
-        """Add the rows without a claim to the digests of their transactions."""
-        plain = self
-        if any(claim is not None for claim in self.claims):
-            plain = _Group()
-            for found in zip(self.txs, self.ops, self.parts, self.claims, strict=True):
-                if found[-1] is None:
-                    plain.add(*found)
-        if plain.parts:
-            digests.add_rows(table, kind.value, plain.rows(), *plain.places())
+        Args:
+            places: Of the operations of each transaction, among those that count.
+        """
+        found = _Group()
+        for tx, op, operation in zip(self.txs, self.ops, self.operations, strict=True):
+            place = places[tx][op]
+            if operation.claim is None and place is not None:
+                found.add(tx, place, operation)
+        return found
 
 
 def assemble_run(
@@ -105,21 +103,21 @@ def assemble_run(
         raise LocalProtocolError("all transactions of a run must belong to one session")
     blocks, groups = _grouped(transactions)
     digests = ContentDigests(len(transactions))
-    for tx, transaction in enumerate(transactions):
-        digests.add(tx, transaction)
+    places = [digests.add(tx, transaction) for tx, transaction in enumerate(transactions)]
     sections: list[bytes] = []
     for (table, kind, schema_version), group in groups.items():
-        section = write_section(mark_rows(group.rows(), *group.places()), compression)
-        group.hash_rows(table, kind, digests)
-        rows = sum(part.num_rows for part in group.parts)
+        marked = mark_rows(*group.rows())
+        section = write_section(marked, compression)
+        if (plain := group.without_claims(places)).operations:
+            digests.add_rows(table, kind.value, *plain.rows())
         blocks.append(
             Block(
                 table=table,
                 kind=kind,
                 schema_version=schema_version,
                 txs=_concerned(group.txs, len(transactions)),
-                inline=inline_section(len(sections), section, rows),
-                claim=_sum(group.claims),
+                inline=inline_section(len(sections), section, marked.num_rows),
+                claim=_sum(operation.claim for operation in group.operations),
             )
         )
         sections.append(section)
@@ -159,7 +157,7 @@ def _grouped(
                 continue
             key = (operation.table, operation.kind, operation.schema_version)
             group = groups.setdefault(key, _Group())
-            group.add(tx, op, operation.rows, operation.claim)
+            group.add(tx, op, operation)
     return blocks, groups
 
 

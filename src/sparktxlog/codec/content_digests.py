@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sparktxlog.codec.commit_requests import as_uuid
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.model.operation import DIGEST_BYTES
+from sparktxlog.model.operation import DIGEST_BYTES, OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
 _Words: TypeAlias = NDArray[np.uint64]
@@ -49,13 +49,16 @@ class ContentDigests:
     def __init__(self, n: int) -> None:
         self._totals: _Words = np.zeros(n, np.uint64)
 
-    def add(self, tx: int, transaction: PreparedTransaction) -> None:
-        """Add all of a transaction but its inline rows without a claim; see `add_rows`."""
-        # Operations without rows go once somebody has looked at their files.
-        kept = (operation for operation in transaction.operations if not operation.is_nothing)
-        for op, operation in enumerate(kept):
-            if operation.rows is None or operation.claim is not None:
-                self._put(tx, op, _content_of(operation))
+    def add(self, tx: int, transaction: PreparedTransaction) -> list[int | None]:
+        """Add all of a transaction but its inline rows without a claim; see `add_rows`.
+
+        Returns:
+            The place of each operation among those that count; None = it does not count.
+        """
+        places = _counted_places(transaction)
+        for place, operation in zip(places, transaction.operations, strict=True):
+            if place is not None and (operation.rows is None or operation.claim is not None):
+                self._put(tx, place, _content_of(operation))
         commits = [
             (one.kind.value, one.uuid, one.name, one.version, one.timestamp)
             for one in transaction.commits
@@ -65,6 +68,7 @@ class ContentDigests:
         ]
         for said in (*commits, *(("participant", name) for name in transaction.participants)):
             self._put(tx, 0, said)
+        return places
 
     def _put(self, tx: int, op: int, said: Sequence[object]) -> None:
         word = hashlib.blake2b(_encode((op, *said)), digest_size=DIGEST_BYTES).digest()
@@ -95,8 +99,47 @@ class ContentDigests:
         return np.maximum(self._totals, _ONE).astype("<u8").tobytes()
 
 
+class RowsContent:
+    """What rows that many tasks stage are known by, in whatever order."""
+
+    def __init__(self) -> None:
+        self._rows, self._word = 0, 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows of the table that they are for, under its columns."""
+        if rows.num_rows:
+            self._rows += rows.num_rows
+            self._word += int(_struct_words(rows.schema.names, rows.columns).sum())
+
+    def __add__(self, other: RowsContent) -> RowsContent:
+        total = RowsContent()
+        total._rows, total._word = self._rows + other._rows, self._word + other._word
+        return total
+
+    def to_text(self) -> str:
+        """Return the field `content` of an operation."""
+        return f"{self._rows}:{self._word % (1 << 64):016x}"
+
+
+def _counted_places(transaction: PreparedTransaction) -> list[int | None]:
+    """Return the place of each operation among those that count; None = it does not count.
+
+    What creates a table and writes to it does not create it when it comes again.  Operations of no
+    rows go once somebody has looked at their files.
+    """
+    count, found = 0, list[int | None]()
+    creates = OperationKind.CREATE_TABLE
+    written = {one.table.lower() for one in transaction.operations if one.kind is not creates}
+    for one in transaction.operations:
+        creates_only = one.kind is creates and one.table.lower() in written
+        counts = not (one.is_nothing or creates_only)
+        found.append(count if counts else None)
+        count += counts
+    return found
+
+
 def _content_of(operation: PreparedOperation) -> Sequence[object]:
-    rows: object = sorted(file.digest for file in operation.files)
+    rows: object = operation.content or sorted(file.digest for file in operation.files)
     if operation.claim is not None:
         rows = operation.claim.to_text()
     said = operation.predicate, _said(operation.definition), _said(operation.change)

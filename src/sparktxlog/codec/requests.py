@@ -136,6 +136,8 @@ class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     deletion_vectors: bool | None = None
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
+    #: Of files without a claim: what their rows are known by, compared if the id comes again.
+    content: Annotated[str, msgspec.Meta(max_length=80)] | None = None
     add: Annotated[list[AddedColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Column → its new name.
     rename: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
@@ -212,7 +214,7 @@ _added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
 
 #: Fields beside kind and table that a kind takes.
-_ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "schema_version"})
+_ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "content", "schema_version"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset(
         {"columns", "keys", "partition_by", "deletion_vectors", "is_sync", "cluster_by"}
@@ -505,7 +507,12 @@ def _prepare_operation(
         if not files:
             return without_rows(definition, kind)
         return PreparedOperation(
-            table=table, kind=kind, schema_version=version, files=files, claim=claim
+            table=table,
+            kind=kind,
+            schema_version=version,
+            files=files,
+            claim=claim,
+            content=operation.content or "",
         )
     rows = _rows(operation, definition, limits)
     _check_claim(definition, claim, rows.num_rows)
@@ -713,6 +720,7 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
         table=operation.table,
         predicate=operation.predicate,
         claim=operation.claim.to_text() if operation.claim is not None else None,
+        content=operation.content or None,
     )
     if operation.rows is not None:
         request.arrow = arrow_text(operation.rows)
@@ -721,7 +729,7 @@ def _operation_request(operation: PreparedOperation) -> OperationRequest:
     put_change(operation.change, request)
     definition = operation.definition
     if definition is None:
-        request.schema_version = operation.schema_version
+        request.schema_version = operation.schema_version or None
     else:
         request.columns = msgspec.convert(
             definition.columns, list[ColumnRequest], from_attributes=True

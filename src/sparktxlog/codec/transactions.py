@@ -35,6 +35,8 @@ class PreparedOperation:
     predicate: str | None = None
     claim: TableSignature | None = None
     change: TableChange | None = None
+    #: Of staged rows without a claim: what they are known by, whatever their files (`rows_text`).
+    content: str = ""
 
     @property
     def carried(self) -> int:

@@ -322,6 +322,7 @@ class Http:
         after: int | None,
         timeout_s: float,
         wait_s: float,
+        first_wins: bool = False,
     ) -> Receipt:
         """Submit a transaction or a run, without a repeat.
 
@@ -337,7 +338,12 @@ class Http:
             "/v1/runs" if is_run else "/v1/transactions",
             body=body,
             content_type=_RUN_TYPE if is_run else "application/json",
-            query={"level": level, "timeout": round(wait_s, 3), "after": after},
+            query={
+                "level": level,
+                "timeout": round(wait_s, 3),
+                "after": after,
+                "first_wins": 1 if first_wins else None,
+            },
             timeout_s=timeout_s,
         )
         receipt: Receipt = self._decoded(answer, Receipt)

@@ -19,6 +19,7 @@ from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConfigError,
+    IdTakenError,
     InvalidNameError,
     InvalidRequestError,
     InvalidRowsError,
@@ -172,13 +173,56 @@ def test_a_repeated_transaction_id_is_one_transaction(
     frame = _orders(spark, range(2 * MANY, 3 * MANY), "once")
     first = log.append(orders, frame, transaction_id=given)
     files = len(_staged(node))
-    second = log.append(orders, frame, transaction_id=str(given))
+    # A job that runs again has its rows in another order, and in other files.
+    again = frame.repartition(5).orderBy(F.desc("id"))
+    second = log.append(orders, again, transaction_id=str(given))
     assert second.position == first.position
     assert len(_staged(node)) == files
+    other = _orders(spark, range(2 * MANY, 3 * MANY), "twice")
+    for act, changed in ((log.append, other), (log.upsert, frame), (log.append, frame.limit(5))):
+        with pytest.raises(IdTakenError, match="belongs to other content") as taken:
+            act(orders, changed, transaction_id=given)
+        assert taken.value.definite and taken.value.fields["position"] == first.position
+    assert log.append(orders, other, transaction_id=given, first_wins=True).position == (
+        first.position
+    )
+    assert (len(_staged(node)), log.position()) == (files, first.position)
     assert log.table(orders).where("note = 'once'").count() == MANY
     found = log.find(given)
     assert found is not None and found.position == first.position
     assert log.find(uuid.uuid4()) is None
+
+
+def test_what_a_job_does_to_tables_may_be_repeated(
+    spark: SparkSession, log: TxLog, node: RunningNode
+) -> None:
+    ids = [uuid.uuid4() for _ in range(3)]
+    frame = spark.range(3).selectExpr("id", "'x' as note")
+
+    def job(keys: DataFrame, added: str = "more") -> list[int | None]:
+        with log.transaction(transaction_id=ids[0]) as made:
+            made.create_table("jobs", "id bigint, note string", keys=["id"])
+            made.append("jobs", frame)
+        with log.transaction(transaction_id=ids[1]) as altered:
+            altered.alter_table("jobs", add={added: "int"})
+        with log.transaction(transaction_id=ids[2]) as deleted:
+            deleted.delete_keys("jobs", keys)
+        return [t.receipt.position for t in (made, altered, deleted)]
+
+    many = spark.range(2 * MANY)
+    first = job(many)
+    assert job(many.repartition(3)) == first
+    with pytest.raises(IdTakenError):
+        job(many.selectExpr("id + 1 as id"))
+    with pytest.raises(IdTakenError):
+        job(many, "else")
+    # What reads tables would see others.
+    with (
+        pytest.raises(IdTakenError, match="cannot be compared"),
+        log.transaction(transaction_id=ids[0]) as t,
+    ):
+        t.merge("jobs", frame, "target.id = source.id")
+    assert log.position() == first[-1]
 
 
 @pytest.mark.parametrize("rows", [3, MANY], ids=["inline", "staged"])

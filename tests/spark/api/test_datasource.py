@@ -15,6 +15,7 @@ from tests.spark.api.nodes import RunningNode
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.errors import (
+    IdTakenError,
     InvalidRequestError,
     InvalidRowsError,
     SchemaMismatchError,
@@ -60,6 +61,11 @@ def test_an_append_is_one_transaction_with_partitions(
     assert log.position() == position + 1
     files = _files(node)
     _save(frame, "clicks", transaction_id=given)  # the same transaction again
+    assert (log.position(), _files(node)) == (position + 1, files)
+    others = frame.withColumn("id", F.col("id") + 1)
+    text = _refused(IdTakenError, others, "clicks", transaction_id=given)
+    assert "belongs to other content" in text
+    _save(others, "clicks", transaction_id=given, first_wins="true")
     assert (log.position(), _files(node)) == (position + 1, files)
     log.apply()
     found = log.table("clicks", at_least=position + 1)

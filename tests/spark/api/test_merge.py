@@ -174,10 +174,10 @@ def test_a_key_is_there_or_not_where_it_takes_effect(
     with pytest.raises(ConflictError):
         t.commit()
     log.apply()
-    # A repeat by its id is the same transaction: nothing is looked up or computed again.
+    # Of a repeat by its id, if the first one wins, nothing is looked up or computed again.
     once = uuid.uuid4()
-    for _ in range(2):
-        with log.transaction(transaction_id=once) as t:
+    for first_wins in (False, True):
+        with log.transaction(transaction_id=once, first_wins=first_wins) as t:
             t.if_present("users", 3)
             t.merge(
                 "users", source.where("n = 7"), "target.id = source.id"

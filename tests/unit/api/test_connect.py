@@ -68,6 +68,9 @@ class Link:
     def known(self, transaction_id: bytes, level: str, timeout_s: float) -> None:
         return None
 
+    def find(self, transaction_id: bytes) -> None:
+        return None
+
     def commit(self, body: bytes, *_: Any, **__: Any) -> Receipt:
         self.submitted.append(body)
         if self.failures:
@@ -303,8 +306,8 @@ def test_a_session_says_whether_its_transactions_rest_on_each_other(
     log._session = Session("s", rollback)
     deletes = PreparedOperation(table="t", kind=OperationKind.DELETE_WHERE, predicate="id = 1")
     one = PreparedTransaction(transaction_id=bytes(16), operations=(deletes,))
-    log.submit(one, "ordered", 5)
-    log.submit(replace(one, participants=("p",)), "ordered", 5)
+    log.submit(one, "ordered", 5, False)
+    log.submit(replace(one, participants=("p",)), "ordered", 5, False)
     bodies = [decode_request(body) for body in cast(Link, log._link).submitted]
     assert [(body.session, body.rollback) for body in bodies] == [
         ("s", rollback),

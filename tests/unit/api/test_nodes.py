@@ -16,6 +16,7 @@ from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
+    IdTakenError,
     InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
@@ -54,6 +55,9 @@ class FakeHttp:
     asked: ClassVar[list[float | None]] = []
     #: What submits were to come after.
     afters: ClassVar[list[int | None]] = []
+    #: Nodes that told a receipt: who submits there again gets it, or the answer in `taken`.
+    told: ClassVar[dict[str, Receipt]] = {}
+    taken: ClassVar[list[TxLogError]] = []
 
     def __init__(self, url: str, **_: object) -> None:
         self.url = url
@@ -68,6 +72,9 @@ class FakeHttp:
     def submit_once(
         self, *_: Any, level: str, timeout_s: float, wait_s: float, after: int | None, **__: Any
     ) -> Receipt:
+        if self.url in self.told:
+            self.calls.append(f"repeat {self.url}")
+            return self._next([*self.taken, self.told[self.url]])
         self.calls.append(f"submit {self.url}")
         self.times.append(timeout_s)
         self.waits.append(wait_s)
@@ -77,7 +84,10 @@ class FakeHttp:
     def receipt(self, transaction_id: str, *, timeout_s: float | None = None) -> Receipt:
         self.calls.append(f"ask {self.url}")
         self.asked.append(timeout_s)
-        return self._next(self.knows.get(self.url, [NotFoundError("never seen")]))
+        found = self._next(self.knows.get(self.url, [NotFoundError("never seen")]))
+        if found.level is not Level.ACCEPTED:
+            self.told[self.url] = found
+        return found
 
     def get(self, path: str, *, after: int | None = None, **_: Any) -> Any:
         answer = self.submits.get(self.url, [GONE])[0]
@@ -105,6 +115,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Nodes]:
         FakeHttp.waits.clear()
         FakeHttp.asked.clear()
         FakeHttp.afters.clear()
+        FakeHttp.told.clear()
+        FakeHttp.taken.clear()
         return Nodes(list(submits), timeout_s=0.6)
 
     return start
@@ -141,7 +153,25 @@ def test_a_lost_submit_is_asked_for_then_submitted_elsewhere(
     assert submit(script(a=[loss], b=[ORDERED], c=[ORDERED])) == ORDERED
     assert FakeHttp.calls == ["submit a", "ask b", "submit b"]
     assert submit(script({"b": [ORDERED]}, a=[loss], b=[GONE])) == ORDERED
-    assert FakeHttp.calls == ["submit a", "ask b"]
+    assert FakeHttp.calls == ["submit a", "ask b", "repeat b"]
+
+
+def test_what_another_node_has_under_the_id_is_compared_there(
+    script: Callable[..., Nodes],
+) -> None:
+    """It may be somebody else's, who took the same id; then nothing of this one takes effect."""
+    link = script({"b": [ORDERED]}, a=[BROKEN], b=[GONE])
+    FakeHttp.taken.append(IdTakenError("other content", position=7))
+    with pytest.raises(IdTakenError):
+        submit(link)
+    assert FakeHttp.calls == ["submit a", "ask b", "repeat b"]
+    # What is under way there may be ordered after what the first node has taken.
+    under_way = IdTakenError("other content", position=None)
+    with pytest.raises(CommitStateUnknownError):
+        submit(script(a=[BROKEN], b=[under_way]))
+    assert submit(script({"a": [ORDERED]}, a=[BROKEN], b=[under_way])) == ORDERED
+    with pytest.raises(IdTakenError):
+        submit(script(a=[under_way], b=[ORDERED]))
 
 
 def test_time_is_left_for_the_others_and_for_the_answer(script: Callable[..., Nodes]) -> None:

@@ -160,6 +160,7 @@ def test_all_that_an_operation_says_counts() -> None:
     assert len(set(different)) == len(different)
     assert bytes(8) not in different
     assert _digest(commits=(commit,)) == _digest(staged_commits=(staged,))
+    assert _digest(create, rows, where) == _digest(rows, where), "it is there when it comes again"
     # What follows from the tables that are there.
     later = replace(definition, schema_version=4, first_version=4, properties=(("a", "b"),))
     assert _digest(replace(create, definition=later)) == _digest(create)

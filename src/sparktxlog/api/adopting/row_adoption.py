@@ -150,7 +150,7 @@ def adopt_rows(
     )
     if dry_run:
         return _counted(planned, _count(rows, definition))
-    t = log.transaction(transaction_id=transaction_id, timeout=timeout_s)
+    t = log.transaction(transaction_id=transaction_id, first_wins=True, timeout=timeout_s)
     try:
         create_like(t, name, source, keys)
         total = append_files(t, name, source, split, lambda: _count(rows, definition), log)

@@ -448,7 +448,7 @@ class TableFollower:
     def _transaction(self, part: str, expected: int | None) -> _Bringing:
         source = self._source
         made = transaction_id_of(source.table_id, source.version, self._name, part)
-        t = self._log.transaction(transaction_id=made, timeout=_WAIT_S)
+        t = self._log.transaction(transaction_id=made, first_wins=True, timeout=_WAIT_S)
         if expected is not None:
             t.expect_version(self._name, expected)
         return _Bringing(t)

@@ -48,6 +48,8 @@ class Ingest:
     timeout: float = 60.0
     #: Id that makes repeated commits one transaction; not with a transaction column.
     transaction_id: str | None = None
+    #: Whatever the log has under that id counts.
+    first_wins: bool = False
 
 
 def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
@@ -67,6 +69,7 @@ def commit(context: JobContext) -> tuple[int, dict[str, Any]]:
         timeout=a.timeout,
         transaction_ids_column=a.transaction_ids_column,
         transaction_id=a.transaction_id,
+        first_wins=a.first_wins,
     )
     with connect(context.spark, a.url) as log:
         result = ingest(log, wanted)
@@ -134,7 +137,10 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
             "rejections": [asdict(rejection) for rejection in receipt.rejections],
         }
     with log.transaction(
-        level=wanted.level, timeout=wanted.timeout, transaction_id=wanted.transaction_id
+        level=wanted.level,
+        timeout=wanted.timeout,
+        transaction_id=wanted.transaction_id,
+        first_wins=wanted.first_wins,
     ) as t:
         if definition is None:
             t.create_table(wanted.table, frame, keys=wanted.keys, partition_by=wanted.partition_by)

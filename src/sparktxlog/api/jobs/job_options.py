@@ -200,6 +200,8 @@ _COMMIT = (
               help="Column with the UUIDs of those transactions."),
     JobOption(flag="--transaction-id", kind=str, metavar="UUID",
               help="UUID that makes repeated commits one transaction."),
+    JobOption(flag="--first-wins",
+              help="What the log has under that id counts, also with other rows."),
     JobOption(flag="--level", kind=str, default="ordered",
               help="Level to reach: accepted, acquired, ordered, applied or applied(k)."),
     JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",

@@ -2,6 +2,7 @@
 
 The transaction id of a batch follows from the query id, which stands in the checkpoint, and from
 the number of the batch.  So a batch that is run again is the same transaction, at every site.
+The first one wins: the source may have other rows by then.
 
 Spark makes a writer for the tasks of each batch, and another one, in another process, for its
 commit.  The two know nothing of each other but the messages of the tasks.  Spark tells the query id
@@ -144,7 +145,7 @@ def stream_into(
         identity = transaction_id_of_batch(frame, batch_id, log)
         if log.find(identity) is not None:
             frame.write.format("noop").mode("overwrite").save()  # its state must be written
-        with log.transaction(level=level, transaction_id=identity) as transaction:
+        with log.transaction(level=level, transaction_id=identity, first_wins=True) as transaction:
             transaction.add(OperationKind(kind), table, frame)
 
     return save
@@ -259,6 +260,7 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
             transaction_id=identity,
             folder=folder_of(identity, self._definition.name, self._attempt),
             session=query_id,
+            first_wins=True,
         )
         append.make_folder()
         return StagedPart(append, query_id, append.write(iterator))

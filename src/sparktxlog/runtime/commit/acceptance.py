@@ -105,6 +105,7 @@ class Submits:
         """Wait as `reach`, unless the node takes no transactions; errors as `reach`, `submit`."""
         if self._base.ordered.value < after:
             self._check_submit(level, copies)
+            self._check_takes(level)
             await self.reach(after, timeout)
 
     async def submit(
@@ -175,7 +176,7 @@ class Submits:
             self._check_version("commit tables", COMMIT_TABLES, "commit")
         if tx.stands_alone:
             self._check_version("transactions that stand alone", SYNCHRONOUS, "rollback")
-        self._check_quorum(level)
+        self._check_takes(level)
         try:
             async with asyncio.timeout_at(deadline):
                 submission, index = await self._cycle.submit_single(
@@ -242,7 +243,7 @@ class Submits:
         tables = Tables.of(self._master.catalog)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
-        self._check_quorum(level)
+        self._check_takes(level)
         submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
         receipt = await self._wait(content, submission, None, level, copies, timeout)
         return self._of_the_first(content, receipt)
@@ -538,21 +539,21 @@ class Submits:
                 hint="Submit at another site; see `sparktxlog status`.",
                 reason=self._cycle.halted.code,
             )
+        self._membership.joining.check_knows_log()
+        if self._base.ending.is_set():
+            raise BusyError("the node is stopping", hint="Submit again after its restart.")
+
+    def _check_takes(self, level: Level) -> None:
+        """Refuse a new transaction that this node does not take, or that cannot be ordered now."""
         if self._base.settings.in_force.paused:
             raise PausedError(
                 f"node {self._base.config.node_id!r} is paused and takes no transactions",
                 hint="Submit at another site, or end the pause with `sparktxlog peer continue`.",
             )
-        self._membership.joining.check_knows_log()
         if self._executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full", hint="Free space; then the node continues."
             )
-        if self._base.ending.is_set():
-            raise BusyError("the node is stopping", hint="Submit again after its restart.")
-
-    def _check_quorum(self, level: Level) -> None:
-        """Refuse a new transaction that cannot be ordered now."""
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
 
     async def _known(
