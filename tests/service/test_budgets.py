@@ -21,8 +21,10 @@ from tests.service.test_metrics import samples
 from tests.support.delta_writer import API, path_of
 from tests.support.storage_samples import staged_of
 
+from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.dashboard import dashboard_routes
+from sparktxlog.service.submit_routes import _Turns
 from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry
 
 TOKENS = {name: f"a token of the {name}" for name in ("greedy", "honest")}
@@ -69,8 +71,10 @@ class Token:
 
 
 @asynccontextmanager
-async def two_tokens(directory: Path, **settings: Any) -> AsyncIterator[tuple[Node, Token, Token]]:
-    """Run a node that two grants use."""
+async def two_tokens(
+    directory: Path, missing: str = "", **settings: Any
+) -> AsyncIterator[tuple[Node, Token, Token]]:
+    """Run a node that two grants use; its peers `missing` do not run."""
     lines = []
     for name, token in TOKENS.items():
         file = directory / name
@@ -81,11 +85,13 @@ async def two_tokens(directory: Path, **settings: Any) -> AsyncIterator[tuple[No
     grants.write_text("".join(lines))
     place = socket.create_server(("127.0.0.1", 0))
     settings |= {"client_token": "a token of the clients", "grants_file": str(grants)}
-    config = config_of(directory, "A", {"A": place.getsockname()[1]}, **settings)
+    ports = {"A": place.getsockname()[1]} | dict.fromkeys(missing, 1)
+    config = config_of(directory, "A", ports, **settings)
     async with (
         serving(config, place) as node,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
     ):
+        node.membership.joining._knows_log = True  # as after a peer accepted it
         yield node, Token(node, session, "greedy"), Token(node, session, "honest")
 
 
@@ -179,14 +185,59 @@ def test_a_greedy_token_takes_its_share_and_nothing_else(
         limits = {"body_limit": BODY, "connections_limit": 48}
         async with two_tokens(tmp_path, **limits) as (node, greedy, honest):
             node.base.budgets.staged_tables.most = 12
+            node.base.budgets.memory.most = BODY * 3 // 2
             await attack(greedy, honest)
             await greedy.release()
             await honest.release()
             # All but what outlives its request comes back.
             budgets = node.base.budgets
-            passing = (budgets.bodies, budgets.upload_parts, budgets.event_streams)
+            passing = (budgets.memory, budgets.upload_parts, budgets.event_streams)
             await until(lambda: not any(one.used for one in passing))
             await until(lambda: budgets.connections.used <= 2)
+
+    asyncio.run(main())
+
+
+def test_large_bodies_of_a_token_wait_for_few_of_another_one(tmp_path: Path) -> None:
+    """Nor for a large addition to a transaction whose commit is under way."""
+    large = b'{"operations": 7' + b" " * (300 << 10) + b"}"
+
+    async def main() -> None:
+        async with two_tokens(tmp_path, missing="B") as (node, greedy, honest):
+            status, opened = await greedy("POST", "/v1/open-transactions", {})
+            assert status == 200
+            path = f"/v1/open-transactions/{opened['transaction_id']}"
+            columns = [{"name": "id", "type": "bigint"}]
+            table = {"kind": "create_table", "table": "t", "columns": columns}
+            assert (await greedy("POST", f"{path}/operations", {"operations": [table]}))[0] == 200
+            await greedy.hold(f"POST {path}/commit?timeout=60")
+            await until(lambda: node.status()["incoming_runs"] == 1)
+            for _ in range(3):
+                await greedy.hold(f"POST {path}/operations", large, len(large))
+            await until(lambda: node.base.budgets.memory.used >= 3 * len(large))
+            async with asyncio.timeout(20):
+                status, answer = await honest("POST", "/v1/transactions", large)
+            assert (status, answer["title"]) == (400, "invalid-request")
+
+    asyncio.run(main())
+
+
+def test_turns_of_large_bodies_go_round() -> None:
+    async def main() -> None:
+        turns, order, gate = _Turns(1), list[str](), asyncio.Event()
+
+        async def decode(name: str) -> None:
+            asks.set(name)
+            async with turns.turn():
+                await gate.wait()
+                order.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("greedy",) * 5 + ("honest",) * 2:
+                tasks.create_task(decode(name))
+            await asyncio.sleep(0)
+            gate.set()
+        assert order == ["greedy", "honest", "greedy", "honest", "greedy", "greedy", "greedy"]
 
     asyncio.run(main())
 

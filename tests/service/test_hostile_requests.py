@@ -290,7 +290,8 @@ def test_a_body_that_trickles_ends_a_connection(
 
 def test_bodies_have_one_budget(tmp_path: Path) -> None:
     async def main() -> None:
-        async with node(tmp_path, body_limit=65_536) as (_, connect):
+        async with node(tmp_path, body_limit=65_536) as (a, connect):
+            a.base.budgets.memory.most = 98_304
             lines = [await connect() for _ in range(3)]
             for line in lines[:2]:
                 await line.send(POST + b"content-length: 45000\r\n\r\n" + b" " * 30_000)

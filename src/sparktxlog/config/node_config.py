@@ -301,8 +301,9 @@ class NodeConfig:
         "Most bytes of one run's payload container."
     )
     body_limit: int = Setting(counted(65_536, 1 << 31), 33_554_432)(
-        "Most bytes of one request's body, and of all that are read at the same time of one token. "
-        "Those of all tokens may have 1.5 times as much; beyond that submits are refused as busy."
+        "Most bytes of one request's body, and, if more than 16 MiB, of all requests of a token "
+        "that are in memory at the same time; those of all tokens may have 1.5 times as much. "
+        "Beyond that requests are refused."
     )
     upload_limit_bytes: int = Setting(counted(1 << 20, 1 << 50), 64 << 30)(
         "Most bytes of files that were uploaded and that no transaction names yet; at most half of "

@@ -141,7 +141,7 @@ def build_app(running: Node) -> FastAPI:
     )
     app.router.route_class = _RawRoute
     config = running.config
-    bodies = Bodies(config.body_limit, running.base.budgets.bodies)
+    bodies = Bodies(config.body_limit, running.base.budgets.memory)
     pages, tokens = Pages(), _tokens(config)
     doors = _doors(running, bodies, pages, tokens)
     handlers = _handlers(running, bodies, pages, tokens)

@@ -42,12 +42,11 @@ class Bodies:
 
     Args:
         limit: Most bytes of one body.
-        budget: Bytes of all that are being read or decoded at once; None = who calls bounds them.
+        memory: Has the bytes of all that are being read or decoded.
     """
 
-    def __init__(self, limit: int, budget: Budget | None = None) -> None:
-        self.limit = limit
-        self._budget = budget
+    def __init__(self, limit: int, memory: Budget) -> None:
+        self.limit, self._memory = limit, memory
 
     async def read(self, request: Request, limit: int | None = None) -> bytes:
         """Return a body that is decoded immediately; as `of`."""
@@ -64,7 +63,7 @@ class Bodies:
 
         Raises:
             OversizeError: It is longer; nothing happened (definite).
-            BusyError: The budget is used up; nothing happened (definite).
+            BusyError: The memory for requests is used up; nothing happened (definite).
         """
         async with self.pieces_of(request, limit) as pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -83,9 +82,8 @@ class Bodies:
             async for piece in request.stream():
                 size += len(piece)
                 if size <= limit:
-                    if self._budget is not None:
-                        holder = self._budget.take(len(piece))
-                        taken += len(piece)
+                    holder = self._memory.take(len(piece))
+                    taken += len(piece)
                     pieces.append(piece)
                 elif size <= 2 * limit:
                     # Read on for a while: a client that still writes does not read the answer.
@@ -96,8 +94,8 @@ class Bodies:
                 raise _too_long(size, limit)
             yield pieces
         finally:
-            if self._budget is not None and taken:
-                self._budget.give(holder, taken)
+            if taken:
+                self._memory.give(holder, taken)
 
 
 def _too_long(size: int, limit: int) -> OversizeError:

@@ -67,8 +67,8 @@ class OpenRoutes(RouteHandlers):
         with self._open.working(_id_of(request)) as transaction:
             async with (
                 self._bodies.of(request) as body,
+                transaction.turn,  # first: who waits for it must not hold up other bodies
                 self._submits.turn_of_json(len(body)),
-                transaction.turn,
             ):
                 is_large = len(body) > THREAD_BYTES
                 added = await checked(is_large, _decode_added, body)

@@ -37,7 +37,7 @@ class StagedUploads(RouteHandlers):
     def __init__(self, node: Node) -> None:
         self._payloads, self._budgets = node.payloads, node.base.budgets
         self._owners = node.core.owners
-        self._bodies = Bodies(PART_BYTES)
+        self._bodies = Bodies(PART_BYTES, self._budgets.memory)
 
     async def upload_part(
         self,

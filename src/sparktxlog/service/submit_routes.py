@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -60,6 +61,7 @@ from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_tex
 from sparktxlog.model.operation import ROW_KINDS, TX_COLUMN, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.tokens.budgets import upload_of
@@ -101,8 +103,7 @@ class SubmitRoutes(RouteHandlers):
         self._node = node
         self._ids = _Ids()
         self._bodies = bodies
-        self._large_json = asyncio.Semaphore(1)
-        self._large_arrow = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._large_json, self._large_arrow = _Turns(1), _Turns(_LARGE_AT_ONCE)
         self._limits = RunLimits(
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
@@ -400,9 +401,9 @@ class SubmitRoutes(RouteHandlers):
         return self._turn_of(self._large_json, size)
 
     @staticmethod
-    def _turn_of(turns: asyncio.Semaphore, size: int) -> AbstractAsyncContextManager[None]:
+    def _turn_of(turns: _Turns, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body waits for if it is large."""
-        return turns if size > _LARGE_BYTES else nullcontext()
+        return turns.turn() if size > _LARGE_BYTES else nullcontext()
 
 
 def _rows_of(manifest: RunManifest) -> int:
@@ -471,6 +472,25 @@ def waiting_of(
         given = str(timeout_s)
     first_wins = bool(FIRST_WINS.read(query.get(FIRST_WINS.name)))
     return Waiting(found, copies, max(0.0, TIMEOUT.read(given) - waited), first_wins)
+
+
+class _Turns:
+    """Turns of large bodies: a few at once, and no more of one token are in the line.
+
+    So whoever waits, waits for a few of each other token.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._line = asyncio.Semaphore(at_once)
+        self._of_token: dict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(at_once)
+        )
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Have a turn meanwhile."""
+        async with self._of_token[asks.get()], self._line:
+            yield
 
 
 class _Ids:

@@ -108,7 +108,7 @@ class OpenTransactions:
     """
 
     def __init__(self, budgets: Budgets) -> None:
-        self._number, self._bytes = budgets.open_transactions, budgets.open_bytes
+        self._number, self._memory = budgets.open_transactions, budgets.memory
         self._open: dict[bytes, OpenTransaction] = {}
         #: Id of an ended transaction → how it ended.
         self._ended: OrderedDict[bytes, str] = OrderedDict()
@@ -193,16 +193,16 @@ class OpenTransactions:
 
         Raises:
             TransactionNotOpenError: It ended meanwhile (definite).
-            BusyError: Those of its token, or all, use up their memory (definite).
+            BusyError: Its token, or all, use up the memory for requests (definite).
         """
         self.check_open(transaction)
-        self._bytes.take(size_bytes, transaction.owner)
+        self._memory.take(size_bytes, transaction.owner)
         transaction.size_bytes += size_bytes
 
     def give_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
         """Take back what a refused request counted."""
         size_bytes = min(size_bytes, transaction.size_bytes)  # 0 if it ended meanwhile
-        self._bytes.give(transaction.owner, size_bytes)
+        self._memory.give(transaction.owner, size_bytes)
         transaction.size_bytes -= size_bytes
 
     def end(self, transaction: OpenTransaction, how: str) -> None:
@@ -212,7 +212,7 @@ class OpenTransactions:
             return
         del self._open[transaction_id]
         self._number.give(transaction.owner)
-        self._bytes.give(transaction.owner, transaction.size_bytes)
+        self._memory.give(transaction.owner, transaction.size_bytes)
         transaction.size_bytes = 0
         if transaction.timer is not None:
             transaction.timer.cancel()

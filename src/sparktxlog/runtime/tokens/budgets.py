@@ -28,6 +28,8 @@ MAX_OPEN = 1_000
 #: Of all tokens: event streams, parts of uploads that are in memory, commit tables that were given
 #: a place and not created yet.
 _STREAMS, _PARTS, _STAGED = 32, 6, 1_500
+#: Least memory for the requests of one token: parts of its uploads have 4 MiB each.
+_MEMORY = 16 << 20
 
 
 class Budget:
@@ -178,26 +180,23 @@ class Budgets:
     """All budgets of a node, and their metrics."""
 
     def __init__(self, config: NodeConfig, metrics: Metrics) -> None:
-        most_bodies = config.body_limit + (config.body_limit + 1) // 2
+        alone = max(config.body_limit, _MEMORY)
         self.connections = Budget(
             "connections of clients",
             config.connections_limit,
             "Close unused connections, or raise connections-limit.",
         )
-        self.bodies = Budget(
-            "bytes for bodies",
-            most_bodies,
-            "Try again in a moment; the setting body-limit determines the memory.",
+        #: For bodies that are read or decoded, and for operations of open transactions.
+        self.memory = Budget(
+            "bytes of memory for requests",
+            alone + (alone + 1) // 2,
+            "Try again in a moment, or stage the rows as Parquet files; body-limit determines the "
+            "memory.",
         )
         self.open_transactions = Budget(
             "open transactions",
             MAX_OPEN * 3 // 2,
             "Commit some or roll them back; forgotten ones end with their lease.",
-        )
-        self.open_bytes = Budget(
-            "bytes for open transactions",
-            most_bodies,
-            "Stage the rows as Parquet files, or commit smaller transactions.",
         )
         self.upload_parts = Budget(
             "parts of uploads at once",

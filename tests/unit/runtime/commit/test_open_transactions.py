@@ -39,7 +39,7 @@ def _run(work: Callable[[OpenTransactions], Awaitable[None]]) -> None:
     async def main() -> None:
         budgets = SimpleNamespace(
             open_transactions=Budget("open transactions", MAX_OPEN * 3 // 2, ""),
-            open_bytes=Budget("bytes", 150, ""),
+            memory=Budget("bytes", 150, ""),
         )
         opened = OpenTransactions(cast(Budgets, budgets))
         try:

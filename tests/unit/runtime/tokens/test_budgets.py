@@ -137,7 +137,7 @@ def test_an_upload_counts_once_for_its_token_and_half_of_a_disk_is_the_most(
     tmp_path: Path,
 ) -> None:
     config: Any = SimpleNamespace(
-        body_limit=101,
+        body_limit=(16 << 20) + 1,
         connections_limit=16,
         upload_limit_bytes=1 << 60,
         upload_expiry=60.0,
@@ -146,10 +146,10 @@ def test_an_upload_counts_once_for_its_token_and_half_of_a_disk_is_the_most(
     metrics = Metrics()
     budgets = Budgets(cast(NodeConfig, config), metrics)
     assert 0 < budgets.upload_bytes.most < 1 << 60
-    budgets.bodies.take(101)  # a token that is alone may send the largest body
+    budgets.memory.take((16 << 20) + 1)  # a token that is alone may send the largest body
     with pytest.raises(ShareUsedUpError):
-        budgets.bodies.take(1)
+        budgets.memory.take(1)
     value = metrics.registry.get_sample_value
-    label = {"budget": budgets.bodies.what}
-    assert value("sparktxlog_budget_used", label) == 101
+    label = {"budget": budgets.memory.what}
+    assert value("sparktxlog_budget_used", label) == (16 << 20) + 1
     assert value("sparktxlog_budget_refusals_total", label) == 1
