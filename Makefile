@@ -44,7 +44,7 @@ SITE := $(VENV)/site
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -125,6 +125,9 @@ $(ORCHESTRATION)/.installed: $(STAMP) constraints-orchestration.txt
 
 test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) $(ORCHESTRATION)/.installed ## Check images, units, chart, and what plugs into Airflow, Dagster and OpenLineage
 	CI=$${CI:-} $(BIN)/python -m pytest tests/packages -rs $(PYTEST_ARGS)
+
+pin-base: ## Pin the base image of deploy/Dockerfile to the digest that its registry has
+	@$(PYTHON) tools/pin_base.py
 
 $(SITE)/.installed: $(STAMP) constraints-site.txt
 	@rm -rf $(@D)

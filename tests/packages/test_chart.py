@@ -18,7 +18,7 @@ pytestmark = pytest.mark.packages
 CHART = ROOT / "deploy" / "helm" / "sparktxlog"
 #: The oldest Kubernetes of the chart that the schemas have, and the newest.
 KUBERNETES = ("1.29.0", "1.37.0")
-SECRET = "0123456789abcdef"
+SECRET, DIGEST = "0123456789abcdef", "sha256:" + "5" * 64
 GIVEN = {"clusterSecret": SECRET + "1", "clientToken": SECRET + "2", "adminToken": SECRET + "3"}
 EXISTING = {"existingSecret": "mine", "existing": {"adminToken": False}}
 
@@ -109,6 +109,22 @@ def test_what_a_site_consists_of(tmp_path: Path) -> None:
     assert resources["Service/a-sparktxlog-peers"]["spec"]["publishNotReadyAddresses"] is True
 
 
+def test_images_are_named_by_digest(tmp_path: Path) -> None:
+    images = {"image": {"digest": DIGEST}, "worker": {"image": {"repository": "r.example.com/w"}}}
+    images["worker"]["image"]["digest"] = DIGEST
+    resources = rendered(tmp_path, values_of("A", **images))
+    (node,) = resources["StatefulSet/a-sparktxlog"]["spec"]["template"]["spec"]["containers"]
+    (worker,) = resources["Deployment/a-sparktxlog-worker"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    (whole,) = resources["Pod/a-sparktxlog-whole"]["spec"]["containers"]
+    assert node["image"] == whole["image"] == f"sparktxlog@{DIGEST}"
+    assert worker["image"] == f"r.example.com/w@{DIGEST}"
+    assert rendered(tmp_path, values_of("A"))["Pod/a-sparktxlog-whole"]["spec"]["containers"][0][
+        "image"
+    ] == ("sparktxlog:node")
+
+
 def test_a_worker_sees_the_client_token_alone(tmp_path: Path) -> None:
     resources = rendered(tmp_path, values_of("A"))
     pods = {
@@ -184,6 +200,7 @@ def test_a_witness_has_no_worker(tmp_path: Path) -> None:
         ({"peers": [{"id": "B", "url": "b:7070"}]}, "/peers/0/url"),
         ({"node": {"id": "A", "settings": {"data-dir": "/x"}}}, "data-dir"),
         ({"nodes": {}}, "nodes"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
     ],
 )
 def test_values_that_cannot_be_are_refused(
