@@ -59,6 +59,7 @@ asks: ContextVar[str] = ContextVar("asks", default="node")
 asks_from: ContextVar[str] = ContextVar("asks_from", default="")
 _about: ContextVar[str] = ContextVar("about", default="")
 
+WriteThen = Callable[[Sequence[Write], Callable[[], None]], None]
 Later = Callable[[float, Callable[[], None]], object]
 
 
@@ -73,17 +74,14 @@ class CountedActs:
     """Acts and refusals of which there may be many: a ring of entries with counts.
 
     Args:
-        put: Makes writes durable.
+        write_then: As of `AuditTrail`.
         later: Calls a function after seconds; default: the event loop's.
     """
 
     def __init__(
-        self,
-        ring: ValueRing[AuditEntry],
-        put: Callable[[Sequence[Write]], None],
-        later: Later | None = None,
+        self, ring: ValueRing[AuditEntry], write_then: WriteThen, later: Later | None
     ) -> None:
-        self._ring, self._put, self._later = ring, put, later
+        self._ring, self._write_then, self._later = ring, write_then, later
         #: What makes acts equal → number of their entry.
         self._numbers: dict[tuple[str, ...], int] = {}
         #: Number of an entry that is to be written → its count when it was written last.
@@ -123,7 +121,7 @@ class CountedActs:
 
     def write(self) -> None:
         """Write what was counted since the last time."""
-        self._new, self._waits = 0, False
+        self._new, self._waits = 0, True  # a disk that is full gets one write, not one a second
         writes: list[Write] = []
         for number in list(islice(self._changed, MOST_A_SECOND)):
             before, entry = self._changed.pop(number), self._ring.entries.get(number)
@@ -133,7 +131,12 @@ class CountedActs:
                 _log.info("audit", **entry)  # the first one, the tenth, the hundredth, …
             writes.append(self._ring.put(number, entry))
         if writes:
-            self._put(writes)
+            self._write_then(writes, self._written)
+        else:
+            self._written()
+
+    def _written(self) -> None:
+        self._waits = False
         if self._changed:
             self._write_soon()
 
@@ -163,7 +166,7 @@ class AuditTrail:
         node_id: NodeId,
         saved: Mapping[str, bytes],
         view: View,
-        write_then: Callable[[Sequence[Write], Callable[[], None]], None],
+        write_then: WriteThen,
         now: Callable[[], int] = wall_us,
         later: Later | None = None,
     ) -> None:
@@ -171,18 +174,15 @@ class AuditTrail:
         self._write_then, self._now = write_then, now
         self._rings = {whose: _ring(prefix, saved) for whose, prefix in RINGS.items()}
         self._ring = self._rings["operators"]
-
-        def put(writes: Sequence[Write]) -> None:
-            write_then(writes, lambda: None)
-
-        self._clients = CountedActs(self._rings["clients"], put, later)
-        self._strangers = CountedActs(self._rings["strangers"], put, later)
+        self._clients = CountedActs(self._rings["clients"], write_then, later)
+        self._strangers = CountedActs(self._rings["strangers"], write_then, later)
         self._secrets = {name: v for name, v in saved.items() if name.startswith(_SECRET)}
 
-    def latest(self, limit: int, whose: str = "") -> list[AuditEntry]:
+    def latest(self, limit: int | None = None, whose: str = "") -> list[AuditEntry]:
         """Return the latest entries, newest first.
 
         Args:
+            limit: None = all.
             whose: Name of the ring; empty = all.
         """
         rings = self._rings.values() if not whose else (self._rings[whose],)

@@ -182,7 +182,7 @@ class Node:
             "differences": self.fleet.differences.named,
             "plans": lambda: self.fleet.planning.history.latest(_MOST_RECORDS),
             "settings": self.settings,
-            "audit": lambda: self.audit.latest(_MOST_RECORDS),
+            "audit": self.audit.latest,
             "transfers": lambda: self.transfers(_MOST_RECORDS),
             "epochs": lambda: self.epochs.history.latest(_MOST_RECORDS),
         }

@@ -51,7 +51,8 @@ class StagedUploads(RouteHandlers):
     ) -> ReceivedBytes:
         check_writes(lambda: (table,))
         _check_place(path)
-        await self._owners.take(path.partition("/")[0])
+        place = path.partition("/")[0]
+        self._owners.check(place)
         file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         async with self._budgets.upload_parts.turn(_TURN_S):
             if offset or not await asyncio.to_thread(self._payloads.has, file):
@@ -62,6 +63,7 @@ class StagedUploads(RouteHandlers):
             except ManifestMismatchError:
                 self._budgets.uploads.give(*upload_of(file))
                 raise
+        await self._owners.take(place)
         return {"received": received}
 
     async def _part_of(self, request: Request) -> list[bytes]:

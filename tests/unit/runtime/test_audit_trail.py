@@ -30,9 +30,14 @@ class Kept:
         self.values: dict[str, bytes] = {}
         self.now, self.writes = 7, 0
         self.later: list[Callable[[], None]] = []
+        #: What waits for a disk that is full.
+        self.full: list[Callable[[], None]] | None = None
 
     def write_then(self, writes: Sequence[Write], then: Callable[[], None]) -> None:
         self.writes += len(writes)
+        if self.full is not None:
+            self.full.append(then)
+            return
         for write in writes:
             assert isinstance(write, PutValue)
             self.values[write.name] = write.value
@@ -124,6 +129,24 @@ def test_a_storm_is_few_entries_and_pushes_nobody_out() -> None:
     assert one["until"] == 5_000_007
     assert [e["action"] for e in kept.trail().latest(9, "operators")] == ["maintain"]
     assert [e["who"] for e in kept.trail().latest(9, "clients")] == ["client etl"]
+
+
+def test_a_full_disk_gets_one_write_however_many_acts_there_are() -> None:
+    kept = Kept()
+    trail = kept.trail()
+    kept.full = []
+    for turn in range(10):
+        for number in range(100):
+            trail.count("client etl", f"10.0.{turn}.{number}", "force", "forbidden", "[forbidden]")
+        kept.a_second_passes()
+    assert len(kept.full) == 1 and kept.writes <= MOST_A_SECOND
+    waiting, kept.full = kept.full, None
+    waiting[0]()  # there is room
+    while kept.later:
+        kept.a_second_passes()
+    assert sum(one["count"] for one in trail.latest(whose="clients")) == 1_000
+    entries = kept.trail().latest(whose="clients")
+    assert sum(one["count"] for one in entries if one["address"] == OTHERS) >= 800
 
 
 def test_what_is_equal_is_counted_for_an_hour_and_says_what_it_was_about() -> None:

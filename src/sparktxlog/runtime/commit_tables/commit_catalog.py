@@ -216,8 +216,8 @@ class CommitCatalog:
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
         self._staged.take(uuid, uuid)
-        await self._owners.take(uuid)
         await self._run(self._places.make, uuid)
+        await self._owners.take(uuid)
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
 
