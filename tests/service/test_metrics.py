@@ -32,6 +32,7 @@ from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.journal.write_pace import WritePace
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -126,6 +127,13 @@ class Story:
             self.b.base.links["A"], "post", lambda p: post(replace(p, wall=p.wall + ahead))
         )
         await until(lambda: abs(self.a.status()["clock_distance_us"]) > 1_000_000)
+
+    async def slow(self) -> None:
+        """Let both disks be slow, and their nodes stand aside as far as others are left."""
+        self.patch.setattr(WritePace, "seconds", 0.5)
+        for node in (self.a, self.b):
+            await node.change_settings({"slow-write-limit": 0.1})
+        await until(lambda: self.a.status()["aside"] and self.a.status()["peers"][0]["aside"])
 
     async def cut(self) -> None:
         """Lose the second address of the other node."""
@@ -310,6 +318,7 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.prepare: ("undecided",),
     Story.lack: ("commit_tables", "commit_versions_behind"),
     Story.clock: ("clock_distance_us", "peer_clock_offset_us"),
+    Story.slow: ("write_s", "aside", "peer_write_s", "peer_aside"),
     Story.cut: ("peer_address_answers",),
     Story.stranger: ("refused_peer_requests",),
     Story.greedy: ("budget_used", "budget_refusals"),

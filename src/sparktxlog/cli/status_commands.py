@@ -149,6 +149,7 @@ _PEERS: Columns = {
     "linked": lambda peer: bool(peer.get("linked")),
     "wire": "wire_version",
     "last post (UTC)": lambda peer: time_text(peer.get("last_post_at")),
+    "a write (s)": "write_s",
     "position": "position",
     "holds runs": "acquired",
     "counter": lambda peer: str(peer.get("counter", "-")),

@@ -22,7 +22,7 @@ from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.model.site_data import SiteData
+from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Standing
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
@@ -50,6 +50,8 @@ class Envelope:
     #: What the sender's site holds of the data; None = it does not know the log yet, is a witness,
     #: or of an older release.
     data: SiteData | None = None
+    #: How quick the sender's disk is; None = it is of an older release.
+    pace: SitePace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,6 +279,11 @@ class NodeConfig:
         "Seconds that ordered transactions may wait to be published.  Above that this node holds "
         "up new ones of its clients, and refuses them as busy after a second."
     )
+    slow_write_limit: float = Setting(ranged(0, 3_600), 0.0)(
+        "Seconds that a write of the journal may take, the median of the last ones.  Above that "
+        "this node stands aside: the others order without it, as long as two with data are left, "
+        "until its writes take less than half. 0: it stays a member, and all commits wait for it."
+    )
     lag_interval: float = Setting(ranged(0.1, 86_400), 10.0)(
         "Seconds between two measurements of how far replicas are behind (`log/lag`)."
     )

@@ -28,6 +28,7 @@ _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
 _COMPARE = "`sparktxlog verify --compare` says in which table, and since which position."
 _SEE_LOG = "The log of the node has the trace; docs/runbooks.md says what to do."
 _BY_ITSELF = "Nothing is to be done: it catches up by itself."
+_SLOW_DISK = "  docs/runbooks.md (SparktxlogDiskSlow) says how to let the others go on without it."
 _SEE_PEERS = "`sparktxlog peer list` says which nodes are linked."
 _FORCE = (
     "Bring them back.  If too many of them lost their disks for ever, `sparktxlog peer force` lets "
@@ -37,6 +38,8 @@ _FORCE_THERE = (
     "  If too many nodes lost their disks for a majority, `sparktxlog peer force` at one that has "
     "the log lets it go on and admit the others."
 )
+#: Seconds of a write of the journal above which a disk is in the way of all sites' commits.
+SLOW_WRITE_S = 0.25
 #: Levels of need; a note explains a state, and is no alarm.
 ALARM, WARNING, NOTE = "alarm", "warning", "note"
 
@@ -156,8 +159,8 @@ def findings(status: _Facts) -> list[Judgement]:
     sites = [one for one in judge_sites(status).values() if one.code not in _GOOD]
     said = {*_SAID_BY_LINES, *(_SAID_BY_SITES.get(one.code) for one in sites)}
     warned = (one for one in status.get("warnings") or [] if one["code"] not in said)
-    data = _of_data(status)
-    return [*_of_node(status), *_of_order(status), *sites, *data, *map(_of_warning, warned)]
+    own = (*_of_node(status), *_of_disks(status), *_of_order(status))
+    return [*own, *sites, *_of_data(status), *map(_of_warning, warned)]
 
 
 def banner_of(status: _Facts) -> list[dict[str, str]]:
@@ -218,7 +221,7 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         text = "The journal of this node is lost: it waits for a peer whose log it can join"
         yield _warning("journal-lost", text, _SEE_PEERS + _FORCE_THERE)
     phase, reason = status.get("phase"), status.get("phase_reason") or "it says no reason"
-    if phase in _WITHOUT_PART:
+    if phase in _WITHOUT_PART and not status.get("aside"):
         yield _warning("no-member", f"{phase}: {reason}", _SEE_PEERS + _FORCE_THERE)
     elif phase not in (*_CALM, None) and status.get("phase_reason"):
         lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
@@ -276,6 +279,21 @@ def _of_data(status: _Facts) -> Iterator[Judgement]:
             "disk before `/readyz?data` is ok there"
         )
         yield _site(site, _of_warning({"code": "site-not-whole", "text": text}))
+
+
+def _of_disks(status: _Facts) -> Iterator[Judgement]:
+    """Judge how quick the disks of members are, and of nodes that stand aside for that (P37)."""
+    own = {**status, "id": status.get("node_id"), "member": status.get("phase") != "WITNESS"}
+    for one in (own, *(status.get("peers") or [])):
+        name, took_s = one["id"], one.get("write_s") or 0.0
+        if one.get("aside"):
+            text = f"{name} stands aside, because its disk takes {took_s:,.2f} s for a write"
+            way_out = "No commit waits for it; it comes back by itself once its disk is quick."
+            yield _warning("slow-disk", text, way_out, lags=False)
+        elif took_s > SLOW_WRITE_S and one.get("member", True):
+            text = f"The disk of {name} takes {took_s:,.2f} s for a write: all commits wait for it"
+            way_out = "Give it a faster disk, or end what else writes there."
+            yield _warning("slow-disk", text, f"{way_out}{_SLOW_DISK}", lags=False)
 
 
 def _of_warning(one: Mapping[str, str]) -> Judgement:

@@ -377,6 +377,10 @@ class PeerState(TypedDict):
     addresses: dict[str, bool]
     round_trip_s: float | None
     reason: str
+    #: Seconds of a write of its journal, the median of the last ones; None = too few of late.
+    write_s: float | None
+    #: Its disk is slow: it asks the others not to wait for it (P37).
+    aside: bool
     silent: bool
     last_post_at: int | None
     age_s: float | None
@@ -549,6 +553,9 @@ class StatusAnswer(EpochView):
     taking_snapshot: TakenSnapshot | None
     uncompared: UncomparedHistory | None
     disk_full: bool
+    #: Seconds of a write of this node's journal, and whether it stands aside; as of a peer.
+    write_s: float | None
+    aside: bool
     synchronous: SynchronousWaits
     waiting_for: list[Wait]
     peers: list[PeerState]

@@ -37,3 +37,18 @@ class SiteData:
     def has_table(self, uuid: str) -> bool:
         """Return whether the site certainly has all versions of a commit table."""
         return self.lacks == len(self.lacking) and uuid not in self.lacking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePace:
+    """How quick a node's disk is: the commits of all sites wait for each member's (P37)."""
+
+    #: Microseconds of a write of its journal, the median of the last ones; None = too few of late.
+    write_us: Int64 | None = None
+    #: Whether it asks the others not to wait for it.
+    aside: bool = False
+
+    @property
+    def write_s(self) -> float | None:
+        """The same in seconds, for people."""
+        return None if self.write_us is None else round(self.write_us / 1e6, 4)

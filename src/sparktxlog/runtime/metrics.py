@@ -72,6 +72,12 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         "Versions of commit tables that the log has and that are not placed here.",
         lambda s: s["commit_tables"]["behind"],
     ),
+    (
+        "write_s",
+        "Seconds of a write of the journal, the median of the last ones; 0 = too few of late.",
+        lambda s: s["write_s"] or 0,
+    ),
+    ("aside", "1: its disk is slow, and nobody waits for this node.", lambda s: s["aside"]),
     ("failing", "Tasks that fail at the moment.", lambda s: len(s["failing"])),
     ("halted", "1: halted.", lambda s: s["halted"] is not None),
 )
@@ -82,6 +88,8 @@ _COUNTERS = (
 _PEER_GAUGES = (
     ("linked", "1 while the link to the peer is up."),
     ("position", "The peer's position as it posted it."),
+    ("write_s", "Seconds of a write of the peer's journal, the median of the last ones."),
+    ("aside", "1 while the peer's disk is slow and nobody waits for it."),
     ("clock_offset_us", "The peer's clock minus this node's, microseconds."),
 )
 _PEER_COUNTERS = (

@@ -213,6 +213,7 @@ class Node:
         self._run("core", self._run_core())
         self._run("watching workers", self.fleet.watch_workers())
         self._run("watching waits", self.waits.watch())
+        self._run("watching the disk", self.membership.aside.watch())
         if base.certificate is not None:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
         if not config.is_witness:

@@ -125,6 +125,8 @@ class NodeStatus:
             "halted": halted or None,
             **membership.joining.shown(),
             "disk_full": self._core.executor.disk_full,
+            "write_s": membership.aside.own().write_s,
+            "aside": membership.aside.aside,
             "synchronous": _synchronous(status, now),
             "waiting_for": [_wait(item, now) for item in status.waiting_for],
             "peers": membership.peers(status, now),

@@ -354,7 +354,7 @@ class Peering:
             self._membership.epochs.on_addresses(sender, envelope.addresses)
         if envelope.post is not None:
             self._tell(self._checked(sender, envelope.post))
-        self._membership.note_data(sender, envelope.data)
+        self._membership.note_data(sender, envelope.data, envelope.pace)
         has_runs = bool(envelope.pushes) and self._take_runs(sender, envelope.pushes)
         kept = []
         for report in envelope.reports:

@@ -21,8 +21,8 @@ from sparktxlog.storage.interfaces import PutValue, Write
 _log = structlog.get_logger("sparktxlog.settings")
 
 #: Keys that can be set at run time: the planner's three, how much log is kept, how long synchronous
-#: transactions wait, how long publishing may take before all do, whether the node takes any, and
-#: when it is maintained.
+#: transactions wait, how long publishing may take before all do, how slow the disk may be, whether
+#: the node takes any, and when it is maintained.
 RUN_TIME_KEYS = (
     "NetSpeedBitsPerSec",
     "FullReplicationTimeFactor",
@@ -32,6 +32,7 @@ RUN_TIME_KEYS = (
     "tx-log-max-bytes",
     "synchro-timeout",
     "publish-lag-limit",
+    "slow-write-limit",
     "paused",
     "maintenance-windows",
     "maintenance-until",

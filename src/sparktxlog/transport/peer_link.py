@@ -33,7 +33,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.copying import Grant, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.model.site_data import SiteData
+from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.table_versions import TableVersions
 from sparktxlog.protocol.words.balloting import EpochMessage, Probe
 from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
@@ -88,6 +88,7 @@ class PeerLink:
         on_answer: Called with the peer's answer to a post, if that is proved to be its answer.
         hears: Returns the nodes that this one is linked to; posts carry it.
         data: Returns what this site holds of the data; posts carry it.
+        pace: Returns how quick this node's disk is; posts carry it.
         supervisor: Restarts the link's tasks if they fail.
     """
 
@@ -104,6 +105,7 @@ class PeerLink:
         on_answer: Callable[[wire.PostAnswer], None] = lambda answer: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
         data: Callable[[], SiteData | None] = lambda: None,
+        pace: Callable[[], SitePace | None] = lambda: None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
@@ -131,6 +133,7 @@ class PeerLink:
         self._on_answer = on_answer
         self._hears = hears
         self._data = data
+        self._pace = pace
         #: Addresses not in use → whether they answered last; only for peers with several.
         self._answers: dict[str, bool] = {}
         #: Set to make the link try again at once.
@@ -203,7 +206,7 @@ class PeerLink:
         self._post_ready.set()
 
     def tell_data(self) -> None:
-        """Send what this site holds of the data, with the next post or alone."""
+        """Send what this site holds of the data, and its pace, with the next post or alone."""
         self._post_ready.set()
 
     def push(self, header: RunHeader, payload: bytes) -> None:
@@ -544,6 +547,7 @@ class PeerLink:
                     addresses=addresses,
                     pushes=pushes,
                     data=self._data(),
+                    pace=self._pace(),
                 )
             )
             self.traffic.posts += 1

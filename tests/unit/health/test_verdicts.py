@@ -137,7 +137,14 @@ def test_the_table_has_all_that_can_be_said() -> None:
     codes |= set(re.findall(r'code(?:=|, way_out = |: )"([a-z-]+)"', source))
     said = {one["says"]["code"] for one in CASES.values()}
     said |= {code for one in CASES.values() for code in one["says"]["sites"].values()}
-    assert codes - said == {"paused", "uncompared", "upgrade", "peer-away", "synchronous-waits"}
+    assert codes - said == {
+        "paused",
+        "uncompared",
+        "upgrade",
+        "peer-away",
+        "slow-disk",
+        "synchronous-waits",
+    }
 
 
 def test_a_node_that_is_away_has_a_way_out() -> None:

@@ -54,6 +54,7 @@ from sparktxlog.storage.interfaces import (
     Write,
 )
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.journal.write_pace import WritePace
 from sparktxlog.supervision import foreseen
 
 _log = structlog.get_logger("sparktxlog.executor")
@@ -105,6 +106,8 @@ class Executor:
         self._batch: list[Action | AsideWrite] = []
         #: The error that ended `run`; no more writes are possible.
         self._failed: TxLogError | None = None
+        #: How long writes take.
+        self.pace = WritePace()
         #: True: a batch is on its way to the disk.
         self.writing = False
         #: True: the disk was full at the last attempt; submits are refused meanwhile.
@@ -205,7 +208,8 @@ class Executor:
     async def _write(self, writes: Sequence[Write]) -> None:
         while True:
             try:
-                await self._thread.run(self._journal.write, writes)
+                with self.pace.timing():
+                    await self._thread.run(self._journal.write, writes)
             except DiskFullError as error:
                 if not self.disk_full:
                     _log.error("disk full, waiting for space", error=str(error))

@@ -20,7 +20,7 @@ from sparktxlog.codec.wire import Hello, PostAnswer, speaking
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.site_data import SiteData
+from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
 from sparktxlog.protocol.words.balloting import Standing
@@ -35,6 +35,7 @@ from sparktxlog.runtime.membership.epochs import Epochs, elsewhere, has_moved
 from sparktxlog.runtime.membership.founding import newest_version
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.membership.join_steps import Joining
+from sparktxlog.runtime.membership.standing_aside import StandingAside
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.storage.interfaces import PutValue
@@ -115,6 +116,8 @@ class Membership(GreetingNode):
         self.own_data: Callable[[], SiteData | None] = lambda: None
         #: Peer → what it said that its site holds, since its link came up.
         self.data_of: dict[str, SiteData] = {}
+        #: Which nodes have slow disks.
+        self.aside = StandingAside(base, core, self.tell_data)
         #: Called with a peer and its answer to a post.
         self.on_answer: Callable[[str, PostAnswer], None] = lambda node_id, answer: None
         self._connections: KeptConnections | None = None
@@ -278,6 +281,7 @@ class Membership(GreetingNode):
             on_answer=lambda answer: self.on_answer(node_id, answer),
             hears=self.epochs.linked_nodes,
             data=self._own_data,
+            pace=self.aside.own,
             supervisor=self._base.supervisor,
         )
 
@@ -285,6 +289,7 @@ class Membership(GreetingNode):
         base, link = self._base, self._base.links.get(node_id)
         if not up:
             self.data_of.pop(node_id, None)  # it may return with another disk
+            self.aside.paces.pop(node_id, None)
         if link is None:
             return  # it lost its place
         self._cycle.tell_always(LinkChanged(peer=NodeId(node_id), up=up, newest=link.newest))
@@ -296,11 +301,17 @@ class Membership(GreetingNode):
             # A peer that was away, or restarted, gets this site's report at once.
             link.report(self._replicas.latest_own(base.clock.now()))
 
+    def tell_data(self) -> None:
+        """Send all peers soon what this site holds of the data, and its pace."""
+        for link in self._base.links.values():
+            link.tell_data()
+
     def _own_data(self) -> SiteData | None:
         return self.own_data()
 
-    def note_data(self, node_id: str, data: SiteData | None) -> None:
-        """Note what a peer says that its site holds; None = it does not know."""
+    def note_data(self, node_id: str, data: SiteData | None, pace: SitePace | None) -> None:
+        """Note what a peer says that its site holds, None = it does not know, and its pace."""
+        self.aside.paces[node_id] = pace or SitePace()
         if data is None:
             self.data_of.pop(node_id, None)
         else:
@@ -382,6 +393,7 @@ class Membership(GreetingNode):
 
     def _peer(self, seat: Seat, peer: PeerStatus, link: PeerLink, now: int) -> PeerState:
         heard_at, traffic = peer.last_post_at, link.traffic
+        pace = self.aside.paces.get(peer.peer, SitePace())
         return {
             "id": peer.peer,
             "url": link.url,
@@ -390,6 +402,8 @@ class Membership(GreetingNode):
             "addresses": link.addresses(),
             "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
             "reason": link.reason,
+            "write_s": pace.write_s,
+            "aside": pace.aside,
             "silent": peer.silent,
             "last_post_at": heard_at,
             "age_s": None if heard_at is None else round((now - heard_at) / 1e6, 3),

@@ -54,8 +54,7 @@ class SitesData:
             await asyncio.sleep(_LOOK_S)
             if (own := self.own()) != self._sent:
                 self._sent = own
-                for link in self._base.links.values():
-                    link.tell_data()
+                self._membership.tell_data()
 
     def lacks(self) -> list[str]:
         """Return what this site lacks of what the others count on it to have; empty = nothing."""

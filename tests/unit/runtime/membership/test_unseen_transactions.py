@@ -303,7 +303,7 @@ def test_peers_posts_are_told() -> None:
         verifier=None,
         strangers=Strangers(),
         greeter=greeter,
-        note_data=lambda node, data: None,
+        note_data=lambda node, data, pace: None,
     )
     core: Any = SimpleNamespace(cycle=SimpleNamespace(tell=lambda event: True))
     nothing: Any = None
