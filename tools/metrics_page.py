@@ -107,6 +107,7 @@ def _empty_status() -> dict[str, Any]:
     nothing: dict[str, Any] = {
         "undelivered": (),
         "damaged_files": (),
+        "stuck_files": (),
         "failing": (),
         "peers": (),
         "replicas": (),

@@ -442,6 +442,12 @@ class DiskFullError(StorageError, code="disk-full", definite=True, retryable=Tru
     """No space left on the disk: nothing of this call was kept."""
 
 
+class StuckFilesError(
+    StorageError, code="files-stuck", definite=True, retryable=True, http_status=503
+):
+    """A disk or mount of the node does not answer: nothing that waited for it was accepted."""
+
+
 class TransportError(TxLogError, code="transport", definite=False, retryable=True, http_status=502):
     """A node could not be reached, or the connection broke during the call."""
 

@@ -26,10 +26,12 @@ from tests.support.delta_writer import BEGIN
 from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec.commit_requests import committing
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.errors import StuckFilesError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.actions import Alarm
 from sparktxlog.protocol.words.view import Phase
+from sparktxlog.runtime import loop_threads
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.journal.write_pace import WritePace
@@ -65,6 +67,8 @@ class Story:
     under_way: asyncio.Task[Any] | None = None
     #: Lets the publisher's disk write again.
     disk: threading.Event = field(default_factory=threading.Event)
+    #: Lets the mount answer again.
+    answers: threading.Event = field(default_factory=threading.Event)
     #: The metric before one came.
     unknown: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
     synchronous: PreparedTransaction = field(init=False)
@@ -176,6 +180,20 @@ class Story:
             assert answer.status == 503 and "ZeroDivisionError" in await answer.text()
         posts = link.traffic.posts
         await until(lambda: link.traffic.posts > posts)
+
+    async def hang(self) -> None:
+        """Let work on a shared directory hang."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop_threads, "STUCK_S", 0.1)
+            with pytest.raises(StuckFilesError):
+                await self.a.base.run_on_files("/mount", self.answers.wait, 60)
+        (text,) = (w["text"] for w in self.a.status()["warnings"] if w["code"] == "files-stuck")
+        assert "/mount" in text
+
+    async def answer(self) -> None:
+        """Let it answer again."""
+        self.answers.set()
+        await until(lambda: not self.a.status()["stuck_files"])
 
     async def fetch(self) -> None:
         """Begin to fetch a staged file from the other node."""
@@ -324,6 +342,8 @@ STORY: dict[Step, tuple[str, ...]] = {
     Story.greedy: ("budget_used", "budget_refusals"),
     Story.later: ("unknown_messages",),
     Story.fail: ("failing", "task_failures"),
+    Story.hang: ("stuck_files",),
+    Story.answer: ("stuck_files",),
     Story.fetch: ("fetching",),
     Story.fetched: ("peer_fetched_bytes", "peer_received_bytes"),
     Story.lose: ("undelivered_runs", "damaged_files"),

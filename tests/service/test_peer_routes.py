@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import uuid
@@ -19,7 +20,7 @@ from tests.support.storage_samples import run_of
 from sparktxlog.codec import wire
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import ExpiredError, TransportError
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.words.messages import MergeBase, Post
@@ -174,6 +175,46 @@ def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
                 assert "two nodes with one id" in document["detail"]
             # The right one greets again by itself and goes on.
             await a.submit(create(), level=Level.ORDERED, timeout=20)
+
+    asyncio.run(main())
+
+
+def test_a_file_that_becomes_a_link_after_it_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark sessions write into the payload store, and the node may read more than they."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of the node")
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await b.base.links["A"].close()  # the test speaks for B now
+            staged = a.payloads.root / "x" / "part"
+            staged.parent.mkdir()
+            check = a.files.check_file
+
+            async def check_then_planted(file: StagedFile) -> None:
+                await check(file)
+                staged.unlink()
+                staged.symlink_to(secret)
+
+            async with Stranger(a, "B") as peer:
+                assert (await peer.greet(b.membership.greeter.own))[0] == 200
+                for offset in (0, 2):
+                    staged.unlink(missing_ok=True)
+                    staged.write_bytes(b"rows")
+                    digest = hashlib.sha256(b"rows").hexdigest()
+                    target = f"/peer/v1/files/x/part?digest={digest}&size=4&rows=0"
+                    headers = peer.headers(target, method="GET") | {"range": f"bytes={offset}-"}
+                    found = await peer.send(target, b"", headers, "GET")
+                    assert found[0] in ((206,) if offset else (200, 206))
+                monkeypatch.setattr(a.files, "check_file", check_then_planted)
+                status, document = await peer.send(target, method="GET")
+                assert (status, document.get("title")) in (
+                    (400, "invalid-name"),
+                    (404, "not-found"),
+                )
 
     asyncio.run(main())
 

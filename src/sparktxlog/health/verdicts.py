@@ -105,6 +105,9 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "damaged-file": (
         ClusterState.LAGGING, ALARM, "Put a good copy in its place; the node goes on by itself.",
     ),
+    "files-stuck": (
+        ClusterState.LAGGING, ALARM, "Look at that mount; the node goes on once it answers.",
+    ),
     "site-not-whole": (
         ClusterState.LAGGING, WARNING, "Wait: the site fetches it from the others by itself.",
     ),

@@ -80,6 +80,14 @@ class OperatorWarning(TypedDict):
     text: str
 
 
+class StuckFiles(TypedDict):
+    """A file or directory of the node that does not answer."""
+
+    path: str
+    #: For how long, seconds.
+    seconds: float
+
+
 class UndeliveredRun(TypedDict):
     """A run that cannot be delivered."""
 
@@ -523,6 +531,7 @@ class StatusAnswer(EpochView):
     others_lack: dict[str, list[str]]
     undelivered: list[UndeliveredRun]
     damaged_files: list[DamagedFile]
+    stuck_files: list[StuckFiles]
     #: Whether it takes part in its epoch: it orders, or the members count its vote.
     takes_part: bool
     #: Its journal is lost: it waits for a peer whose log it can join.

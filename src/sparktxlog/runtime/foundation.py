@@ -9,17 +9,19 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from sparktxlog.config import NodeConfig, make_data_dir
 from sparktxlog.errors import FrontLostError, TxLogError
+from sparktxlog.model.answers import StuckFiles
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
-from sparktxlog.runtime.loop_threads import LoopThreads
+from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
 from sparktxlog.runtime.membership.data_owner import claim
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
@@ -84,9 +86,13 @@ class Foundation:
     supervisor: Supervisor = field(default_factory=Supervisor)
     #: Runs blocking reads of the journal.
     readers: LoopThreads = field(default_factory=lambda: LoopThreads(4, "journal-reader"))
-    #: Runs work on files of commit tables.  The more there are, the more they contend for the
-    #: interpreter; the fewer, the longer small work waits for that on large files.
-    filers: LoopThreads = field(default_factory=lambda: LoopThreads(8, "table-files"))
+    #: Run work on files that Spark sessions write.  The more threads there are, the more they
+    #: contend for the interpreter; the fewer, the longer small work waits for that on large files.
+    filers: FileThreads = field(default_factory=lambda: FileThreads(8, "shared-files", 4))
+    #: The same for files that clients staged, each of which is read before it is accepted.
+    stagers: FileThreads = field(default_factory=lambda: FileThreads(8, "staged-files"))
+    #: The same for files that peers send, which wait for the network too.
+    fetchers: FileThreads = field(default_factory=lambda: FileThreads(4, "fetching"))
     #: Links to the other nodes, by id; `Membership` fills it.
     links: dict[str, PeerLink] = field(default_factory=dict)
 
@@ -94,9 +100,17 @@ class Foundation:
         """Run a blocking read in the readers' threads."""
         return self.readers.run(work, *args)
 
-    def run_on_files(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Run blocking work on files of commit tables in threads of its own."""
-        return self.filers.run(work, *args)
+    def run_on_files(
+        self, place: str | Path, work: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run blocking work on files in a directory of Spark sessions; see `FileThreads`."""
+        return self.filers.run(place, work, *args)
+
+    def stuck_files(self) -> list[StuckFiles]:
+        """Return where work on files does not come back."""
+        return [
+            one for threads in (self.filers, self.stagers, self.fetchers) for one in threads.stuck()
+        ]
 
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""

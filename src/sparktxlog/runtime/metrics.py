@@ -42,6 +42,11 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
         lambda s: len(s["damaged_files"]),
     ),
     (
+        "stuck_files",
+        "Files and directories of which the disk or mount does not answer.",
+        lambda s: len(s["stuck_files"]),
+    ),
+    (
         "synchronous_waiting",
         "Own synchronous transactions that wait for members.",
         lambda s: s["synchronous"]["waiting"],

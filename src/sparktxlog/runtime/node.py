@@ -297,7 +297,8 @@ class Node:
         await self._connections.close()
         self.core.close()
         self.base.readers.close()
-        self.base.filers.close()
+        for threads in (self.base.filers, self.base.stagers, self.base.fetchers):
+            threads.close()
         self.base.journal.close()
         if self.base.traces is not None:
             await asyncio.to_thread(self.base.traces.close)

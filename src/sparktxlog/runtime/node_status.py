@@ -26,6 +26,7 @@ from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
+from sparktxlog.runtime.loop_threads import stuck_warnings
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.sites_data import SitesData
 
@@ -101,6 +102,7 @@ class NodeStatus:
             "others_lack": self._sites_data.others_lack(),
             "undelivered": damage.runs(),
             "damaged_files": damage.files(),
+            "stuck_files": base.stuck_files(),
             **epochs.view(),
             **self._own_part(),
             **membership.versions(),
@@ -164,6 +166,7 @@ class NodeStatus:
             *self._membership.strangers.warnings(self._base.links.values(), now),
             *self._fleet.replicas.warnings(now),
             *self._damage.warnings(),
+            *stuck_warnings(self._base.stuck_files()),
             *self._log.lag.warnings(),
             *self._commit_tables.warnings(),
             *self._sites_data.warnings(),

@@ -255,7 +255,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
         MemberRoutes(running),
         AdministrationRoutes(running),
         CatalogRoutes(running),
-        PeerRoutes(running.peering, running.files, running.payloads, donor, running.catalog.giver),
+        PeerRoutes(running.peering, running.files, donor, running.catalog.giver),
         ReplicaRoutes(donor),
         DashboardRoutes(running, pages),
         _Health(running, tokens),

@@ -209,8 +209,8 @@ class CatalogRoutes(RouteHandlers):
         await self._load(schema, table)
         return CredentialsAnswer()
 
-    def staging_credentials(self, table_id: str) -> CredentialsAnswer:
-        if not self._catalog.is_staged(table_id.lower()):
+    async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
+        if not await self._catalog.is_staged(table_id.lower()):
             raise UnknownTableError(
                 f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
             )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import structlog
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import (
@@ -33,7 +33,6 @@ from sparktxlog.service.declared_route import BINARY, MSGPACK, Route
 from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response, take_place
 from sparktxlog.service.listener import HEAD_S, SHOWN_NAMES
 from sparktxlog.service.places import Proof
-from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 #: The header of a peer that has the first bytes of a file.
 _RESUMED = re.compile(r"bytes=([0-9]{1,18})-")
@@ -143,7 +142,6 @@ class PeerRoutes(RouteHandlers):
     Args:
         peering: Processes messages of peers and answers their requests.
         files: Checks staged files before they are sent.
-        payloads: The store whose files peers may fetch.
         donor: Grants peers leases on this node's replica.
         giver: Gives peers files of commit tables.
     """
@@ -152,13 +150,11 @@ class PeerRoutes(RouteHandlers):
         self,
         peering: Peering,
         files: FileRepair,
-        payloads: PayloadStore,
         donor: Donor,
         giver: TableGiver,
     ) -> None:
         self._peering = peering
         self._files = files
-        self._payloads = payloads
         self._donor = donor
         self._giver = giver
         self.table_versions = giver.versions
@@ -202,16 +198,16 @@ class PeerRoutes(RouteHandlers):
             raise NotFoundError("no such digest") from error
         return await self._files.announced_payload(wanted)
 
-    async def file(self, path: str, digest: str | None, size: int, rows: int) -> Response:
-        found = Path(self._payloads.path(path))
+    async def file(
+        self, request: Request, path: str, digest: str | None, size: int, rows: int
+    ) -> Response:
         if digest is not None:  # older nodes do not say what they want
             # After the first check this costs only a look at the inode.
             await self._files.check_file(
                 StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
             )
-        if not found.is_file():
-            raise NotFoundError("no such file in the payload store", path=found.name)
-        return FileResponse(found, media_type=BINARY)
+        found, size = await self._files.sendable(path)
+        return _sent(request, size, partial(self._files.pieces, found))
 
     async def table_file(
         self,
@@ -225,16 +221,22 @@ class PeerRoutes(RouteHandlers):
     ) -> Response:
         wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest or "")
         found = await self._giver.open(uuid, version, wanted)
-        resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
-        offset = min(int(resumed[1]), size) if resumed else 0
-        headers = {"content-length": str(size - offset)}
-        status = 206 if offset else 200
-        return StreamingResponse(
-            self._giver.pieces(found, offset), status, headers=headers, media_type=BINARY
-        )
+        return _sent(request, size, partial(self._giver.pieces, found))
 
     async def grant_lease(self, sender: str, body: wire.LeaseRequest) -> Grant:
         return await self._donor.grant(f"{body.worker_id[:80]} of {sender}", named=body.named)
+
+
+def _sent(
+    request: Request, size: int, pieces: Callable[[int], AsyncIterator[bytes]]
+) -> StreamingResponse:
+    """Send a file of `size` bytes from the offset on that the peer asks for."""
+    resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
+    offset = min(int(resumed[1]), size) if resumed else 0
+    headers = {"content-length": str(size - offset)}
+    return StreamingResponse(
+        pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
+    )
 
 
 def _target(request: Request) -> str:

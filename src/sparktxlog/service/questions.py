@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -129,7 +128,9 @@ class QuestionRoutes(RouteHandlers):
         return await self._node.snapshot(None if position < 0 else position, at_least, timeout)
 
     async def probe(self, name: str) -> ProbedFile:
-        return await asyncio.to_thread(self._probe, name)
+        root = self._node.payloads.root
+        found: ProbedFile = await self._node.base.stagers.run(root, self._probe, name)
+        return found
 
     def _probe(self, name: str) -> ProbedFile:
         if not _PROBE.fullmatch(name):

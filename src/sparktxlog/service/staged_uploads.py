@@ -9,6 +9,7 @@ memory.  Turns, and bytes that no transaction names yet, are shared by token (`b
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request
 
@@ -37,6 +38,7 @@ class StagedUploads(RouteHandlers):
     def __init__(self, node: Node) -> None:
         self._payloads, self._budgets = node.payloads, node.base.budgets
         self._owners = node.core.owners
+        self._run = partial(node.base.stagers.run, node.payloads.root)
         self._bodies = Bodies(PART_BYTES, self._budgets.memory)
 
     async def upload_part(
@@ -55,11 +57,12 @@ class StagedUploads(RouteHandlers):
         self._owners.check(place)
         file = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         async with self._budgets.upload_parts.turn(_TURN_S):
-            if offset or not await asyncio.to_thread(self._payloads.has, file):
+            if offset or not await self._run(self._payloads.has, file):
                 self._budgets.uploads.take(*upload_of(file), size)
             part = await self._part_of(request)
+            received: int
             try:
-                received = await asyncio.to_thread(self._payloads.receive_part, file, part, offset)
+                received = await self._run(self._payloads.receive_part, file, part, offset)
             except ManifestMismatchError:
                 self._budgets.uploads.give(*upload_of(file))
                 raise

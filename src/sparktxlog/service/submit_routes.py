@@ -156,8 +156,9 @@ class SubmitRoutes(RouteHandlers):
         self._check_owned(files)
         if files:
             try:
-                prepared = await asyncio.to_thread(
-                    verify_staged, prepared, self._node.tables(), self._node.payloads
+                payloads = self._node.payloads
+                prepared = await self._node.base.stagers.run(
+                    payloads.root, verify_staged, prepared, self._node.tables(), payloads
                 )
             except CommitRejectedError as error:
                 unseen = prepared

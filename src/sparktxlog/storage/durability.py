@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.storage.foreign_files import open_plain, read_open
+from sparktxlog.storage.foreign_files import goes_on, open_plain, read_open
 
 _BLOCK_BYTES = 64 << 10
 #: How a file is opened to be synced: somebody may have put a pipe in its place.
@@ -22,6 +22,7 @@ _OPEN_AT_ONCE = 128
 
 def sync_file(path: str | Path) -> None:
     """Bring a file's bytes to the disk."""
+    goes_on(path)
     descriptor = os.open(path, _WITHOUT_WAITING)
     try:
         os.fsync(descriptor)
@@ -42,6 +43,7 @@ def sync_several(paths: Sequence[str]) -> None:
         opened = list[tuple[str, int]]()
         try:
             for path in paths[first : first + _OPEN_AT_ONCE]:
+                goes_on(path)
                 with storing(path), suppress(FileNotFoundError):
                     opened.append((path, os.open(path, _WITHOUT_WAITING)))
             if hasattr(os, "posix_fadvise"):
@@ -50,6 +52,7 @@ def sync_several(paths: Sequence[str]) -> None:
                         # Bytes that are not written yet are not dropped: it begins to write them.
                         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             for path, descriptor in opened:
+                goes_on(path)
                 with storing(path):
                     _sync_or_rewrite(path, descriptor)
         finally:
@@ -59,6 +62,7 @@ def sync_several(paths: Sequence[str]) -> None:
 
 def sync_or_rewrite(path: str | Path) -> None:
     """As `sync_file`; after a failure the bytes are there to be written by the next attempt."""
+    goes_on(path)
     descriptor = os.open(path, _WITHOUT_WAITING)
     try:
         _sync_or_rewrite(path, descriptor)
@@ -98,6 +102,7 @@ def _write_again(file: BinaryIO) -> None:
 
 def sync_directory(path: str | Path) -> None:
     """Bring a directory's names to the disk."""
+    goes_on(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

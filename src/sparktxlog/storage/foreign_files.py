@@ -10,18 +10,21 @@ have taken (decision 72).
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
-import shutil
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+_T = TypeVar("_T")
 #: Where files are made that get a place below the same root, with one step.
 INCOMING = ".incoming"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -38,6 +41,43 @@ class Linked(Enum):
     #: Another file of the same bytes, which are not durable.
     EQUAL = "equal"
     OTHER = "other"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far work on files came: a disk or mount that hangs stops it (decision 77)."""
+
+    #: What it works at.
+    path: str
+    #: When it was seen to go on, monotonic seconds.
+    at: float
+
+    @classmethod
+    def begin(cls, place: str) -> Progress:
+        """Return the progress of what this thread does from now on."""
+        made = cls(place, time.monotonic())
+        _PROGRESS.set(made)
+        return made
+
+
+_PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+def goes_on(path: str | Path) -> None:
+    """Note that this thread goes on, at a path."""
+    if (progress := _PROGRESS.get()) is not None:
+        progress.path, progress.at = str(path), time.monotonic()
+
+
+def with_progress(work: Callable[..., _T]) -> Callable[..., _T]:
+    """Return work that other threads do for this one: it goes on if they do."""
+    progress = _PROGRESS.get()
+
+    def shared(*args: object) -> _T:
+        _PROGRESS.set(progress)
+        return work(*args)
+
+    return shared
 
 
 def open_plain(name: str | Path, how: int = os.O_RDONLY, *, inside: int | None = None) -> int:
@@ -240,6 +280,7 @@ class ForeignFile:
     @contextmanager
     def _parent(self, *, make: bool = False) -> Iterator[int]:
         """Give the descriptor of its directory."""
+        goes_on(self.path)
         try:
             directory = os.open(self.root, _DIRECTORY)
         except FileNotFoundError:
@@ -280,10 +321,26 @@ def read_open(descriptor: int, most: int | None = None) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def digest_of(content: BinaryIO | FileIO, path: str | Path) -> str:
+    """Return the SHA-256 of the rest of an open file, as hex.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    found, block = hashlib.sha256(), bytearray(_BLOCK_BYTES)
+    view = memoryview(block)
+    while size := content.readinto(block):  # type: ignore[union-attr]
+        found.update(view[:size])
+        goes_on(path)
+    return found.hexdigest()
+
+
 def _copy(source: BinaryIO, target: int) -> None:
     """Copy an open file; the target's bytes are synced, and it is closed."""
     with os.fdopen(target, "wb") as copy:
-        shutil.copyfileobj(source, copy, _BLOCK_BYTES)
+        while block := source.read(_BLOCK_BYTES):
+            copy.write(block)
+            goes_on(source.name)
         copy.flush()
         os.fsync(copy.fileno())
 
@@ -299,6 +356,7 @@ def _compared(source: str, found: FileIO) -> Linked:
         while block := ours.read(_BLOCK_BYTES):
             if theirs.read(len(block)) != block:
                 return Linked.OTHER
+            goes_on(source)
     return Linked.EQUAL
 
 

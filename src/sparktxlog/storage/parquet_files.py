@@ -32,6 +32,7 @@ from sparktxlog.codec.calendars import TODAYS_CALENDAR, batches_of, open_parquet
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.errors import ManifestMismatchError, TxLogError
 from sparktxlog.storage.durability import storage_error
+from sparktxlog.storage.foreign_files import goes_on
 
 #: As Delta's `delta.dataSkippingNumIndexedCols`.
 _INDEXED_COLUMNS = 32
@@ -87,6 +88,7 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
             for batch in batches_of(file, path, batch_size=_BATCH_ROWS, use_threads=False):
                 batch.validate(full=True)
                 found.take(batch)
+                goes_on(path)
         if found.rows != metadata.num_rows:
             raise ManifestMismatchError(
                 f"{Path(path).name!r} holds {found.rows:,} rows, its footer says "

@@ -6,7 +6,9 @@ Files are checked against this node's own manifest or segment, never against a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -30,6 +32,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.foreign_files import ForeignFile, foreign_file
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
 
@@ -37,6 +40,8 @@ _log = structlog.get_logger("sparktxlog.files")
 
 #: Most segments of one range; workers take no more at once.
 _MOST_SEGMENTS = 500
+#: Most bytes of a file that are read at once for a peer.
+PIECE_BYTES = 1 << 20
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -74,6 +79,33 @@ class FileRepair:
             self._look_at_transaction(file, str(error))
             raise
         self._damage.readable(file.path)
+
+    async def sendable(self, path: str) -> tuple[ForeignFile, int]:
+        """Return a file that a peer asks for, and its bytes, in number.
+
+        Raises:
+            InvalidNameError: The path leaves the payload store (definite).
+            NotFoundError: There is no such file (definite).
+        """
+
+        def found() -> tuple[ForeignFile, int]:
+            payloads = self._base.payloads
+            file = foreign_file(payloads.root, payloads.path(path))
+            try:
+                return file, file.size()
+            except OSError as error:
+                name = path.rpartition("/")[2]
+                raise NotFoundError("no such file in the payload store", path=name) from error
+
+        answer: tuple[ForeignFile, int] = await self._on_files(found)
+        return answer
+
+    async def pieces(self, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file from an offset on; what is open is what is sent."""
+        with await self._on_files(file.open) as content:
+            while piece := await self._on_files(os.pread, content.fileno(), PIECE_BYTES, offset):
+                yield piece
+                offset += len(piece)
 
     def _look_at_transaction(self, wanted: StagedFile, reason: str) -> None:
         try:
@@ -259,7 +291,7 @@ class FileRepair:
     async def repaired(self, files: Iterable[StagedFile]) -> dict[str, str]:
         """Check files, and fetch damaged ones again; return why some could not be, by path."""
         files = tuple(files)
-        damaged = await self._base.run_blocking(self._damaged, files)
+        damaged = await self._on_files(self._damaged, files)
         lost = await self._repair(files, damaged=damaged)
         for path, (why, asked) in lost.items():
             self._damage.unreadable(path, why + _told(asked))
@@ -291,7 +323,7 @@ class FileRepair:
         lost: dict[str, tuple[str, dict[str, str]]] = {}
         for file in files:
             if damaged is None:
-                found = await self._base.run_blocking(self._damaged, (file,))
+                found = await self._on_files(self._damaged, (file,))
             else:
                 found = damaged
             if (error := found.get(file.path)) is not None:
@@ -335,7 +367,10 @@ class FileRepair:
         return found
 
     async def _verify(self, file: StagedFile) -> None:
-        await self._base.run_blocking(self._base.payloads.verify, file)
+        await self._on_files(self._base.payloads.verify, file)
+
+    def _on_files(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return self._base.run_on_files(self._base.payloads.root, work, *args)
 
     def _start(self, key: bytes, work: _Work) -> None:
         self._tasks.start(key, partial(self._guarded, work))

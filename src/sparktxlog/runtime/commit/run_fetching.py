@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -39,9 +38,8 @@ from sparktxlog.transport.signing import StaleSessionError
 
 _log = structlog.get_logger("sparktxlog.fetching")
 
-#: Large runs, and staged files, that are fetched at once.
+#: Large runs that are fetched at once.
 _PARALLEL_RUNS = 16
-_PARALLEL_FILES = 4
 #: Attempts at one source before the next source is asked.
 _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
@@ -51,7 +49,6 @@ NO_DATA = frozenset(
     {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
 )
 _Wanted = RunHeader | Announcement
-_T = TypeVar("_T")
 _Turns = AbstractAsyncContextManager[None]
 _Work = Callable[[], Coroutine[Any, Any, None]]
 #: Small runs need no turn: they are fetched together.
@@ -92,9 +89,7 @@ class RunFetcher:
         self._holdings = holdings
         self._membership = membership
         self._damage = damage
-        self._threads = ThreadPoolExecutor(
-            max_workers=_PARALLEL_FILES, thread_name_prefix="fetching"
-        )
+        self._threads = base.fetchers
         self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
         #: By kind of fetch and digest: a run may be prefetched and fetched at the same time.
         self._tasks = KeyedTasks[tuple[str, bytes]]()
@@ -113,7 +108,6 @@ class RunFetcher:
     async def close(self) -> None:
         """Stop all transfers; received bytes are kept, to resume there."""
         await self._tasks.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -172,7 +166,7 @@ class RunFetcher:
         # After a failure the origin is asked whether it still announces the run.
         known = None if self._damage.concerns(digest) else self._holdings.find(digest)
         payload = known or await link.get_announced(digest)
-        manifest = await self._in_thread(verify_payload, payload, digest)
+        manifest = await asyncio.to_thread(verify_payload, payload, digest)
         self._holdings.cache(digest, payload)
         await self._get_files(link, manifest)
         self._membership.tell_fetched(FilesHeld(digest=digest))
@@ -180,10 +174,7 @@ class RunFetcher:
     async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
         if len(payload) <= _SMALL_BYTES:
             return check_run(header, payload)
-        return await self._in_thread(check_run, header, payload)
-
-    async def _in_thread(self, work: Callable[..., _T], *args: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        return await asyncio.to_thread(check_run, header, payload)
 
     async def _get_files(self, link: PeerLink, manifest: RunManifest) -> None:
         files = manifest.staged_files
@@ -198,7 +189,8 @@ class RunFetcher:
             for transfer in transfers:
                 transfer.cancel()
         # Before the core learns that the run is held: the files' bytes are durable already.
-        await self._in_thread(self._payloads.sync_names, [file.path for file in files])
+        names = [file.path for file in files]
+        await self._threads.run(self._payloads.root, self._payloads.sync_names, names)
 
     async def get_file(
         self,
@@ -224,7 +216,7 @@ class RunFetcher:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 store = into or self._payloads
-                await self._in_thread(self._receive, link, file, store, source, named)
+                await self._threads.run(store.root, self._receive, link, file, store, source, named)
             except StaleSessionError:
                 link.greet_again()
             except (TransportError, ManifestMismatchError):

@@ -17,6 +17,7 @@ from sparktxlog.codec.validation import check_file_schema, check_made_for, requi
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.table import TableDefinition
+from sparktxlog.storage.foreign_files import with_progress
 from sparktxlog.storage.parquet_files import ParquetFacts, inspect_parquet
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
@@ -52,7 +53,7 @@ def verify_staged(
             # The node may have learned of a change since the operation was checked.
             check_made_for(definition, operation.schema_version)
             kind = operation.kind
-            check = partial(_verified, kind, definition, payloads)
+            check = with_progress(partial(_verified, kind, definition, payloads))
             found = replace(operation, files=tuple(threads.map(check, operation.files)))
             return found if found.carried else without_rows(definition, kind)
 

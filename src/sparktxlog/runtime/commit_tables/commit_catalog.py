@@ -216,7 +216,7 @@ class CommitCatalog:
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
         self._staged.take(uuid, uuid)
-        await self._run(self._places.make, uuid)
+        await self._run(uuid, self._places.make, uuid)
         await self._owners.take(uuid)
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
@@ -230,14 +230,14 @@ class CommitCatalog:
             raise NameTakenError(f"commit table {full!r} exists", value=full)
         return full
 
-    def is_staged(self, uuid: str) -> bool:
+    async def is_staged(self, uuid: str) -> bool:
         """Return whether this node gave a table with that UUID a place, which who asks may see.
 
         Raises:
             ForbiddenError: Another token asked for it (definite).
         """
         self._owners.check(uuid, writes=False)
-        return self._places.has(uuid)
+        return await self._run(uuid, self._places.has, uuid)
 
     async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
         """Make a staged table one of the log; to ask again is to repeat it.
@@ -249,7 +249,7 @@ class CommitCatalog:
             CommitStateUnknownError: It was not ordered in time.
         """
         uuid = self._places.uuid_at(request.location)
-        if uuid is None:
+        if uuid is None or not await self.is_staged(uuid):
             raise UnknownTableError(
                 f"location {request.location[:200]!r} was not given by this node",
                 hint="Ask this site's node for a staging table, and write version 0 there.",
@@ -283,7 +283,7 @@ class CommitCatalog:
         if first is not None:
             _raise_if_rejected(first)
             return
-        timestamp, files = await self._run(self._check_first, uuid, request, transaction_id)
+        timestamp, files = await self._run(uuid, self._check_first, uuid, request, transaction_id)
         await self._order(creating(transaction_id, uuid, name, timestamp, files=files))
 
     def _check_first(
@@ -457,7 +457,7 @@ class CommitCatalog:
             staged = self._places.staged(shown.uuid, proposed.file_name, proposed.file_size)
             return staged == self._places.published(shown.uuid, proposed.version)
 
-        return proposed.version <= shown.state.version and await self._run(compared)
+        return proposed.version <= shown.state.version and await self._run(shown.uuid, compared)
 
     async def secure(
         self,
@@ -478,7 +478,8 @@ class CommitCatalog:
             StagedCommitError: It is not what the request says, or cannot be a version (definite).
         """
         return await self._run(
-            self._secure, shown.uuid, shown.state, update, proposed, transaction_id, tables
+            *(shown.uuid, self._secure, shown.uuid, shown.state),
+            *(update, proposed, transaction_id, tables),
         )
 
     def _secure(
@@ -521,7 +522,7 @@ class CommitCatalog:
     async def _committed_before(self, uuid: str, proposed: ProposedCommit) -> ShownTable:
         """Answer a repeat of a commit that took effect."""
         shown = await self.ordered(uuid, proposed.version)
-        if not await self._run(self._is_same, uuid, proposed):
+        if not await self._run(uuid, self._is_same, uuid, proposed):
             raise StagedCommitError(
                 f"UUID {transaction_id_to_text(proposed.transaction_id)} was that of another "
                 "commit",
@@ -616,8 +617,8 @@ class CommitCatalog:
         """Return the wall clock, milliseconds since 1970 UTC."""
         return self._base.clock.wall() // 1_000
 
-    async def _run(self, work: Callable[..., _T], *args: Any) -> _T:
-        found: _T = await self._base.run_on_files(work, *args)
+    async def _run(self, uuid: str, work: Callable[..., _T], *args: Any) -> _T:
+        found: _T = await self._base.run_on_files(self._places.path(uuid, ""), work, *args)
         return found
 
 

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from sparktxlog.errors import (
     NotPlacedError,
     StagedCommitError,
     StorageError,
+    StuckFilesError,
     TxLogError,
 )
 from sparktxlog.model.commit_table import CommitTable, commit_file_name, commit_file_prefix
@@ -180,7 +182,9 @@ class CommitPlacer:
         """Place what waits since before the start, or came with a snapshot; until cancelled."""
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
-        gone = await self._base.run_on_files(self._gone, placed)
+        gone = set[str]()
+        with suppress(StuckFilesError):  # what hangs is not gone; each is looked at when it is used
+            gone = await self._base.run_on_files("", self._gone, placed)
         self.versions.update({u: v for u, v in placed.items() if u not in gone} | self.versions)
         for uuid in gone & master.commit_tables.keys():
             self._start(uuid)
@@ -237,17 +241,19 @@ class CommitPlacer:
         """
         mine = dict[str, DeltaTableState]()
         for uuid in wanted:
-            if uuid in self._states and not self._turns[uuid].locked():
+            if uuid in self._states and not self._turns[uuid].locked() and not self._hangs(uuid):
                 await self._turns[uuid].acquire()  # it is free: this gives nobody else a turn
                 mine[uuid] = self._states[uuid]
         try:
             placed: dict[str, _Placed] = {}
             if mine:
-                placed = await self._base.run_on_files(self._place_carried, mine)
+                placed = await self._base.run_on_files("", self._place_carried, mine)
             for uuid, one in placed.items():
                 self._took(uuid, one)
                 if self._shows(uuid, wanted[uuid]):
                     self._failed.pop(uuid, None)
+        except StuckFilesError:
+            pass  # each goes its own way, and one of them hangs
         except Exception:  # noqa: BLE001
             _log.exception("placing failed unexpectedly", tables=sorted(mine))
         finally:
@@ -274,14 +280,18 @@ class CommitPlacer:
             await self._placed_some.wait()
             self._placed_some.clear()
             began = self._base.loop.time()
-            taken, self._unsettled = self._unsettled, {}
+            hanging = {u: one for u, one in self._unsettled.items() if self._hangs(u)}
+            taken = {u: one for u, one in self._unsettled.items() if u not in hanging}
+            self._unsettled = hanging
+            if hanging:
+                self._base.loop.call_later(_RETRY_S, self._placed_some.set)
             paths = set[str]().union(*(one.paths for one in taken.values()))
             try:
                 # The names in the tables' directories, each directory once for all versions.  And
                 # the bytes, but for those of the payload store, which are durable.
-                await self._base.run_on_files(self._places.sync, paths)
+                await self._base.run_on_files("", self._places.sync, paths)
                 newest = {uuid: one.state.version for uuid, one in taken.items()}
-                await self._base.run_on_files(self._keep, newest)
+                await self._base.run_on_files("", self._keep, newest)
             except TxLogError as error:
                 for uuid, one in taken.items():
                     self._fail(uuid, error)
@@ -313,6 +323,14 @@ class CommitPlacer:
         paths = unsynced if before is None else before.paths | unsynced
         self._unsettled[uuid] = _Unsettled(state, paths)
         self._placed_some.set()
+
+    def _place_of(self, uuid: str) -> Path:
+        return self._places.path(uuid, "")
+
+    def _hangs(self, uuid: str) -> bool:
+        """Return whether work on a table's files does not come back."""
+        kept = Path(self._places.kept_commit(uuid, 0).path).parent
+        return any(map(self._base.filers.hangs_at, (self._place_of(uuid), kept)))
 
     def _shows(self, uuid: str, version: int) -> bool:
         state = self._states.get(uuid)
@@ -366,11 +384,12 @@ class CommitPlacer:
         journal = self._base.journal
         state = self._states.get(uuid)
         if state is None:
-            state = await self._base.run_blocking(self._kept, uuid)
+            state = await self._base.run_on_files(self._place_of(uuid), self._kept, uuid)
             if state is None:
                 self.versions.pop(uuid, None)
         placed: dict[str, _Placed]
-        placed = await self._base.run_on_files(self._place_carried, {uuid: state})
+        place = self._place_of(uuid)
+        placed = await self._base.run_on_files(place, self._place_carried, {uuid: state})
         if uuid in placed:
             self._took(uuid, placed[uuid])
             state = placed[uuid].state
@@ -386,11 +405,13 @@ class CommitPlacer:
             if commit is not None and commit.files:
                 if not commit.is_carried:
                     await self._whole(commit)
-                step = await self._base.run_on_files(self._place, commit, state)
+                step = await self._base.run_on_files(place, self._place, commit, state)
             else:
                 later = (v for v, one in known.items() if one.files and v > following)
                 until = min(later, default=version + 1)
-                step = await self._base.run_on_files(self._found, uuid, state, until - 1, known)
+                step = await self._base.run_on_files(
+                    place, self._found, uuid, state, until - 1, known
+                )
             state = step[0]
             self._note(uuid, *step)
         self._states[uuid] = state

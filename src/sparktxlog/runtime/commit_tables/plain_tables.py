@@ -6,7 +6,6 @@ it: a plain table that cannot be written makes no commit fail.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -75,7 +74,7 @@ class PlainTables:
     async def _remove_others(self, root: Path, tables: Mapping[str, CommitTable]) -> None:
         kept = {_path(root, table) for table in tables.values()}
         try:
-            gone = await asyncio.to_thread(remove_unknown, root, kept)
+            gone = await self._base.run_on_files(root, remove_unknown, root, kept)
         except StorageError as error:
             _log.warning("plain tables of dropped tables are left", reason=str(error))
             return
@@ -86,10 +85,10 @@ class PlainTables:
         uuid = table.uuid
         try:
             state = await self._placer.placed(table)
+            directory = self._places.path(uuid, "")
             if uuid not in self._tables:
-                directory = self._places.path(uuid, "")
                 self._tables[uuid] = ReaderTable(directory, _path(root, table))
-            await asyncio.to_thread(self._tables[uuid].follow, state.version)
+            await self._base.run_on_files(directory, self._tables[uuid].follow, state.version)
         except Exception as error:  # noqa: BLE001
             found = foreseen(error)
             if uuid not in self._failed:

@@ -146,7 +146,8 @@ class RowTables:
             )
 
     async def _shown(self, definition: TableDefinition) -> ShownRowTable | None:
-        state = await self._base.run_blocking(self._lake.read, definition.name)
+        name = definition.name
+        state = await self._base.run_on_files(self._lake.path(name), self._lake.read, name)
         if state is None:
             return None
         lineage = self._base.master.view.lineage

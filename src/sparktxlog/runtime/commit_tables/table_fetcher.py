@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 import structlog
@@ -131,7 +132,7 @@ class TableFetcher:
         links, wanted = tuple(self._base.links.values()), _Wanted(version, file)
         if file.path == commit_file_name(version):
             await self._get_commit(wanted, links, uuid)
-            await asyncio.to_thread(self.staging.publish, uuid, [(version, file)])
+            await self._on_files(uuid, self.staging.publish, uuid, [(version, file)])
         else:
             await self._get_file(wanted, links, uuid)
 
@@ -197,7 +198,7 @@ class TableFetcher:
         await self._all(get, brought, links, uuid, transfer)
         published = [(one.version, one.file) for one in commits]
         await self._records.keep(uuid, versions)
-        await asyncio.to_thread(self.staging.publish, uuid, published)
+        await self._on_files(uuid, self.staging.publish, uuid, published)
         _log.info(
             "commit table fetched",
             uuid=uuid,
@@ -251,13 +252,13 @@ class TableFetcher:
                 task.cancel()
 
     async def _get_commit(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await asyncio.to_thread(self.staging.finds_commit, uuid, wanted.file):
+        if await self._on_files(uuid, self.staging.finds_commit, uuid, wanted.file):
             return
         place = self.staging.commit_file(uuid, wanted.file)
         await self._receive(wanted, links, uuid, str(place.relative_to(self._places.store.root)))
 
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await asyncio.to_thread(self.staging.finds_file, uuid, wanted.file):
+        if await self._on_files(uuid, self.staging.finds_file, uuid, wanted.file):
             return
         await self._receive(wanted, links, uuid, f"{uuid}/{wanted.file.path}")
 
@@ -296,7 +297,12 @@ class TableFetcher:
         read = self._base.journal.read_ordered_commits
         ordered = await self._base.run_blocking(read, uuid, after)
         timestamps = {commit.version: commit.timestamp for commit in ordered}
-        return await asyncio.to_thread(self._check, uuid, versions, timestamps)
+        needed: frozenset[str]
+        needed = await self._on_files(uuid, self._check, uuid, versions, timestamps)
+        return needed
+
+    def _on_files(self, uuid: str, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return self._base.run_on_files(self._places.path(uuid, ""), work, *args)
 
     def _check(
         self, uuid: str, versions: Sequence[VersionFiles], timestamps: dict[int, int]

@@ -6,7 +6,6 @@ Between two pieces of a file this node's own transactions go first, as they do f
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 
@@ -15,13 +14,12 @@ from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.runtime.commit.file_repair import PIECE_BYTES
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.foreign_files import ForeignFile
-
-_PIECE_BYTES = 1 << 20
 
 
 class TableGiver:
@@ -79,10 +77,11 @@ class TableGiver:
                 f"version {version} of commit table {uuid} names no such file", uuid=uuid
             )
         found = self._places.file(uuid, check_relative_path(wanted.path))
-        size = await asyncio.to_thread(_size_of, found)
+        place = self._places.path(uuid, "")
+        size = await self._base.run_on_files(place, _size_of, found)
         if size < 0 and wanted.path == commit_file_name(version):
             found = self._places.kept_commit(uuid, version)  # Delta cleaned up the log
-            size = await asyncio.to_thread(_size_of, found)
+            size = await self._base.run_on_files(place, _size_of, found)
         if size != wanted.size_bytes:
             raise NotFoundError(
                 f"file {wanted.path!r} of commit table {uuid} is gone or damaged at this site",
@@ -92,13 +91,12 @@ class TableGiver:
 
     async def pieces(self, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
         """Yield the bytes of a file from an offset on, each piece in a turn of its own."""
-        with file.open() as content:
+        run, place = self._base.run_on_files, file.path
+        with await run(place, file.open) as content:
             while True:
                 turn = await self._turn()
                 try:
-                    piece = await asyncio.to_thread(
-                        os.pread, content.fileno(), _PIECE_BYTES, offset
-                    )
+                    piece = await run(place, os.pread, content.fileno(), PIECE_BYTES, offset)
                     if not piece:
                         return
                     yield piece

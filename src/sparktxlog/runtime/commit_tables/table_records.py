@@ -6,9 +6,6 @@ version that has none (somebody copied the directory by hand) it is counted from
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
 from sparktxlog.model.commit_table import commit_file_name
@@ -18,7 +15,7 @@ from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import storing
-from sparktxlog.storage.foreign_files import ForeignFile
+from sparktxlog.storage.foreign_files import ForeignFile, digest_of
 from sparktxlog.storage.interfaces import PutVersionFiles
 
 #: Most versions, files, and bytes to be counted of one page.
@@ -32,7 +29,7 @@ def count_file(file: ForeignFile, relative: str) -> StagedFile:
         StorageError: It cannot be read.
     """
     with storing(file.path), file.open() as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        digest = digest_of(content, file.path)
         size = content.seek(0, 2)
     return StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
 
@@ -61,7 +58,9 @@ class TableRecords:
         for version in range(after + 1, min(until, after + PAGE_VERSIONS) + 1):
             if version not in known:
                 try:
-                    known[version] = await asyncio.to_thread(self._count, uuid, version)
+                    known[version] = await self._base.run_on_files(
+                        self._places.path(uuid, ""), self._count, uuid, version
+                    )
                 except StorageError:
                     if not found:
                         raise

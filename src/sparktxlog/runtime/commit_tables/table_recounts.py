@@ -7,7 +7,6 @@ foreign commit here, and tells which site has another history.  A repair fetches
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -110,7 +109,10 @@ class TableRecounts:
             await self._records.keep(uuid, [*right.values()])
             versions = [right.get(one.version, one) for one in versions]
         findings = [finding for _, _, finding in found]
-        findings += await asyncio.to_thread(self._count, table, versions, checked >= placed)
+        place = self._places.path(uuid, "")
+        findings += await self._base.run_on_files(
+            place, self._count, table, versions, checked >= placed
+        )
         if wanted.repair:
             findings = await self._mended(table, versions, right, findings)
         self._remember(uuid, [one for one in findings if not one.repaired])
@@ -303,7 +305,10 @@ class TableRecounts:
             repaired, text = False, one.text
             try:
                 if one.fault is FileFault.FOREIGN:
-                    await asyncio.to_thread(self._places.set_aside, table.uuid, one.file)
+                    place = self._places.path(table.uuid, "")
+                    await self._base.run_on_files(
+                        place, self._places.set_aside, table.uuid, one.file
+                    )
                     repaired = True
                 elif one.fault is FileFault.CONTRADICTED:
                     repaired = one.version in right  # its files are among the findings

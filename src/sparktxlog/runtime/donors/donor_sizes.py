@@ -85,7 +85,8 @@ class DonorSizes:
         except TransportError:
             # The kept connection may be closed although the link works again: try once more.
             size = await self._links[donor].replica_size()
-        found: int = await self._base.run_blocking(missing_bytes, size, self._base.config.lake_dir)
+        lake = self._base.config.lake_dir
+        found: int = await self._base.run_on_files(lake, missing_bytes, size, lake)
         return found
 
     def forget(self) -> None:

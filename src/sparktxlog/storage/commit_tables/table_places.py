@@ -36,7 +36,7 @@ from sparktxlog.storage.durability import (
     sync_parents,
     sync_several,
 )
-from sparktxlog.storage.foreign_files import ForeignFile, Linked, foreign_file
+from sparktxlog.storage.foreign_files import ForeignFile, Linked, foreign_file, goes_on
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _log = structlog.get_logger("sparktxlog.tables")
@@ -125,7 +125,7 @@ class TablePlaces:
         return f"file:{self._root}/{uuid}"
 
     def uuid_at(self, location: str) -> str | None:
-        """Return the table whose directory a URL names, None = none of this site."""
+        """Return the table whose directory a URL names, if it has one; None = none of this site."""
         try:
             parts = urlsplit(location)
         except ValueError:  # brackets that hold no address
@@ -133,7 +133,7 @@ class TablePlaces:
         path = Path(unquote(parts.path))
         if parts.scheme not in ("", "file") or parts.netloc or path.parent != self._root:
             return None
-        return path.name if self.has(path.name) else None
+        return path.name if _UUID.fullmatch(path.name) else None
 
     # -- what Spark wrote --------------------------------------------------------------------------
 
@@ -306,7 +306,9 @@ class TablePlaces:
 
     def is_published(self, uuid: str, version: int) -> bool:
         """Return whether a version's commit file is in its place."""
-        return self._version(uuid, version).exists()
+        path = self._version(uuid, version)
+        goes_on(path)
+        return path.exists()
 
     def versions(self, uuid: str) -> list[int]:
         """Return the published versions, ascending."""

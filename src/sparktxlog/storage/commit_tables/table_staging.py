@@ -11,7 +11,6 @@ A file that is here already, in its place or set aside, is used if its digest ag
 from __future__ import annotations
 
 import errno
-import hashlib
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,7 +25,7 @@ from sparktxlog.storage.durability import (
     sync_file,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import foreign_file
+from sparktxlog.storage.foreign_files import digest_of, foreign_file
 
 _FETCHED = ".fetched"
 
@@ -128,4 +127,4 @@ class TableStaging:
                 return False
             raise storage_error(error, path) from error
         with storing(path), found.open() as content:
-            return hashlib.file_digest(content, "sha256").hexdigest() == file.digest
+            return digest_of(content, path) == file.digest

@@ -38,7 +38,14 @@ from sparktxlog.storage.durability import (
     sync_or_rewrite,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, foreign_file
+from sparktxlog.storage.foreign_files import (
+    INCOMING,
+    ForeignFile,
+    digest_of,
+    foreign_file,
+    goes_on,
+    with_progress,
+)
 from sparktxlog.storage.parquet_files import count_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 
@@ -68,6 +75,7 @@ class LocalPayloadStore(PayloadStore):
 
     def path(self, relative: str) -> str:
         parts = check_relative_path(relative).split("/")
+        goes_on(f"{self.root}/{relative}")
         if parts[0] == INCOMING or self._crosses_link(parts):
             raise InvalidNameError(
                 f"{relative[:140]!r} leaves the payload store or crosses a link",
@@ -225,7 +233,7 @@ class LocalPayloadStore(PayloadStore):
 
         if len(paths) > _FEW_FILES:  # each waits for the disk
             with ThreadPoolExecutor(_PARALLEL_FILES, "taking-in") as threads:
-                files = list(threads.map(taken_in, paths))
+                files = list(threads.map(with_progress(taken_in), paths))
         else:
             files = list(map(taken_in, paths))
         with storing(self.root):
@@ -244,7 +252,7 @@ class LocalPayloadStore(PayloadStore):
             else:
                 source.link_as(foreign_file(self.root, path))
             with foreign_file(self.root, path).open() as content:
-                digest = hashlib.file_digest(content, "sha256").hexdigest()
+                digest = digest_of(content, path)
                 size = os.fstat(content.fileno()).st_size
             # The bytes: also those of the file in the table, which is the same one.
             sync_or_rewrite(path)
@@ -279,6 +287,7 @@ class LocalPayloadStore(PayloadStore):
                     f"more than the {file.size_bytes:,} bytes of {file.path!r} arrive",
                     path=file.path,
                 )
+            goes_on(self._partial(file))
             with storing(file.path):
                 _write_at(descriptor, chunk, total)
             total += len(chunk)
@@ -339,7 +348,7 @@ def _check_open(file: StagedFile, source: FileIO, path: str) -> None:
             path=file.path,
             size_bytes=size,
         )
-    digest = hashlib.file_digest(source, "sha256").hexdigest()
+    digest = digest_of(source, path)
     if digest != file.digest:
         raise ManifestMismatchError(
             f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",

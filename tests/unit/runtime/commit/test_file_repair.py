@@ -19,6 +19,7 @@ from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
+from sparktxlog.runtime.loop_threads import FileThreads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 RUN = staged_run()
@@ -58,6 +59,8 @@ def with_repair(
             links=links,
             payloads=store,
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
+            run_on_files=FileThreads(2, "files").run,
+            fetchers=FileThreads(2, "fetching"),
         )
         holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         holdings.cache(digest_of(RUN), RUN)

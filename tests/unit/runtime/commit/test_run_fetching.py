@@ -20,6 +20,7 @@ from sparktxlog.protocol.words.messages import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
+from sparktxlog.runtime.loop_threads import FileThreads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 CONTENT = parquet_bytes()
@@ -59,7 +60,7 @@ def fetcher_of(
     told: asyncio.Queue[Event],
     missed: list[RunHeader],
 ) -> RunFetcher:
-    base: Any = SimpleNamespace(links=links, payloads=store)
+    base: Any = SimpleNamespace(links=links, payloads=store, fetchers=FileThreads(2, "fetching"))
     listener: Any = SimpleNamespace(tell_fetched=told.put_nowait, missed=missed.append)
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
     return RunFetcher(base, holdings, listener, Damage())

@@ -111,6 +111,7 @@ class Site:
             journal=self.journal,
             links=self.links,
             run_blocking=run_blocking,
+            run_on_files=lambda place, work, *args: run_blocking(work, *args),
             published=SimpleNamespace(value=END),
             clock=SimpleNamespace(now=lambda: self.now),
             state=SimpleNamespace(values=self.saved),
