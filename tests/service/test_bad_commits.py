@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.service.test_catalog_api import catalog, told
 from tests.service.test_travelling_commits import sites
 from tests.support.delta_writer import API, BEGIN, StagedTable, path_of
 
+from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.node import Node
 
 
@@ -138,6 +140,37 @@ def _held(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, a
 
     monkeypatch.setattr(node.fetcher, "_get_files", held)
     return asked, go_on
+
+
+def test_commit_files_that_are_read_at_once_have_one_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a limit of its own, too; eight of them would be as large as the node's machine."""
+    read, asked, go_on = commit_catalog.read_new_commit, threading.Event(), threading.Event()
+
+    def held(*args: Any) -> Any:
+        asked.set()
+        assert go_on.wait(60)
+        return read(*args)
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table, other = await caller.create(), await caller.create("other")
+            bodies = [one.update(one.stage(1, one.add())) for one in (table, other)]
+            size = bodies[0]["updates"][0]["commit"]["file-size"]
+            places = caller.node.catalog._places
+            monkeypatch.setattr(places, "_left", size * 3 // 2, raising=False)
+            monkeypatch.setattr(commit_catalog, "read_new_commit", held)
+            first = asyncio.create_task(caller.commit(bodies[0]))
+            assert await asyncio.to_thread(asked.wait, 20)
+            refused = asyncio.create_task(caller.commit(bodies[1], "other"))
+            await asyncio.wait({refused}, timeout=5)
+            go_on.set()
+            assert told(await refused) == (429, "TooManyRequestsException")
+            assert (await first)[0] == 200
+            assert (await caller.commit(bodies[1], "other"))[0] == 200
+
+    asyncio.run(main())
 
 
 def _deep(levels: int) -> str:

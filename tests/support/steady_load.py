@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ class Promises:
     tried: list[str] = field(default_factory=list)
     #: Answers that are neither (UNKNOWN) nor a refusal that says so.
     unclear: list[str] = field(default_factory=list)
+    #: What was refused, or got no answer.
+    refused: list[str] = field(default_factory=list)
+    #: Longest time from one acknowledgement to the next one, seconds.
+    longest_s: float = 0.0
 
 
 class SteadyLoad:
@@ -86,6 +91,7 @@ class SteadyLoad:
             thread.join()
 
     def _work(self, node: NodeProcess, promises: Promises, over: threading.Event) -> None:
+        last = time.monotonic()
         for level in itertools.cycle(("ordered", "acquired")):
             if over.is_set():
                 return
@@ -97,11 +103,14 @@ class SteadyLoad:
                 receipt = call(url, body, timeout=self._timeout_s + 20)
                 position = receipt["position"] if receipt["level"] == "ordered" else None
                 promises.acknowledged[identity] = position
+                promises.longest_s = max(promises.longest_s, time.monotonic() - last)
+                last = time.monotonic()
             except HttpProblem as problem:
+                promises.refused.append(str(problem))
                 if "definite" not in problem.document:
                     promises.unclear.append(str(problem))
-            except (OSError, http.client.HTTPException):
-                pass  # killed or cut off: unknown
+            except (OSError, http.client.HTTPException) as error:
+                promises.refused.append(str(error))  # killed or cut off: unknown
             over.wait(self._pause_s)
 
     def count(self, names: Iterable[str]) -> int:

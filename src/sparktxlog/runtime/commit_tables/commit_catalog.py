@@ -290,11 +290,11 @@ class CommitCatalog:
         self, uuid: str, request: CreateTableRequest, transaction_id: bytes
     ) -> tuple[int, SecuredFiles]:
         """Return the in-commit timestamp of version 0, and its files; runs in a thread."""
-        raw = self._places.first(uuid)
-        content, state = read_new_commit(raw, None, uuid, self._now_ms())
-        check_created(request, state)
-        most = self._base.config.inline_limit
-        return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
+        with self._places.first(uuid) as raw:
+            content, state = read_new_commit(raw, None, uuid, self._now_ms())
+            check_created(request, state)
+            most = self._base.config.inline_limit
+            return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
 
     def _taken_in(
         self,
@@ -454,8 +454,9 @@ class CommitCatalog:
         """
 
         def compared() -> bool:
-            staged = self._places.staged(shown.uuid, proposed.file_name, proposed.file_size)
-            return staged == self._places.published(shown.uuid, proposed.version)
+            named = (shown.uuid, proposed.file_name, proposed.file_size)
+            with self._places.staged(*named) as staged:
+                return staged == self._places.published(shown.uuid, proposed.version)
 
         return proposed.version <= shown.state.version and await self._run(shown.uuid, compared)
 
@@ -491,19 +492,19 @@ class CommitCatalog:
         transaction_id: bytes,
         tables: int,
     ) -> SecuredFiles:
-        raw = self._places.staged(uuid, proposed.file_name, proposed.file_size)
-        content, _ = read_new_commit(raw, before, uuid, self._now_ms())
-        if content.timestamp != proposed.timestamp:
-            raise StagedCommitError(
-                f"timestamp is {proposed.timestamp}, inCommitTimestamp of {proposed.file_name!r} "
-                f"is {content.timestamp}",
-                field="timestamp",
-                value=proposed.timestamp,
-            )
-        if update is not None:
-            check_changes(update, before, content)
-        most = self._base.config.inline_limit // tables
-        return self._taken_in(uuid, proposed.version, transaction_id, raw, content, most)
+        with self._places.staged(uuid, proposed.file_name, proposed.file_size) as raw:
+            content, _ = read_new_commit(raw, before, uuid, self._now_ms())
+            if content.timestamp != proposed.timestamp:
+                raise StagedCommitError(
+                    f"timestamp is {proposed.timestamp}, inCommitTimestamp of "
+                    f"{proposed.file_name!r} is {content.timestamp}",
+                    field="timestamp",
+                    value=proposed.timestamp,
+                )
+            if update is not None:
+                check_changes(update, before, content)
+            most = self._base.config.inline_limit // tables
+            return self._taken_in(uuid, proposed.version, transaction_id, raw, content, most)
 
     async def ordered(self, uuid: str, version: int) -> ShownTable:
         """Return a table whose version was ordered, once it is placed here."""

@@ -14,8 +14,9 @@ import filecmp
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -23,7 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 import structlog
 
 from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
-from sparktxlog.errors import CorruptLogError, NotOfferedError, StagedCommitError
+from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
@@ -55,6 +56,8 @@ _REPLACED = "replaced"
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20
+#: Most bytes of all that are read and decoded at once before they are ordered.
+_MOST_BYTES = MAX_COMMIT_BYTES + MAX_COMMIT_BYTES // 2
 
 
 def set_tables_aside(root: Path, name: str) -> None:
@@ -83,6 +86,8 @@ class TablePlaces:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        #: How many bytes of staged commit files may still be in memory.
+        self._left, self._counting = _MOST_BYTES, threading.Lock()
 
     @cached_property
     def store(self) -> LocalPayloadStore:
@@ -137,49 +142,62 @@ class TablePlaces:
 
     # -- what Spark wrote --------------------------------------------------------------------------
 
-    def first(self, uuid: str) -> bytes:
-        """Return the commit file of version 0.
+    def first(self, uuid: str) -> AbstractContextManager[bytes]:
+        """Give the commit file of version 0; its bytes count until the block is left.
 
         Raises:
             StagedCommitError: There is none (definite).
+            BusyError: Too many commit files are being read (definite).
         """
         return self._read(self._version(uuid, 0), "location")
 
-    def staged(self, uuid: str, name: str, size: int) -> bytes:
-        """Return a staged commit file.
+    @contextmanager
+    def staged(self, uuid: str, name: str, size: int) -> Iterator[bytes]:
+        """Give a staged commit file; as `first`.
 
         Raises:
             StagedCommitError: There is none, or it has another size (definite).
+            BusyError: Too many commit files are being read (definite).
         """
-        content = self._read(self._root / uuid / _LOG / _STAGED / name, "file-name")
-        if len(content) != size:
-            raise StagedCommitError(
-                f"file-size is {size:,}, staged commit {name!r} has {len(content):,} bytes",
-                field="file-size",
-                value=size,
-            )
-        return content
+        with self._read(self._root / uuid / _LOG / _STAGED / name, "file-name") as content:
+            if len(content) != size:
+                raise StagedCommitError(
+                    f"file-size is {size:,}, staged commit {name!r} has {len(content):,} bytes",
+                    field="file-size",
+                    value=size,
+                )
+            yield content
 
-    def _read(self, path: Path, field: str) -> bytes:
-        try:
-            content = foreign_file(self._root, path).read(MAX_COMMIT_BYTES)
-        except FileNotFoundError:
-            raise StagedCommitError(
-                f"there is no file {path} at this site",
-                hint="Stage the commit at the location that this node gave, on storage that node "
-                "and Spark share.",
-                field=field,
-                value=path.name,
-            ) from None
-        except OSError as error:
-            raise StagedCommitError(
-                f"{path} cannot be read: {error.strerror}", field=field, value=path.name
-            ) from error
-        if len(content) > MAX_COMMIT_BYTES:
+    @contextmanager
+    def _read(self, path: Path, field: str) -> Iterator[bytes]:
+        file = foreign_file(self._root, path)
+        with _reading_staged(path, field):
+            size = file.size()
+        if size > MAX_COMMIT_BYTES:
             raise StagedCommitError(
                 f"{path} has more than {MAX_COMMIT_BYTES:,} bytes", field=field, value=path.name
             )
-        return content
+        with self._taken(size):
+            with _reading_staged(path, field):
+                content = file.read(size)
+            yield content
+
+    @contextmanager
+    def _taken(self, size: int) -> Iterator[None]:
+        """Count bytes of a commit file that is read and decoded, while the block runs."""
+        with self._counting:
+            if size > self._left:
+                raise BusyError(
+                    f"the commit files that are being read have more than {_MOST_BYTES:,} bytes "
+                    "together",
+                    hint="Try again in a moment.",
+                )
+            self._left -= size
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._left += size
 
     def check(self, uuid: str, files: Iterable[NeededFile]) -> None:
         """Check that the files of a commit are here, by their sizes.
@@ -366,6 +384,25 @@ class TablePlaces:
 
     def _version(self, uuid: str, version: int) -> Path:
         return self._root / uuid / commit_file_name(version)
+
+
+@contextmanager
+def _reading_staged(path: Path, field: str) -> Iterator[None]:
+    """Say of what a writer should have staged why it cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise StagedCommitError(
+            f"there is no file {path} at this site",
+            hint="Stage the commit at the location that this node gave, on storage that node "
+            "and Spark share.",
+            field=field,
+            value=path.name,
+        ) from None
+    except OSError as error:
+        raise StagedCommitError(
+            f"{path} cannot be read: {error.strerror}", field=field, value=path.name
+        ) from error
 
 
 def link_new(source: Path, target: Path) -> Linked:
