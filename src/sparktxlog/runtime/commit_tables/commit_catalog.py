@@ -151,7 +151,8 @@ class CommitCatalog:
         )
         #: Tables that were given a place and not created yet.
         self._staged = base.budgets.kept(
-            base.budgets.staged_tables, lambda uuid: base.run_on_files(places.drop_unused, uuid)
+            base.budgets.staged_tables,
+            lambda uuid: base.run_on_files(places.path(uuid, ""), places.drop_unused, uuid),
         )
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
