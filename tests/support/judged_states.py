@@ -198,7 +198,8 @@ _TEST = re.compile(
 def alerts_of(status: _Status) -> list[str]:
     """Return the alerts that a state raises by itself; those on rates need more than one moment."""
     nothing = {"maintenance_until": "", "synchronous": defaultdict(int)}
-    lists = {name: status.get(name) or [] for name in ("undelivered", "damaged_files", "failing")}
+    names = ("undelivered", "damaged_files", "stuck_files", "failing")
+    lists = {name: status.get(name) or [] for name in names}
     tables = {"behind": 0, "states": {}} | (status.get("commit_tables") or {})
     lines = {
         "peers": [defaultdict(int, {"addresses": {}} | one) for one in status["peers"]],

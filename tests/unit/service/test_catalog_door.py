@@ -27,10 +27,11 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
+from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_door import CatalogDoor
 
-DOOR = CatalogDoor(lambda request, route: {}, Bodies(1 << 20))
+DOOR = CatalogDoor(lambda request, route: {}, Bodies(1 << 20, Budget("bytes", 3 << 19, "")))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.errors import ForbiddenError, InvalidRequestError
+from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.declared_route import Role, Route
 from sparktxlog.service.endpoints import Door, Handler, endpoint
@@ -50,7 +51,12 @@ def call(handler: Handler, *, query: str = "", body: bytes = b"[1]", may: bool =
     }
 
     async def main() -> Response:
-        answer = endpoint(ROUTE, handler, Door(check, Bodies(100)), lambda *_, **__: None)
+        answer = endpoint(
+            ROUTE,
+            handler,
+            Door(check, Bodies(100, Budget("bytes", 150, ""))),
+            lambda *_, **__: None,
+        )
         return await answer(Request(scope, receive))
 
     return asyncio.run(main())

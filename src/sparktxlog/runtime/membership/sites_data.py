@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from sparktxlog.errors import NotFoundError
 from sparktxlog.health import survival
@@ -72,6 +73,10 @@ class SitesData:
         any_rows = self._any_rows()
         found = {one.name: survival.lacks(one, any_rows) for one in others if one.data is not None}
         return {site: lacks for site, lacks in found.items() if lacks}
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the status says that sites lack."""
+        return {"lacks": self.lacks(), "others_lack": self.others_lack()}
 
     def warnings(self) -> list[OperatorWarning]:
         """Return the warning of a site that is no copy of the data yet."""

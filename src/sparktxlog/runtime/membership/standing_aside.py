@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -49,6 +50,10 @@ class StandingAside:
         """Return what this node says of its writes."""
         seconds = self._core.executor.pace.seconds
         return SitePace(write_us=None if seconds is None else int(seconds * 1e6), aside=self.aside)
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the status says of this node's disk."""
+        return {"write_s": self.own().write_s, "aside": self.aside}
 
     async def watch(self) -> None:
         """Decide on this node, and pass on what the others decided; until cancelled."""
