@@ -381,6 +381,7 @@ NOTHING = {
     "lineage": None,
     "copies": None,
     "prepared_at": None,
+    "held_up": None,
 }
 
 

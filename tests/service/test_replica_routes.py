@@ -11,6 +11,7 @@ import sqlite3
 import uuid
 from contextlib import AsyncExitStack, closing
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -53,7 +54,7 @@ from sparktxlog.model.copying import (
     Grant,
 )
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
@@ -749,3 +750,46 @@ async def _tables_cost_who_asks_for_them(source: HttpLogSource, count: int) -> N
 def _heard(node: Node) -> tuple[int, dict[str, Any]]:
     found = [s.report for s in node.replicas.states() if s.report.node_id == "A"]
     return (found[0].reported_at, found[0].tables) if found else (0, {})
+
+
+def test_a_table_that_stands_still_holds_up_nobody_who_waits_for_another_one(
+    tmp_path: Path,
+) -> None:
+    """Level applied of that table says at once which one it is, also to who asks later."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            a, client = nodes["A"], Client(nodes["A"].config.master_url, level="applied")
+            await create(a)
+            await asyncio.to_thread(
+                client.create_table,
+                "u",
+                {"id": "bigint", "v": "string"},
+                level="ordered",
+                timeout=300,
+            )
+            asked = partial(
+                asyncio.to_thread, client.append, rows=[{"id": 1, "v": "x"}], timeout=300
+            )
+            of_t, of_u = [await passed(a, asyncio.create_task(asked(table))) for table in "tu"]
+            assert (of_u.level, of_u.late, of_u.held_up) == (Level.APPLIED, False, None)
+            assert (of_t.level, of_t.late) == (Level.ORDERED, True)
+            assert of_t.held_up == "table t of site A stands still: version 9 is of another writer"
+            assert "held up table t" in str(of_t)
+            for receipt in (of_t, of_u):
+                again = await asyncio.to_thread(client.wait, receipt, "applied", 300)
+                assert (again.level, again.held_up) == (receipt.level, receipt.held_up)
+            client.close()
+
+    async def passed(node: Node, asked: asyncio.Task[Receipt]) -> Receipt:
+        """Return what a client gets once the worker has passed it; `t` stands still there."""
+        end = node.base.ordered.value
+        await until(lambda: node.base.published.value > end)
+        assert not asked.done()
+        report = report_of(node.status(), 9)
+        still = replace(report.tables["t"], diverged="version 9 is of another writer")
+        node.accept_report(replace(report, tables={"t": still}))
+        async with asyncio.timeout(60):
+            return await asked
+
+    asyncio.run(main())

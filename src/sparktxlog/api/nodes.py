@@ -126,8 +126,10 @@ class _Errand:
     def take(self, receipt: Receipt) -> Receipt | None:
         """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
         bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
-        # Another node would not know that it was ordered with too few copies (P34).
-        if not bare and (not receipt.late or receipt.copies is not None):
+        # Another node would not know that it was ordered with too few copies (P34), and what stands
+        # still does not go on while somebody asks.
+        final = receipt.copies is not None or receipt.held_up is not None
+        if not bare and (not receipt.late or final):
             return receipt
         if self.ordered is None or not bare:
             self.ordered = receipt
@@ -536,6 +538,8 @@ class Nodes:
             if found and reached and LEVEL_RANK[reached] >= LEVEL_RANK[wanted]:
                 return found
             left = deadline - time.monotonic()
+            if found is not None and found.held_up is not None and wanted is Level.APPLIED:
+                return replace(found, late=True)
             if left <= 0 and found is not None and found.position is not None:
                 return replace(found, late=True)
             if left <= 0:

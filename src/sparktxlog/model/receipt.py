@@ -79,6 +79,9 @@ class Receipt:
     copies: int | None = None
     #: Of a prepared transaction: where it is ordered.  Once it is decided, `position` says where.
     prepared_at: int | None = None
+    #: Why level applied is not reached by waiting: which table of which site stands still; None =
+    #: none does, or the answering node is of an older release.
+    held_up: str | None = None
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._parts())
@@ -92,6 +95,8 @@ class Receipt:
         found = [("transaction" if self.transaction_id else "run of", what)]
         level = "refused" if self.level is None else self.level.value
         found.append(("level", f"{level} (late)" if self.late else level))
+        if self.held_up is not None:
+            found.append(("held up", self.held_up))
         if self.position is not None:
             found.append(("position", f"{self.position:,}"))
         if self.outcome is not None:

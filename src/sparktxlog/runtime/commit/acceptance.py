@@ -51,6 +51,7 @@ from sparktxlog.runtime.commit.receipts import (
     decided_receipt,
     make_receipt,
 )
+from sparktxlog.runtime.commit.standing_tables import where_tables_stand_still
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.publish_lag import PublishLag
@@ -591,7 +592,8 @@ class Submits:
     ) -> Receipt:
         """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
         try:
-            return await self._receipts.wait(submission, index, level, copies, timeout)
+            told = await self._receipts.wait(submission, index, level, copies, timeout)
+            return await self._held_up(told, copies) if level is Level.APPLIED else told
         except DuplicateTransactionError:
             position = self._master.locate(content.ids[:16])
             receipt = self._ordered_receipt(content, position)
@@ -624,7 +626,12 @@ class Submits:
             return receipt
         end = receipt.position + receipt.n - 1
         reached = await self._receipts.wait_applied(end, copies, timeout)
-        return replace(receipt, level=Level.APPLIED) if reached else replace(receipt, late=True)
+        if reached:
+            return replace(receipt, level=Level.APPLIED)
+        return await self._held_up(replace(receipt, late=True), copies)
+
+    async def _held_up(self, receipt: Receipt, copies: int) -> Receipt:
+        return await where_tables_stand_still(self._base, self._replicas, receipt, copies)
 
     def _ordered_receipt(self, content: Content, position: int | None) -> Receipt | None:
         if position is None or position > self._base.ordered.value:
@@ -691,7 +698,7 @@ class Submits:
         """Return the receipt of a transaction, None if this node never saw it."""
         pending = self._receipts.pending(transaction_id)
         if pending is not None and pending[0].reached is not None:
-            return self._raised(pending[0].receipt(pending[1]))
+            return await self._raised(pending[0].receipt(pending[1]))
         found = self._journal.find_transaction(transaction_id)
         if found is not None:
             header, index = found
@@ -701,11 +708,11 @@ class Submits:
                 return make_receipt(ids, index, Level.ACCEPTED, header, None, None)
         older = (await self._older_ids(transaction_id)).found
         if older:
-            return self._raised(self._older_receipt(transaction_id, *older[0]))
+            return await self._raised(self._older_receipt(transaction_id, *older[0]))
         at = self._master.locate(transaction_id)
         receipt = self._ordered_receipt(Content(transaction_id), at)
         if receipt is not None:
-            return self._raised(receipt)
+            return await self._raised(receipt)
         withdrawn = self._journal.find_withdrawn(transaction_id)
         if withdrawn is None:
             return None
@@ -731,13 +738,13 @@ class Submits:
                 return receipt
             await self._base.ordered.reach(seen + 1, left)
 
-    def _raised(self, receipt: Receipt) -> Receipt:
+    async def _raised(self, receipt: Receipt) -> Receipt:
         """Return the receipt at level applied if the own replica has reached its position."""
         receipt, position = self._with_origins(receipt), receipt.position
-        if position is None or position + receipt.n - 1 > self._replicas.applied(1):
+        if position is None or receipt.outcome == PREPARED:  # nothing of it can be read
             return receipt
-        if receipt.outcome == PREPARED:
-            return receipt  # nothing of it can be read
+        if position + receipt.n - 1 > self._replicas.applied(1):
+            return await self._held_up(receipt, 1)
         return replace(receipt, level=Level.APPLIED)
 
 

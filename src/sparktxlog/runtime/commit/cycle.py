@@ -454,7 +454,7 @@ class CoreLoop:
 
     def __init__(self, base: Foundation, replicas: Replicas, throttle: CopyThrottle) -> None:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
-        self.receipts = Receipts(replicas.applied, throttle.busy)
+        self.receipts = Receipts(replicas.applied, throttle.busy, replicas.passed)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
         #: Who changed what here.
         self.audit = AuditTrail(

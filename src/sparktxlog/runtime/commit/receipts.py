@@ -166,14 +166,20 @@ class Receipts:
 
     Args:
         applied: Returns the position that `copies` replicas have applied.
+        passed: The same, with replicas in which tables stand still: waiting applies no more there;
+            None = there are none.
         on_busy: Called when the first own run is submitted, and when the last one is ordered, or
             was acquired ORDERING_S ago: then a member is missing.
     """
 
     def __init__(
-        self, applied: Callable[[int], int], on_busy: Callable[[bool], None] = lambda busy: None
+        self,
+        applied: Callable[[int], int],
+        on_busy: Callable[[bool], None] = lambda busy: None,
+        passed: Callable[[int], int] | None = None,
     ) -> None:
         self._applied = applied
+        self._passed = applied if passed is None else passed
         self._on_busy = on_busy
         #: Own runs that count for `on_busy`.
         self._under_way: set[Submission] = set()
@@ -280,11 +286,13 @@ class Receipts:
     ) -> bool:
         """Wait until `copies` replicas applied a position; return whether they did in time.
 
+        It ends at once where they have passed it, and tables stand still there.
+
         Args:
             of_submit: Whether a submit waits: it is answered as late if the node stops waiting.
         """
-        if position <= self._applied(copies):
-            return True
+        if position <= self._passed(copies):
+            return position <= self._applied(copies)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         heap = self._replicas.setdefault(copies, [])
         heapq.heappush(heap, (position, next(self._tiebreak), future, of_submit))
@@ -355,11 +363,11 @@ class Receipts:
     def replicas_moved(self) -> None:
         """Replicas reported: answer clients that waited for it."""
         for copies, heap in self._replicas.items():
-            applied = self._applied(copies)
-            while heap and heap[0][0] <= applied:
-                _, _, future, _ = heapq.heappop(heap)
+            applied, passed = self._applied(copies), self._passed(copies)
+            while heap and heap[0][0] <= passed:
+                position, _, future, _ = heapq.heappop(heap)
                 if not future.done():
-                    future.set_result(True)
+                    future.set_result(position <= applied)
 
     def close(self, error: TxLogError) -> None:
         """Fail all waits: the node stops."""

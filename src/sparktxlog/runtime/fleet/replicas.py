@@ -402,20 +402,37 @@ class Replicas:
         Replicas that differ count together up to the last position where they were equal.  0 asks
         for the own replica, also one in which some tables stand still: its others can be read.
         """
-        own = self.own() if copies == 0 else None
-        if own is not None and own.comparison.cause in OF_TABLES:
-            return own.report.position
+        return _at_most(self._positions(copies, still=copies == 0), copies)
+
+    def passed(self, copies: int) -> int:
+        """Return the same; those count, too, that have passed it while tables there stand still."""
+        return _at_most(self._positions(copies, still=True), copies)
+
+    def passed_by(self, position: int, copies: int) -> dict[str, dict[str, str]]:
+        """Return the sites that count for `passed` at a position: table that stands still → why."""
+        return {
+            site: {n: t.diverged for n, t in self._states[site].report.tables.items() if t.diverged}
+            for site, at in self._positions(copies, still=True).items()
+            if at >= position
+        }
+
+    def _positions(self, copies: int, *, still: bool) -> dict[str, int]:
+        """Return site → position of the replicas that count.
+
+        Args:
+            still: Also those in which some tables stand still.
+        """
         best: dict[str, int] = {}
         for site, state in self._states.items():
-            if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
-                position, contest = state.report.position, state.comparison.contest
-                if copies > 1 and contest is not None:
-                    position = contest.equal_to
+            in_sync = state.comparison.verdict is ReplicaVerdict.IN_SYNC
+            if not (in_sync or (still and state.comparison.cause in OF_TABLES)):
+                continue
+            position, contest = state.report.position, state.comparison.contest
+            if copies > 1 and contest is not None:
+                position = contest.equal_to
+            if copies > 1 or site == self._node_id:
                 best[site] = position
-        if copies <= 1:
-            return best.get(self._node_id, 0)
-        positions = sorted(best.values(), reverse=True)
-        return positions[copies - 1] if len(positions) >= copies else 0
+        return best
 
     def forget(self, site: str) -> None:
         """Forget the replica of a site that returned with another disk, until it reports (P21)."""
@@ -568,6 +585,12 @@ class Replicas:
                 }
             )
         return lines
+
+
+def _at_most(positions: Mapping[str, int], copies: int) -> int:
+    """Return the position that so many sites have reached, 0 = there are fewer sites."""
+    found, number = sorted(positions.values(), reverse=True), max(copies, 1)
+    return found[number - 1] if len(found) >= number else 0
 
 
 def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:

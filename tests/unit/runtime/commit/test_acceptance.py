@@ -28,7 +28,7 @@ def submits_of(base: Any, receipts: Any) -> Submits:
     )
     joining = SimpleNamespace(check_knows_log=lambda: None)
     membership: Any = SimpleNamespace(joining=joining)
-    replicas: Any = SimpleNamespace(applied=lambda copies: 0)
+    replicas: Any = SimpleNamespace(applied=lambda copies: 0, passed_by=lambda position, copies: {})
     lag: Any = SimpleNamespace()
     return Submits(base, core, membership, replicas, lag)
 

@@ -201,6 +201,21 @@ def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
     run(main())
 
 
+def test_who_waits_is_answered_once_replicas_passed_it_with_a_table_that_stands_still() -> None:
+    async def main() -> None:
+        passed = 0
+        receipts = Receipts(lambda copies: 0, passed=lambda copies: passed)
+        waits = [asyncio.create_task(receipts.wait_applied(at, 1, 60)) for at in (4, 5)]
+        await asyncio.sleep(0)
+        passed = 4
+        receipts.replicas_moved()
+        assert not await waits[0] and not waits[1].done()
+        assert not await receipts.wait_applied(4, 1, 60)
+        waits[1].cancel()
+
+    run(main())
+
+
 def test_those_who_gave_up_do_not_pile_up() -> None:
     async def main() -> None:
         receipts = Receipts(lambda copies: 0)

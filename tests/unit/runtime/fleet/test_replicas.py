@@ -36,6 +36,10 @@ def test_applied_counts_equal_sites() -> None:
     assert [known.applied(copies) for copies in (1, 2, 3, 4)] == [20, 20, 10, 0]
     known.accept(report(40, "B", diverged="foreign commit"), 1)
     assert known.applied(2) == 10
+    # It has passed its position, with a table that stands still.
+    assert [known.passed(copies) for copies in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    assert known.passed_by(15, 2) == {"A": {}, "B": {"t": "foreign commit"}}
+    assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
 
 
 def test_sites_with_one_worker_id_are_two_replicas() -> None:
