@@ -93,6 +93,18 @@ def test_a_transaction_over_two_tables() -> None:
     assert staged.files[0].partition == {"day": "2024-01-31", "zone": "7"}
 
 
+def test_a_client_s_partition_values_get_the_form_that_workers_read() -> None:
+    """Ordered as it came, `1.5` was applied nowhere: delta-rs opens no table that has it."""
+    priced = replace(BULK, columns=(*BULK.columns[:2], Column(name="zone", type="decimal(10,2)")))
+    for text, form in (("1.5", "1.50"), ("-02.000", "-2.00"), ("", None)):
+        staged = files(partition={"day": "2024-01-31", "zone": text})
+        (append,) = make(staged, tables={"bulk": priced}).operations
+        assert append.files[0].partition == {"day": "2024-01-31", "zone": form}
+    with pytest.raises(SchemaMismatchError, match="no decimal") as refused:
+        make(files(partition={"day": None, "zone": "1,5"}), tables={"bulk": priced})
+    assert refused.value.definite
+
+
 def test_a_table_may_be_created_and_used_in_one_transaction() -> None:
     prepared = make(CREATE, op("upsert", "new", rows=[{"id": 5}]))
     definition = prepared.operations[0].definition
