@@ -264,7 +264,8 @@ _SUBMITS = (
         "Commit one transaction",
         body=TransactionRequest,
         description="One or more operations over one or more tables, all or nothing.  "
-        "A repeated transaction id returns the receipt of the first.  Appends, upserts and "
+        "A repeated transaction id returns the receipt of the first; other content under it is 409 "
+        "id-taken, unless first_wins=1.  Appends, upserts and "
         "deletes without rows change nothing; a transaction of only these is recorded if it has "
         "an id, otherwise its receipt has n 0.  An overwrite without rows empties the table.  "
         "`commits` are staged versions of commit tables, all or none with the rest "
