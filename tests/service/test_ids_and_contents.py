@@ -113,7 +113,14 @@ def test_other_content_under_an_id_is_refused_at_every_node_and_the_same_is_a_re
             path = f"/v1/open-transactions/{opened['transaction_id']}"
             await submit.post(b, f"{path}/operations", json={"operations": [_rows(7)]})
             _check_taken(await submit.post(b, f"{path}/commit"), one, position)
-            assert (await submit(b, other, _rows(9)))[1]["position"] == position + 1
+            # It ended, and somebody else has its id by then.
+            other_path = path.replace(one, other)
+            await submit.post(b, "/v1/open-transactions", json={"transaction_id": other})
+            await submit.post(b, f"{other_path}/operations", json={"operations": [_rows(9)]})
+            b.open_transactions.close()
+            assert (await submit.post(b, f"{other_path}/commit"))[0] == 404
+            assert (await submit(b, other, _rows(8)))[1]["position"] == position + 1
+            _check_taken(await submit.post(b, f"{other_path}/commit"), other, position + 1)
 
     asyncio.run(main())
 

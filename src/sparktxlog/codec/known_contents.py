@@ -24,14 +24,20 @@ class Content:
     """What is submitted under some ids; its digests are made when they are first needed.
 
     Args:
-        of: A single transaction, or a checked run; an id alone is not compared.
+        of: A single transaction, or a checked run; or the id of a single one.
         first_wins: Whatever the log has under an id counts: nothing is compared.
+        digest: Of an id, what its content is known by; empty = it is not compared.
     """
 
     def __init__(
-        self, of: PreparedTransaction | RunManifest | bytes, *, first_wins: bool = False
+        self,
+        of: PreparedTransaction | RunManifest | bytes,
+        *,
+        first_wins: bool = False,
+        digest: bytes = b"",
     ) -> None:
         self._of = of
+        self._digest = digest
         self._is_compared = not first_wins
         #: Of a run; None = a single transaction.
         self.run = of if isinstance(of, RunManifest) else None
@@ -46,10 +52,13 @@ class Content:
         return len(self.ids) > 16
 
     @cached_property
-    def _digests(self) -> bytes:
-        if self._is_compared and isinstance(self._of, PreparedTransaction):
+    def digests(self) -> bytes:
+        """What it is compared by, empty = it is not compared."""
+        if not self._is_compared:
+            return b""
+        if isinstance(self._of, PreparedTransaction):
             return assemble_run([self._of], 0)[0].content_digests
-        return self.run.content_digests if self._is_compared and self.run is not None else b""
+        return self._digest if self.run is None else self.run.content_digests
 
     def check(self, other: Content) -> None:
         """Compare with a single transaction of the same id that is not in the journal yet.
@@ -57,7 +66,7 @@ class Content:
         Raises:
             IdTakenError: It has other content (definite).
         """
-        if differing(self._digests, other._digests):
+        if differing(self.digests, other.digests):
             raise self._taken(0, None)
 
     def judged(self, first: Receipt, held: bytes, position: int | None) -> Receipt:
@@ -70,7 +79,7 @@ class Content:
         Raises:
             IdTakenError: A single transaction, with other content (definite).
         """
-        others = differing(self._digests, held)
+        others = differing(self.digests, held)
         if not others:
             return first
         if not self.is_several:
@@ -95,7 +104,7 @@ class Content:
         told = []
         for rejection in receipt.rejections:
             at = rejection.index * DIGEST_BYTES
-            own = self._digests[at : at + DIGEST_BYTES]
+            own = self.digests[at : at + DIGEST_BYTES]
             if rejection.code == DuplicateTransactionError.code and own:
                 first = locate(self._id(rejection.index))
                 if first is not None and differing(own, digests_at(first)):

@@ -111,6 +111,10 @@ class OpenRoutes(RouteHandlers):
             receipt = await self._node.find(transaction_id)
             if receipt is None:
                 raise
+            position = receipt.position if receipt.prepared_at is None else receipt.prepared_at
+            if position is not None:
+                content = self._open.content(transaction_id)
+                receipt = self._node.judged(content, receipt, position)
             return json_response(replace(receipt, lineage=self._node.lineage))
 
     async def _commit(self, transaction: OpenTransaction, waiting: Waiting) -> Response:

@@ -14,11 +14,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.mark_requests import check_prepared
 from sparktxlog.codec.requests import Preparation
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (
+    CommitRejectedError,
     ForbiddenError,
     InvalidRequestError,
     TransactionNotOpenError,
@@ -97,6 +99,13 @@ class OpenTransaction:
             participants=self._participants,
         )
 
+    def digest(self) -> bytes:
+        """Return what its content is known by; empty = it cannot be committed."""
+        try:
+            return Content(self.prepared()).digests
+        except CommitRejectedError:
+            return b""
+
 
 class OpenTransactions:
     """The open transactions of a node, within bounds of number and memory.
@@ -110,8 +119,8 @@ class OpenTransactions:
     def __init__(self, budgets: Budgets) -> None:
         self._number, self._memory = budgets.open_transactions, budgets.memory
         self._open: dict[bytes, OpenTransaction] = {}
-        #: Id of an ended transaction → how it ended.
-        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        #: Id of an ended transaction → how it ended, and what its content is known by.
+        self._ended: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -186,7 +195,11 @@ class OpenTransactions:
 
     def how_it_ended(self, transaction_id: bytes) -> str:
         """Return how a transaction ended; empty = it is open, or not known here."""
-        return self._ended.get(transaction_id, "")
+        return self._ended.get(transaction_id, ("", b""))[0]
+
+    def content(self, transaction_id: bytes) -> Content:
+        """Return the content of a transaction that ended, as far as it is remembered."""
+        return Content(transaction_id, digest=self._ended.get(transaction_id, ("", b""))[1])
 
     def take_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
         """Count the bytes of a request that adds operations.
@@ -216,7 +229,7 @@ class OpenTransactions:
         transaction.size_bytes = 0
         if transaction.timer is not None:
             transaction.timer.cancel()
-        self._ended[transaction_id] = how
+        self._ended[transaction_id] = how, transaction.digest()
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
