@@ -20,6 +20,7 @@ NAMES = (
     "conditions",
     "synchronous",
     "memory",
+    "attacks",
     "dashboard",
     "epochs",
     "copying",

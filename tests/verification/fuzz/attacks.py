@@ -1,5 +1,8 @@
 """Attacks on a node process, one after the other: how `/livez` answers meanwhile, and its memory.
 
+Then all that one greedy client with a valid token can do, and strangers with it, at once
+(`greedy`): another client must not notice.
+
 python -m tests.verification.fuzz.attacks
 """
 
@@ -17,12 +20,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
+from tests.verification.fuzz.greedy import Honest, attacked, prepare, write_grants
 from tests.verification.fuzz.samples import TABLE
 
 #: Bounds of the figures: seconds to answer, and MiB above the memory before the first attack.
 ANSWER_S = 0.25
 MEMORY_MIB = 64
 _PAUSE_S = 0.02
+#: How often the other client does of everything a little.
+_HONEST_ROUNDS = 10
 _MIB = 1 << 20
 _GET = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 _POST = b"POST /v1/transactions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -160,10 +166,8 @@ def _memory_mib(pid: int) -> float:
 class Watch:
     """Asks `/livez` again and again while an attack goes on."""
 
-    def __init__(self, node: NodeProcess) -> None:
-        assert node.process is not None
-        self._pid = node.process.pid
-        self._port = int(node.url.rpartition(":")[2])
+    def __init__(self, pid: int, port: int) -> None:
+        self._pid, self._port = pid, port
         self.slowest_s = 0.0
         self.most_mib = 0.0
 
@@ -196,7 +200,8 @@ class Watch:
 async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
     """Return for each attack: name, slowest answer in seconds, most MiB above before."""
     port = int(node.url.rpartition(":")[2])
-    watch = Watch(node)
+    assert node.process is not None
+    watch = Watch(node.process.pid, port)
     async with watch.watching():
         await asyncio.sleep(1)
     print(f"before: slowest answer {watch.slowest_s * 1000:.0f} ms, {watch.most_mib:.0f} MiB")
@@ -214,6 +219,38 @@ async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
             flush=True,
         )
     return found
+
+
+async def attack_with_token(node: NodeProcess) -> list[str]:
+    """Return what was over its bound while a greedy client and strangers attack."""
+    assert node.process is not None
+    port = int(node.url.rpartition(":")[2])
+    watch, honest = Watch(node.process.pid, port), Honest(node.url)
+    await honest.all()
+    before = _memory_mib(node.process.pid)
+    async with attacked(port), watch.watching():
+        for _ in range(_HONEST_ROUNDS):
+            await honest.all()
+    added = watch.most_mib - before
+    print(f"{'all that a token can do':32} {watch.slowest_s * 1000:6.0f} ms {added:+7.0f} MiB")
+    refused = honest.refused()
+    print(f"refused to another token: {refused or 'nothing'} of {honest.answers.total()} requests")
+    found = [f"{act} of another token" for act in refused]
+    return found + (["memory under a greedy token"] if added > MEMORY_MIB else [])
+
+
+def _greedy(directory: Path) -> list[str]:
+    """Attack a node of its own, which asks for tokens."""
+    directory.mkdir()
+    settings = ('client-token = "a token of all other clients"',)
+    grants = f'grants-file = "{write_grants(directory)}"'
+    node = NodeProcess(directory, "A", free_ports(1)[0], {}, (MANUAL, *settings, grants))
+    node.start()
+    try:
+        asyncio.run(prepare(node.url, "a token of all other clients"))
+        return asyncio.run(attack_with_token(node))
+    finally:
+        node.stop()
 
 
 def main() -> int:
@@ -234,6 +271,7 @@ def main() -> int:
                 over.append("the node ended")
         finally:
             node.stop()
+        over += _greedy(Path(name) / "greedy")
     print(f"over the bound: {', '.join(over)}" if over else "all within the bounds")
     return 1 if over else 0
 
