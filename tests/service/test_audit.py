@@ -74,6 +74,9 @@ def test_who_changed_what_is_kept(tmp_path: Path) -> None:
             assert (done, changed) == ("done", "done")
             assert refused.startswith("[invalid-request] 'no' cannot be set")
             assert dropped in found
+            assert ("client", "submit_transaction", "drop_table t", "done") in found
+            (refused_one,) = (entry for entry in found if entry[3].startswith("[forbidden]"))
+            assert refused_one[:3] == ("client", "change_settings", "")
             (evicted,) = (entry for entry in found if entry[1] == "evicted")
             assert evicted[0] == "vote" and evicted[2].endswith(": B, with its place")
             assert not any(CLIENT in str(entry) or ADMIN in str(entry) for entry in found)
@@ -85,6 +88,7 @@ def test_who_changed_what_is_kept(tmp_path: Path) -> None:
             async with serving(config, listener) as node:
                 found = await entries(node)
                 assert ("operator", "remove_peer", "id B", "done") in found
+                assert ("client", "submit_transaction", "drop_table t", "done") in found
                 assert node.settings()["FullReplicationTimeFactor"]["value"] == 2
 
     asyncio.run(again(asyncio.run(main())))

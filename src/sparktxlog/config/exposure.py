@@ -67,6 +67,7 @@ def _on_command_line(config: NodeConfig) -> list[OperatorWarning]:
 def secret_files(config: NodeConfig) -> dict[str, Path]:
     """Return what it is → file that others must not read; a configuration if it holds a secret."""
     found = {f"{one.key}-file": getattr(config, f"{one.attribute}_file") for one in _SECRETS}
+    found |= {f"token-file of client {one.name}": one.token_file for one in config.grants}
     found["tls-key-file"] = config.tls_key_file
     for one in _SECRETS:
         origin = config.origins.get(one.key, "")

@@ -51,7 +51,7 @@ def read_grants(path: Path, taken: Collection[str | None]) -> tuple[ClientGrant,
         raise _wrong(path, "", str(error)) from error
     found: list[ClientGrant] = []
     for name, lines in said.items():
-        token = _token(path, name, lines)
+        file, token = _token(path, name, lines)
         if token in (*taken, *(one.token for one in found)):
             raise _wrong(path, name, "has a token that is in use already", "Give it its own.")
         patterns = lines["write"]
@@ -61,11 +61,11 @@ def read_grants(path: Path, taken: Collection[str | None]) -> tuple[ClientGrant,
             if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern) or pattern == "*":
                 raise _wrong(path, name, f"write has {pattern!r:.80}, which names no table")
         written = frozenset(granted_name(pattern) for pattern in patterns)
-        found.append(ClientGrant(name=name, token=token, write=written))
+        found.append(ClientGrant(name=name, token=token, token_file=file, write=written))
     return tuple(found)
 
 
-def _token(path: Path, name: str, lines: Any) -> str:
+def _token(path: Path, name: str, lines: Any) -> tuple[Path, str]:
     if not _NAME.fullmatch(name):
         raise _wrong(path, name[:80], "is no name of a client", "Letters, digits, _, - and dots.")
     if not isinstance(lines, dict) or set(lines) != {"token-file", "write"}:
@@ -81,7 +81,7 @@ def _token(path: Path, name: str, lines: Any) -> str:
     if len(token) < LEAST_CHARACTERS:
         why = f"the token in {file} is shorter than {LEAST_CHARACTERS} characters"
         raise _wrong(path, name, why, "Make one with `openssl rand -hex 32`.")
-    return token
+    return file, token
 
 
 def _wrong(path: Path, client: str, why: str, hint: str = _WAY_OUT) -> ConfigError:

@@ -109,6 +109,7 @@ class ClientGrant:
 
     name: str
     token: str = field(repr=False)
+    token_file: Path
     #: `schema.table` or `schema.*`, in lower case.
     write: frozenset[str]
 

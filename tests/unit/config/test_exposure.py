@@ -47,6 +47,12 @@ def test_a_file_with_secrets_that_others_can_read_is_told(
     assert codes(config) == [OPEN_FILE], "the group of somebody else"
     path.chmod(0o600)
     assert exposures(config) == [], "no restart is needed"
+    of_grant, grants = tmp_path / "etl.token", tmp_path / "grants.toml"
+    of_grant.write_text(f"{TOKEN} of etl")
+    of_grant.chmod(0o640)
+    grants.write_text(f'[etl]\ntoken-file = "{of_grant}"\nwrite = ["t"]\n')
+    (found,) = exposures(written(path, 0o600, token, f'grants-file = "{grants}"'))
+    assert found["text"].startswith("token-file of client etl: group ")
     for key in ("client-token-file", "tls-key-file"):
         other = tmp_path / key
         other.write_text(TOKEN if key == "client-token-file" else "")
