@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from sparktxlog.http.link import Http
 from sparktxlog.integrations.dagster_site import (
     TxLogResource,
     receipt_metadata,
@@ -23,6 +24,8 @@ def rows(txlog: TxLogResource) -> dg.MaterializeResult:
     """Commit a row, which no worker applies."""
     with txlog.client() as client:
         receipt = client.append("t", [{"id": 3, "v": "dagster"}])
+    # What is not published is told before what is not applied.
+    Http(txlog.url).get("/v1/published", at_least=receipt.position, timeout=60, timeout_s=70)
     return dg.MaterializeResult(metadata=receipt_metadata(receipt))
 
 
