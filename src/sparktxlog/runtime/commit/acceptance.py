@@ -51,8 +51,8 @@ from sparktxlog.runtime.commit.receipts import (
     decided_receipt,
     make_receipt,
 )
-from sparktxlog.runtime.commit.standing_tables import where_tables_stand_still
 from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.fleet.standing_tables import where_tables_stand_still
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.membership.membership import Membership
