@@ -218,9 +218,9 @@ def test_marks_of_a_synchronous_one_are_synchronous(
             assert [one.copies for one in b.base.master.undecided] == [2]
             copies, submit = [], b.core.cycle.submit_single
 
-            async def spied(transaction: Any, acceptance: Any, needed: int) -> Any:
+            async def spied(transaction: Any, acceptance: Any, needed: int, *more: Any) -> Any:
                 copies.append(needed)
-                return await submit(transaction, acceptance, needed)
+                return await submit(transaction, acceptance, needed, *more)
 
             monkeypatch.setattr(b.core.cycle, "submit_single", spied)
             await asyncio.to_thread(_mark, b.config.master_url, "p")

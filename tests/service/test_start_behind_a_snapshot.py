@@ -17,7 +17,7 @@ from tests.service.local_nodes import config_of, serving, until
 from sparktxlog.api.client import Client
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.errors import CommitStateUnknownError, IdTakenError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level
@@ -55,8 +55,10 @@ def ask_for_the_past(url: str, number: int) -> None:
         known = client.receipt(identity(number))
         assert (known.level, known.outcome) == (Level.ORDERED, None)
         assert known.position == number + 2  # behind the table
-        again = client.append("t", [{"id": 0}], transaction_id=identity(number))
+        again = client.append("t", [{"id": number}], transaction_id=identity(number))
         assert again == replace(known, rows=1)
+        with pytest.raises(IdTakenError, match=f"position {known.position}"):
+            client.append("t", [{"id": 0}], transaction_id=identity(number))
         rows = pa.table({"id": [1, 2]})
         link, ids = Nodes(url), [uuid.UUID(int=n + 1).bytes for n in (number, number + 1)]
         txs = np.arange(2, dtype=np.int32)

@@ -41,9 +41,11 @@ from sparktxlog.storage.interfaces import (
     MarkPublished,
     PutBallot,
     PutView,
+    ResetJournal,
     Segment,
 )
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 from sparktxlog.storage.journal.sqlite_schema import encode_facts, facts_of
 from sparktxlog.storage.lock import DirectoryLock
 
@@ -533,3 +535,46 @@ def test_a_closed_front_says_so(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(StorageError, match="closed"):
         journal.read_payload("a", 1, 1)
+
+
+def test_what_contents_are_known_by_is_kept_with_their_ids(tmp_path: Path) -> None:
+    """Also through a snapshot; of what an older release wrote nothing is known."""
+    count, window = 60, 16
+    digests = [bytes([at]) * 8 for at in range(1, 2 * count + 1)]
+    runs = [
+        run_of(seq=1 + 2 * at, n=2, content_digests=b"".join(digests[2 * at : 2 * at + 2]))
+        for at in range(count)
+    ]
+    entries = entries_of(runs)
+    journal = Journal(tmp_path / "a", id_window=window)
+    journal.write([*runs[:-1], AppendQueue(entries=entries[:10], ordered_at=1)])
+    assert journal.content_digests(1, 24) == b"".join(digests[:20]) + bytes(32)
+    for at in range(10, count - 1):
+        journal.write([AppendQueue(entries=entries[at : at + 1], ordered_at=1)])
+    end = 2 * count - 2
+    journal.write([MarkPublished(position=end, version=1, segment=segment(1, end))])
+    journal.write([ForgetPayloads(position=end)])
+    assert journal.read_entry_at(3) is None and journal.filed_ids > 3
+    assert journal.content_digests(3, end - 2) == b"".join(digests[2:end])
+    snapshot = journal.read_snapshot()
+    write_snapshot(snapshot, tmp_path / "snapshot")
+    snapshot = open_snapshot(tmp_path / "snapshot")
+    journal.close()
+
+    taker = Journal(tmp_path / "b", id_window=window)
+    taker.write([ResetJournal(snapshot=snapshot, node_id=NodeId("b"))])
+    known = taker.content_digests(1, end)
+    assert known[8 * (end - window) :] == b"".join(digests[end - window : end])
+    assert not any(known[: 8 * (end - window)])
+    taker.write([runs[-1], AppendQueue(entries=entries[-1:], ordered_at=1)])
+    assert taker.content_digests(end, 3) == b"".join(digests[end - 1 :])
+    taker.close()
+
+    with closing(sqlite3.connect(tmp_path / "b" / JOURNAL_NAME)) as other:
+        for table in ("incoming", "queue", "recent_ids"):
+            other.execute(f"ALTER TABLE {table} DROP COLUMN content_digests")
+        other.commit()
+    for path in (tmp_path / "b" / "ids").glob("*.digests"):
+        path.unlink()
+    with closing(Journal(tmp_path / "b", id_window=window)) as older:
+        assert not any(older.content_digests(1, end + 2))
