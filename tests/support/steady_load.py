@@ -30,8 +30,8 @@ class Promises:
     tried: list[str] = field(default_factory=list)
     #: Answers that are neither (UNKNOWN) nor a refusal that says so.
     unclear: list[str] = field(default_factory=list)
-    #: What was refused, or got no answer.
-    refused: list[str] = field(default_factory=list)
+    #: What was refused or got no answer: steady time, for how long it was asked, and why.
+    refused: list[tuple[float, float, str]] = field(default_factory=list)
     #: Longest time from one acknowledgement to the next one, seconds.
     longest_s: float = 0.0
 
@@ -97,6 +97,12 @@ class SteadyLoad:
                 return
             identity = str(uuid.uuid4())
             promises.tried.append(identity)
+            began = time.monotonic()
+
+            def note(error: Exception, began: float = began) -> None:
+                took_s = time.monotonic() - began
+                promises.refused.append((began, took_s, str(error)))
+
             url = f"{node.url}/v1/transactions?level={level}&timeout={self._timeout_s}"
             try:
                 body = append(next(_numbers), identity)
@@ -106,11 +112,11 @@ class SteadyLoad:
                 promises.longest_s = max(promises.longest_s, time.monotonic() - last)
                 last = time.monotonic()
             except HttpProblem as problem:
-                promises.refused.append(str(problem))
+                note(problem)
                 if "definite" not in problem.document:
                     promises.unclear.append(str(problem))
             except (OSError, http.client.HTTPException) as error:
-                promises.refused.append(str(error))  # killed or cut off: unknown
+                note(error)  # killed or cut off: unknown
             over.wait(self._pause_s)
 
     def count(self, names: Iterable[str]) -> int:

@@ -11,14 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
+import os
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import aiohttp
+from tests.support.delta_writer import StagedTable, path_of
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.verification.fuzz.greedy import Honest, attacked, prepare, write_grants
 from tests.verification.fuzz.samples import TABLE
@@ -126,6 +130,81 @@ async def _others_ids(port: int) -> None:
             sys.exit(f"{statuses} to 20 contents under one id, each twice")
 
 
+async def _idle(port: int) -> None:
+    async def hold() -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(_GET + b"\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(3)  # kept alive
+            writer.close()
+
+    await asyncio.gather(*(hold() for _ in range(128)))
+
+
+async def _trickle(port: int, path: bytes) -> None:
+    head = b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n"
+
+    async def hold() -> None:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head)
+            for _ in range(6):
+                await asyncio.sleep(0.5)
+                writer.write(b"{")
+                await writer.drain()
+            writer.close()
+
+    await asyncio.gather(*(hold() for _ in range(128)))
+
+
+async def _staged_tricks(port: int) -> None:
+    """Stage what a writer may put into its tables' directories, and ask for each: all is refused.
+
+    Raises:
+        AssertionError: Something else than a refusal came, or none in time.
+    """
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def ask(path: str, body: Any) -> tuple[int, Any]:
+            async with asyncio.timeout(20), session.post(path, json=body) as answer:
+                return answer.status, await answer.json()
+
+        status, found = await ask(
+            f"{path_of().removesuffix('tables')}staging-tables", {"name": "tricks"}
+        )
+        assert status == 200, found
+        table = StagedTable.of(found)
+        table.write_first()
+        status, found = await ask(path_of(), table.creation("tricks"))
+        assert status == 200, found
+        deep = '{"clusteringColumns":' + "[" * 5_000 + "]" * 5_000 + "}"
+        domain = {"domain": "delta.clustering", "configuration": deep, "removed": False}
+        add: dict[str, Any] = {"path": "x", "size": -1, "partitionValues": {}}
+        lines: list[dict[str, Any]] = [
+            {"domainMetadata": domain},
+            {"add": add},
+            {"add": add | {"path": "//[x", "size": 1}},
+            {"add": add | {"path": "../../A/front.sqlite", "size": 1}},
+            {"add": add | {"size": 2**70}},
+        ]
+        commits = [table.stage(1, line) for line in lines]
+        commits.append(table.stage(1, timestamp=1 << 62))
+        for plant in (os.mkfifo, lambda place: Path(place).symlink_to("/etc/passwd")):
+            commit = table.stage(1)
+            staged = table.staged(commit["file-name"])
+            staged.unlink()
+            plant(staged)
+            commits.append(commit)
+            file = table.directory / f"file-{len(commits)}"
+            plant(file)
+            commits.append(table.stage(1, {"add": add | {"path": file.name, "size": 9}}))
+        for _ in range(20):
+            bodies = map(table.update, commits)
+            answers = await asyncio.gather(*(ask(path_of("tricks"), body) for body in bodies))
+            assert {status for status, _ in answers} == {400}, answers
+
+
 def _json(rows: str) -> Attack:
     async def attack(port: int) -> None:
         text = '{"operations":[{"kind":"append","table":"t","rows":[' + rows + "1]}]}"
@@ -149,6 +228,10 @@ ATTACKS: dict[str, Attack] = {
     "8 x 60 MiB for a peer's route": _signed_by_nobody,
     "600 silent connections": _silent,
     "800 contents under 20 ids": _others_ids,
+    "128 idle connections": _idle,
+    "128 slow bodies at a peer's path": partial(_trickle, path=b"/peer/nothing"),
+    "128 slow bodies of transactions": partial(_trickle, path=b"/v1/transactions"),
+    "200 commits with tricks in them": _staged_tricks,
     "30 MiB of []": _json("[]," * (10 * _MIB)),
     "200,000 objects, 4 times": _json('{"id":1},' * 200_000),
     "70,000 rows, 4 times": _json('{"id":1234567,"v":"some text"},' * 70_000),
@@ -175,30 +258,39 @@ class Watch:
     async def watching(self) -> AsyncIterator[None]:
         """Measure while the block runs."""
         self.slowest_s = self.most_mib = 0.0
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        task = asyncio.create_task(self._ask(reader, writer))
+        task = asyncio.create_task(self._ask_always())
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            writer.close()
         if error := task.exception() if not task.cancelled() else None:
             raise error
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _ask_always(self) -> None:
+        """Ask over one connection; as probes do, over another one if the node closes it."""
         while True:
             began = time.perf_counter()
-            writer.write(_GET + b"\r\n")
-            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(3)
-            self.slowest_s = max(self.slowest_s, time.perf_counter() - began)
-            self.most_mib = max(self.most_mib, _memory_mib(self._pid))
-            await asyncio.sleep(_PAUSE_S)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    await self._ask(reader, writer, began)
+                    await asyncio.sleep(_PAUSE_S)
+                    began = time.perf_counter()
+            writer.close()
+
+    async def _ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, began: float
+    ) -> None:
+        writer.write(_GET + b"\r\n")
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(3)
+        self.slowest_s = max(self.slowest_s, time.perf_counter() - began)
+        self.most_mib = max(self.most_mib, _memory_mib(self._pid))
 
 
-async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
-    """Return for each attack: name, slowest answer in seconds, most MiB above before."""
+async def attack_all(node: NodeProcess) -> list[tuple[str, float, float, bool]]:
+    """Return for each attack: name, slowest answer in seconds, most MiB above before, failed."""
     port = int(node.url.rpartition(":")[2])
     assert node.process is not None
     watch = Watch(node.process.pid, port)
@@ -212,10 +304,11 @@ async def attack_all(node: NodeProcess) -> list[tuple[str, float, float]]:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tests.verification.fuzz.attacks", name, str(port)
             )
-            slowest_s = math.inf if await child.wait() else watch.slowest_s
-        found.append((name, slowest_s, watch.most_mib - before))
+            failed = await child.wait() != 0
+        found.append((name, watch.slowest_s, watch.most_mib - before, failed))
         print(
-            f"{name:32} {slowest_s * 1000:6.0f} ms {watch.most_mib - before:+7.0f} MiB",
+            f"{name:32} {watch.slowest_s * 1000:6.0f} ms {watch.most_mib - before:+7.0f} MiB"
+            + (" FAILED" if failed else ""),
             flush=True,
         )
     return found
@@ -265,7 +358,7 @@ def main() -> int:
             node.wait_ready()
             node.commit({"operations": [TABLE]})
             found = asyncio.run(attack_all(node))
-            over = [row[0] for row in found if row[1] > ANSWER_S or row[2] > MEMORY_MIB]
+            over = [row[0] for row in found if row[1] > ANSWER_S or row[2] > MEMORY_MIB or row[3]]
             assert node.process is not None
             if node.process.poll() is not None:
                 over.append("the node ended")

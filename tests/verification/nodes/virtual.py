@@ -173,8 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             # `asyncio.to_thread`, of the default pool, is where a node waits for its publisher.
             # One that reads a file waits for the wire.
-            prefix = getattr(executor, "_thread_name_prefix", "")
-            waits = executor is None or prefix == "fetching"
+            waits = executor is None or getattr(executor, "name", "") == "fetching"
             (self.run_waiting if waits else at_once)(lambda: func(*args), ended)
 
         def ended(result: Any, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 import structlog
@@ -252,7 +252,10 @@ class Epochs:
                 "cannot go on.  Give votes back with `sparktxlog peer set NODE --weight 1`."
             )
             found.append({"code": "sole-voter", "text": text})
-        found += [{"code": "not-in-force", "text": t} for t in differences(self._config, view)]
+        used = {node_id: link.url for node_id, link in self._links.items() if link.up}
+        found += [
+            {"code": "not-in-force", "text": t} for t in differences(self._config, view, used)
+        ]
         return found
 
     def decision(self, lineage: str, epoch: int) -> str:
@@ -415,17 +418,22 @@ def elsewhere(urls: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     return tuple(url for url in urls if urlsplit(url).netloc not in places)
 
 
-def _moved_places(config: NodeConfig, view: View) -> list[str]:
+def _moved_places(config: NodeConfig, view: View, used: Mapping[str, str]) -> list[str]:
     """Return how addresses differ between configuration and decided view."""
     found = []
     for place in config.places:
         seat = view.seat(place.id)
         if seat is None or not seat.url or not elsewhere(place.urls[:1], split_urls(seat.url)):
             continue
+        text = (
+            f"the address of {place.id} is {place.url} in the configuration, {seat.url} is in force"
+        )
+        if used.get(place.id) in split_urls(seat.url):  # it moved: the file is what is old
+            found.append(f"{text} and answers: change the configuration; a start reads it.")
+            continue
         found.append(
-            f"the address of {place.id} is {place.url} in the configuration, {seat.url} is in "
-            f"force: run `sparktxlog peer set {place.id} --address {place.url}` once the nodes are "
-            "linked, or change the configuration."
+            f"{text}: run `sparktxlog peer set {place.id} --address {place.url}` once the nodes "
+            "are linked, or change the configuration."
         )
     if len(found) > 1 and len(found) == len(config.places) and has_moved(config, view.roster):
         found.append(
@@ -436,8 +444,12 @@ def _moved_places(config: NodeConfig, view: View) -> list[str]:
     return found
 
 
-def differences(config: NodeConfig, view: View) -> list[str]:
-    """Return the differences between configuration and decided view, a sentence for each."""
+def differences(config: NodeConfig, view: View, used: Mapping[str, str]) -> list[str]:
+    """Return the differences between configuration and decided view, a sentence for each.
+
+    Args:
+        used: Node → the address at which it is linked.
+    """
     found = []
     if config.quorum_rule != view.quorum_rule:
         found.append(
@@ -461,7 +473,7 @@ def differences(config: NodeConfig, view: View) -> list[str]:
                 f"is in force: run `sparktxlog peer set {place.id} --weight {place.weight}`, or "
                 "change the configuration."
             )
-    return found + _moved_places(config, view)
+    return found + _moved_places(config, view, used)
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:

@@ -197,5 +197,24 @@ def test_a_synchro_quorum_that_is_not_in_force_is_shown(
         f"synchro-quorum is {wanted} in the configuration, {in_force} is in force: run "
         f"`sparktxlog peer set-synchro-quorum '{wanted}'`, or change the configuration."
     )
-    assert differences(config, view) == ([text] if differs else [])
-    assert differences(config, replace(view, version=SYNCHRONOUS - 1)) == [], "nobody could set it"
+    assert differences(config, view, {}) == ([text] if differs else [])
+    older = replace(view, version=SYNCHRONOUS - 1)
+    assert differences(config, older, {}) == [], "nobody could set it"
+
+
+def test_an_address_that_answers_is_not_to_be_set_back() -> None:
+    """Who moved a node by `peer set` is reminded of the files, and of nothing that undoes it."""
+    old, new = "http://10.0.0.2:7070", "http://10.0.0.3:7070"
+    settings = {"node-id": "A", "master-url": "http://10.0.0.1:7070", "data-dir": "unused"}
+    peers = {"peer.1.id": "B", "peer.1.url": old, "client-token": "16 characters or more"}
+    config = load_config(None, settings | peers | {"cluster-secret": "16 characters or more"}, {})
+    seats = tuple(
+        replace(seat, url=new if seat.node_id == "B" else settings["master-url"])
+        for seat in view_of(1, "AB").roster
+    )
+    view = replace(view_of(1, "AB"), roster=seats, quorum_rule=config.quorum_rule)
+    (text,) = differences(config, view, {"B": new})
+    assert "peer set" not in text and "change the configuration" in text
+    for used in ({}, {"B": old}):  # the node is where the file says
+        (text,) = differences(config, view, used)
+        assert f"peer set B --address {old}" in text
