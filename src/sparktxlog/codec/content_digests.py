@@ -92,7 +92,9 @@ class ContentDigests:
         words += np.diff(starts, append=rows.num_rows).astype(np.uint64) * _MIX_A
         words ^= np.uint64(_seed(f"{kind} {table}"))
         words += (ops[starts].astype(np.uint64) + _ONE) * _MIX_B
-        np.add.at(self._totals, txs[starts], _mixed(words))
+        own = txs[starts]
+        first = np.flatnonzero(np.concatenate(([True], own[1:] != own[:-1])))
+        self._totals[own[first]] += np.add.reduceat(_mixed(words), first)
 
     def to_bytes(self) -> bytes:
         """Return `DIGEST_BYTES` for each transaction, never all zero."""
@@ -188,7 +190,7 @@ def _struct_words(names: Iterable[str], columns: Iterable[Any]) -> _Words:
     total: _Words | None = None
     for name, column in zip(names, columns, strict=True):
         if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+            column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         words = _words(column)
         words += np.uint64(_seed(name))
         _mixed(words)

@@ -104,6 +104,8 @@ class Journal(JournalReader):
         #: The error that made the state unknown; from then on every write is refused.
         self._failed: StorageError | None = None
         self._waiting = WaitingIds()
+        #: Run digest → those of its contents, of runs that came since the start and wait.
+        self._digests: dict[bytes, bytes] = {}
         self._ends = Ends()
         try:
             self._db = open_journal(self._path)
@@ -177,6 +179,8 @@ class Journal(JournalReader):
             raise
         self._durable = self._ends.position
         for waits, header, ids in changes:
+            if not waits:
+                self._digests.pop(header.digest, None)
             (self._waiting.add if waits else self._waiting.remove)(header, ids)
         for write in writes:
             if isinstance(write, ShrinkJournal):
@@ -297,14 +301,9 @@ class Journal(JournalReader):
                 f" its manifest {manifest.n}"
             )
         kept = self._db.execute(
-            f"INSERT INTO incoming({HEADER_COLUMNS}, ids, facts, content_digests)"
-            " VALUES(?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
-            (
-                *header_row(header),
-                manifest.ids,
-                encode_facts(RunFacts.of(manifest)),
-                manifest.content_digests or None,
-            ),
+            f"INSERT INTO incoming({HEADER_COLUMNS}, ids, facts) VALUES(?,?,?,?,?,?,?,?,?,?,?)"
+            " ON CONFLICT DO NOTHING",
+            (*header_row(header), manifest.ids, encode_facts(RunFacts.of(manifest))),
         )
         if kept.rowcount != 1:
             held = epoch_changes.read_incoming(self._db, header)
@@ -325,6 +324,7 @@ class Journal(JournalReader):
             "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
             (*run_key(header), write.payload),
         )
+        self._digests[header.digest] = manifest.content_digests
         if write.ends_announcement:
             self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
         changes.append((True, header, manifest.ids))
@@ -333,8 +333,8 @@ class Journal(JournalReader):
     def _append_queue(self, write: AppendQueue, changes: list[_Change]) -> None:
         for entry in write.entries:
             self._check_next(entry)
-            ids, digests = self._ids_of(entry.header)
-            insert_entry(self._db, entry, write.ordered_at, ids, digests)
+            ids, digests = self._ids_of(entry.header), self._content_digests_of(entry.header)
+            insert_entry(self._db, entry, write.ordered_at, ids, digests or None)
             changes.append((False, entry.header, ids))
             self._ends = replace(
                 self._ends,
@@ -377,19 +377,27 @@ class Journal(JournalReader):
                 chain_hash=ends.chain_hash,
             )
 
-    def _ids_of(self, header: RunHeader) -> tuple[bytes, bytes | None]:
-        """Return the ids of an incoming run, and the digests of their contents."""
-        found: tuple[bytes, bytes | None] | None = self._db.execute(
-            f"SELECT ids, content_digests FROM incoming WHERE {RUN_KEY} AND digest = ?",
+    def _content_digests_of(self, header: RunHeader) -> bytes:
+        """Return the digests of an incoming run's contents."""
+        if (digests := self._digests.get(header.digest)) is not None:
+            return digests
+        statement = f"SELECT payload FROM payloads WHERE {RUN_KEY}"
+        payload = _first_value(self._db, statement, run_key(header))
+        return b"" if payload is None else checked_manifest(payload).content_digests
+
+    def _ids_of(self, header: RunHeader) -> bytes:
+        ids: bytes | None = _first_value(
+            self._db,
+            f"SELECT ids FROM incoming WHERE {RUN_KEY} AND digest = ?",
             (*run_key(header), header.digest),
-        ).fetchone()
-        if found is None:
+        )
+        if ids is None:
             raise InvariantViolation(
                 f"run {header.origin}/{header.incarnation}/{header.seq} enters the synchronized"
                 " queue without standing in the incoming queue",
                 digest=header.digest,
             )
-        return found
+        return ids
 
     def _mark_published(self, write: MarkPublished) -> None:
         ends = self._ends

@@ -106,8 +106,8 @@ CREATE TABLE IF NOT EXISTS version_files(uuid TEXT, version INTEGER, body BLOB,
     PRIMARY KEY(uuid, version)) WITHOUT ROWID;
 """
 
-#: The same, a column of each table that keeps ids: `RunManifest.content_digests`, NULL = not known.
-_WITH_DIGESTS = ("incoming", "queue", "recent_ids")
+#: The same, a column of tables that keep ids of the queue, NULL = not known: see `RunManifest`.
+_WITH_DIGESTS = ("queue", "recent_ids")
 
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
