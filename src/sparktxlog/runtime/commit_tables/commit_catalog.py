@@ -152,7 +152,10 @@ class CommitCatalog:
         #: Tables that were given a place and not created yet.
         self._staged = base.budgets.kept(
             base.budgets.staged_tables,
-            lambda uuid: base.run_on_files(places.path(uuid, ""), places.drop_unused, uuid),
+            lambda uuid: asyncio.gather(
+                base.run_on_files(places.path(uuid, ""), places.drop_unused, uuid),
+                self._owners.release(uuid),
+            ),
         )
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
