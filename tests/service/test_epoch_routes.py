@@ -20,6 +20,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     PausedError,
 )
+from sparktxlog.health.verdicts import findings
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.words.balloting import Accepted, JoinRequest, Probe
@@ -291,3 +292,35 @@ def test_a_node_that_joins_is_member_of_nothing(tmp_path: Path) -> None:
     core = core_config(witness)
     assert (core.members, core.id_window, core.quorum_rule) == (("A",), 1, "default")
     assert [seat.witness for seat in core.roster] == [False, True]
+
+
+def test_a_removed_node_says_how_it_comes_back_and_denies_no_table(tmp_path: Path) -> None:
+    """It hears of nothing new, so nobody may take its word for it that there is no such table."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "ABC") as nodes, aiohttp.ClientSession() as session:
+            a, c = nodes["A"], nodes["C"]
+            async with session.delete(f"{a.config.master_url}/v1/peers/C", json={}) as answer:
+                assert answer.status == 200
+            await until(lambda: "C" not in {seat["id"] for seat in c.status()["roster"]})
+            await until(lambda: c.status()["phase"] in ("IDLE", "JOINING"))
+            told = next(one for one in findings(c.status()) if one.code == "no-member")
+            where = a.config.master_url
+            assert f"`sparktxlog peer add C ITS-URL --url {where}` gives it one" in told.way_out
+            catalog = "/api/2.1/unity-catalog"
+            for path in (
+                "/v1/tables/nope",
+                f"{catalog}/tables/tx.default.nope",
+                f"{catalog}/schemas/tx.nope",
+                f"{catalog}/tables?catalog_name=tx&schema_name=nope",
+                f"{catalog}/delta/v1/catalogs/tx/schemas/default/tables/nope",
+            ):
+                async with session.get(c.config.master_url + path) as answer:
+                    assert (answer.status, "hears of nothing new" in await answer.text()) == (
+                        503,
+                        True,
+                    )
+                async with session.get(where + path) as answer:
+                    assert answer.status == 404
+
+    asyncio.run(main())

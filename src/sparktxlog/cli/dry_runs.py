@@ -57,7 +57,8 @@ def removal_plan(epochs: Mapping[str, Any], node: str) -> tuple[dict[str, Any], 
         "What it accepted and no member holds would be lost to the log.",
     ]
     lines += [
-        f"It reported {one['last_shown'] or 0:,} transactions; {one['held_here']:,} are here."
+        f"It reported that it accepted {one['last_shown'] or 0:,} transactions; "
+        f"{one['held_here']:,} are here."
         for one in losses
     ]
     return document, lines

@@ -277,11 +277,13 @@ def _print_losses(losses: list[Mapping[str, Any]], *, err: bool = False) -> None
         unheard = loss["unheard_s"]
         since = "never heard" if unheard is None else f"last heard {unheard:,.1f} s ago"
         if loss["missing"] is None:
-            shown = f"{loss['held_here']:,} of its transactions are here; what else it had"
+            held = f"{loss['held_here']:,} transactions that it accepted"
+            shown = f"{held} are here; what else it accepted"
         else:
             shown = (
-                f"it reported {loss['last_shown']:,} transactions: {loss['held_here']:,} "
-                f"are here, {loss['missing']:,} are missing; what it accepted afterwards"
+                f"it reported that it accepted {loss['last_shown']:,} transactions: "
+                f"{loss['held_here']:,} are here, {loss['missing']:,} are missing; what it "
+                "accepted afterwards"
             )
         typer.echo(f"{loss['node_id']}, {since}: {shown} is unknown here.", err=err)
 

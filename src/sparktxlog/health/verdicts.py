@@ -225,7 +225,14 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         yield _warning("journal-lost", text, _SEE_PEERS + _FORCE_THERE)
     phase, reason = status.get("phase"), status.get("phase_reason") or "it says no reason"
     if phase in _WITHOUT_PART and not status.get("aside"):
-        yield _warning("no-member", f"{phase}: {reason}", _SEE_PEERS + _FORCE_THERE)
+        text, way_out = f"{phase}: {reason}", _SEE_PEERS + _FORCE_THERE
+        own, seats = status.get("node_id"), status.get("roster") or []
+        if seats and all(one["id"] != own for one in seats):
+            text = f"{text}; the cluster of {seats[0]['id']} has no place for this node"
+            where = f"--url {split_urls(seats[0]['url'])[0]}"
+            add = f"`sparktxlog peer add {own} ITS-URL {where}`"
+            way_out = f"{add} gives it one again. If it was removed for good, stop it."
+        yield _warning("no-member", text, way_out)
     elif phase not in (*_CALM, None) and status.get("phase_reason"):
         lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
         yield _warning(str(phase).lower(), f"{phase}: {reason}", _SEE_PEERS, lags=lags)

@@ -145,7 +145,7 @@ def build_app(running: Node) -> FastAPI:
     pages, tokens = Pages(), _tokens(config)
     doors = _doors(running, bodies, pages, tokens)
     handlers = _handlers(running, bodies, pages, tokens)
-    catalog = CatalogDoor(doors[Role.CLIENT].check, bodies)
+    catalog = CatalogDoor(doors[Role.CLIENT].as_known, doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
             handler = audited(route, handlers[route.name], running)
@@ -191,15 +191,15 @@ class _LogDoor(Door):
         super().__init__(*args)
         self._epochs = epochs
 
-    def refuse(self, request: Request, error: TxLogError) -> Response:
+    def as_known(self, error: TxLogError) -> TxLogError:
         is_unknown = isinstance(error, UnknownTableError | UnknownSchemaError)
-        if is_unknown and not self._epochs.takes_part:
-            phase = self._epochs.phase.value
-            error = NotMemberError(
-                f"this node is {phase} and hears of nothing new; in what it knows {error.message}",
-                hint="Ask another node; `sparktxlog status` says why this one is no member.",
-            )
-        return super().refuse(request, error)
+        if not is_unknown or self._epochs.takes_part:
+            return error
+        phase = self._epochs.phase.value
+        return NotMemberError(
+            f"this node is {phase} and hears of nothing new; in what it knows {error.message}",
+            hint="Ask another node; `sparktxlog status` says why this one is no member.",
+        )
 
 
 def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mapping[Role, Door]:

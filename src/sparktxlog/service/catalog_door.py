@@ -7,6 +7,7 @@ user.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -58,10 +59,18 @@ _TYPES: tuple[tuple[type[TxLogError], int, str, str], ...] = (
 
 
 class CatalogDoor(Door):
-    """Requests of the catalog's API: as those of clients, with its own errors."""
+    """Requests of the catalog's API: as those of clients, with its own errors.
+
+    Args:
+        as_known: As of `Door`, of those that answer clients.
+    """
+
+    def __init__(self, as_known: Callable[[TxLogError], TxLogError], *args: Any) -> None:
+        super().__init__(*args)
+        self._as_known = as_known
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
-        return self.failed(error)
+        return self.failed(self._as_known(error))
 
     def failed(self, error: TxLogError) -> Response:
         status, kind, code = _named(error)

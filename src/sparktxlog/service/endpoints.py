@@ -87,7 +87,11 @@ class Door:
 
     def refuse(self, request: Request, error: TxLogError) -> Response:
         """Return the answer for an error: a problem document."""
-        return problem_response(error)
+        return problem_response(self.as_known(error))
+
+    def as_known(self, error: TxLogError) -> TxLogError:
+        """Return what the node may say: another error where it might not know enough."""
+        return error
 
     def failed(self, error: TxLogError) -> Response:
         """Return the answer for a bug of the node."""

@@ -63,7 +63,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> None:
                 "Node D (http://d) would lose its place and 1 votes.\n"
                 "Members after it: A; 2 votes are left.\n"
                 "What it accepted and no member holds would be lost to the log.\n"
-                "It reported 40 transactions; 38 are here.\n"
+                "It reported that it accepted 40 transactions; 38 are here.\n"
             ),
         ),
         (

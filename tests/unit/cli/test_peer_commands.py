@@ -174,7 +174,7 @@ def test_force_shows_what_may_be_lost_before_it_asks(
     assert invoke(monkeypatch, "force") == [("POST", "/v1/force", {"confirm": "A 3"})]
     shown = capsys.readouterr().err
     assert "B, last heard 3.5 s ago" in shown
-    assert "2 are missing" in shown
+    assert "it reported that it accepted 9 transactions: 7 are here, 2 are missing" in shown
     assert "C is a voter and linked" in shown
 
 
@@ -186,7 +186,8 @@ def test_what_nobody_showed_is_not_called_zero(
     monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
     invoke(monkeypatch, "force")
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "B, never heard: 7 of its transactions are here; what else it had is unknown here."
+        "B, never heard: 7 transactions that it accepted are here; what else it accepted is "
+        "unknown here."
     )
 
 

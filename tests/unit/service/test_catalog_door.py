@@ -31,7 +31,8 @@ from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_door import CatalogDoor
 
-DOOR = CatalogDoor(lambda request, route: {}, Bodies(1 << 20, Budget("bytes", 3 << 19, "")))
+BODIES = Bodies(1 << 20, Budget("bytes", 3 << 19, ""))
+DOOR = CatalogDoor(lambda error: error, lambda request, route: {}, BODIES)
 
 
 @pytest.mark.parametrize(
