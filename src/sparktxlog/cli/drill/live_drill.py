@@ -129,7 +129,8 @@ def _votes(said: Sequence[Mapping[str, Any]]) -> list[str]:
     if any(one["goes_on"] for one in said):
         return []
     voters = max((list(one["voters"]) for one in said), key=len)
-    text = f"the others that answer ({' and '.join(voters) or 'nobody'}) would have no majority of the votes"
+    left = " and ".join(voters) or "nobody"
+    text = f"the others that answer ({left}) would have no majority of the votes"
     return [f"{text} and stop until `sparktxlog peer force`: add a site or a witness"]
 
 
