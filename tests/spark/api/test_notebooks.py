@@ -109,8 +109,6 @@ def test_a_cut_site_comes_back(run: Callable[[str], str]) -> None:
         assert "all queues are equal: True" in text
         assert re.search(r"node A waited \d+\.\d s for node C \(promise\)", text)
         assert "epoch 2: members A, B\n" in text and "epoch 3: members A, B, C\n" in text
-    # Times and positions are those of a run; a reader sees as many lines.
-    assert len(stored.splitlines()) == len(text.splitlines()), "it is kept with older outputs"
     assert _plots("cut_and_heal.ipynb") == 1
 
 
