@@ -25,6 +25,7 @@ LONGEST = (
     "tests/e2e/test_rivals.py",
     "tests/spark/worker/test_direct_writes.py",
     "tests/spark/test_node_kills.py",
+    "tests/spark/catalog/test_replaced_disks.py",
     "tests/spark/copying/test_copies.py",
     "tests/e2e/test_demo_witness.py",
     "tests/spark/api/test_moved_streams.py",
