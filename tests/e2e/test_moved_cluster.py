@@ -1,7 +1,11 @@
-"""All nodes get other addresses, as docs/epochs.md says: the log goes on, and says what to do."""
+"""All nodes get other addresses, as docs/epochs.md says: the log goes on, and says what to do.
+
+So does a copy of a cluster that is started elsewhere: it never speaks with the original.
+"""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,3 +55,34 @@ def test_a_cluster_moves_to_other_addresses(tmp_path: Path) -> None:
             lambda: not any("peer set" in t for n in cluster.nodes.values() for t in _warnings(n))
         )
         assert a.commit(append(3))["position"] > after
+
+
+def test_a_copy_for_staging_leaves_the_original_alone(tmp_path: Path) -> None:
+    """Both order; neither hears of the other, and the copy is told that it is one."""
+    with running(Cluster(tmp_path / "original", "ABC", settings=QUICK)) as original:
+        operate(original.nodes["A"], "peer", "promote", "B")  # addresses are decided from now on
+        all_show(original, "BAC")
+        before = original.nodes["A"].commit(append(1))["position"]
+        original.agree(before)
+        for node in original.nodes.values():
+            node.stop()
+        copy = Cluster(tmp_path / "copy", "ABC", settings=QUICK)
+        for name, node in copy.nodes.items():
+            shutil.copytree(original.nodes[name].directory / name, node.directory / name)
+            node.write_config(copy.ports[name], node.peers, secret="the secret of the copy")
+        original.start()
+        try:
+            copy.start()
+            for number, cluster in enumerate((copy, original, copy), start=2):
+                for node in cluster.nodes.values():
+                    position = node.commit(append(number))["position"]
+                cluster.agree(position)
+            assert original.nodes["A"].status()["position"] == before + 3
+            assert copy.nodes["A"].status()["position"] == before + 6
+            for name, node in copy.nodes.items():
+                said = _warnings(node)
+                assert any("a copy of one" in text for text in said), said
+                assert _warnings(original.nodes[name]) == []
+                assert "peer refused" not in original.nodes[name].log_text()
+        finally:
+            copy.stop()
