@@ -87,6 +87,10 @@ class ConfigError(TxLogError, code="config", http_status=400):
     """A configuration value is missing or wrong: fields `file`, `key`, `value`."""
 
 
+class CertificateTimeError(ConfigError, code="certificate-time", http_status=400):
+    """The node's certificate has expired, or is not valid yet: a later start may find another."""
+
+
 class MissingDependencyError(TxLogError, code="missing-dependency"):
     """An optional library is not installed: the hint is the command that installs it."""
 

@@ -17,6 +17,7 @@ from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.printing import print_json
 from sparktxlog.errors import (
     CertificateError,
+    CertificateTimeError,
     ConfigError,
     DivergedError,
     InvalidNameError,
@@ -103,6 +104,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
 ]
 _CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
+    (CertificateTimeError, ExitCode.ERROR),  # units start the node again, until there is a new one
     (ConfigError, ExitCode.BAD_CONFIG),
     (CertificateError, ExitCode.BAD_CONFIG),
     (InvalidNameError, ExitCode.USAGE),

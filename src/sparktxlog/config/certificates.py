@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.config.node_config import OTHERS, NodeConfig
-from sparktxlog.errors import ConfigError
+from sparktxlog.errors import CertificateTimeError, ConfigError
 
 CERT, KEY, AUTHORITY = "tls-cert-file", "tls-key-file", "tls-ca-file"
 #: A node's id is a label of a DNS name in its certificate.
@@ -37,6 +37,8 @@ _REFUSALS = {
         "Leave extendedKeyUsage out, or write serverAuth, clientAuth.",
     ),
 }
+#: Those that another time, or another file, may end.
+_OF_TIME = (9, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def _try_out(config: NodeConfig, server: ssl.SSLContext, peer: ssl.SSLContext) -
             raise _wrong(config, CERT, *needed) from error
         known = _REFUSALS.get(error.verify_code)
         key, why, hint = known or (CERT, f"is refused: {error.verify_message}", "See the text.")
-        raise _wrong(config, key, why, hint) from error
+        raise _wrong(config, key, why, hint, error.verify_code) from error
     except ssl.SSLError as error:
         raise _wrong(config, CERT, f"cannot be used: {error}", "Make another one.") from error
     shown = caller.getpeercert()
@@ -159,9 +161,8 @@ def _try_out(config: NodeConfig, server: ssl.SSLContext, peer: ssl.SSLContext) -
     return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
-def _wrong(config: NodeConfig, key: str, why: str, hint: str) -> ConfigError:
+def _wrong(config: NodeConfig, key: str, why: str, hint: str, refusal: int = 0) -> ConfigError:
     value = str(getattr(config, key.replace("-", "_")))
     where = config.origins.get(key, "configuration").removeprefix("file ")
-    return ConfigError(
-        f"{where}: {key} = {value!r}: {why}", hint=hint, file=where, key=key, value=value
-    )
+    kind = CertificateTimeError if refusal in _OF_TIME else ConfigError
+    return kind(f"{where}: {key} = {value!r}: {why}", hint=hint, file=where, key=key, value=value)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.api.jobs.job_options import JOBS
-from sparktxlog.cli.root import ExitCode
+from sparktxlog.cli.root import ExitCode, exit_code_of
+from sparktxlog.errors import CertificateTimeError, ConfigError
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "conf"
@@ -80,6 +81,14 @@ def test_a_following_worker_is_started_again_when_it_fails() -> None:
     codes = {int(ExitCode.USAGE), int(ExitCode.DIVERGED), int(ExitCode.BAD_CONFIG)}
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == codes
     assert service["KillMode"] == "mixed"
+
+
+def test_a_node_whose_certificate_ended_is_started_again_until_there_is_a_new_one() -> None:
+    service = unit("sparktxlog-node.service")["Service"]
+    assert service["Restart"] == "on-failure"
+    ends = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert exit_code_of(ConfigError("wrong")) in ends
+    assert exit_code_of(CertificateTimeError("has expired")) not in ends | {0}
 
 
 def test_the_airflow_dag_is_python_and_runs_jobs_that_exist() -> None:
