@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from sparktxlog.errors import LockedError, StorageError
@@ -47,7 +48,7 @@ class DirectoryLock:
             _lock(own, optional=True)
             _lock(file)
         except BlockingIOError as error:
-            owner = os.pread(file, 32, 0).decode("ascii", "replace").strip()
+            owner = _read_owner(file)
             self.release()
             raise LockedError(
                 f"directory {directory} is in use by process {owner or 'unknown'}",
@@ -55,13 +56,34 @@ class DirectoryLock:
                 directory=str(directory),
                 pid=int(owner) if owner.isdigit() else None,
             ) from error
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
+        with suppress(OSError):  # a full disk; it is for messages only
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
         """Release the directory; a second call does nothing."""
         while self._descriptors:
             os.close(self._descriptors.pop())
+
+
+def owner_of(directory: Path) -> int | None:
+    """Return the process that owns a directory, None = none does, or it is not known; asks only."""
+    try:
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        _lock(descriptor)
+    except BlockingIOError:
+        owner = _read_owner(descriptor)
+        return int(owner) if owner.isdigit() else None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_owner(descriptor: int) -> str:
+    return os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
 
 
 def _lock(descriptor: int, *, optional: bool = False) -> None:

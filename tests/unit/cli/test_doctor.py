@@ -244,6 +244,9 @@ def test_a_port_of_somebody_else_is_found() -> None:
         listen = ("127.0.0.1", other.getsockname()[1])
         assert cluster.check_port(listen, answers=False).grade is PROBLEM
         assert cluster.check_port(listen, answers=True).grade is OK
+        # The URL of the node leads to a proxy, which does not answer here.
+        found = cluster.check_port(listen, answers=False, owner=4711)
+        assert found.grade is OK and "the node runs as process 4711" in found.text
         url = f"http://127.0.0.1:{listen[1]}"
         assert [one.grade for one in cluster.check_addresses({"B": [url]})] == [OK]
     assert cluster.check_port(listen, answers=False).grade is OK

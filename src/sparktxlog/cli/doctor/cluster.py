@@ -19,12 +19,13 @@ _CLOCK_US, _STOPS_US = 1_000_000, 60_000_000
 _SET_CLOCKS = "Let all nodes follow a time server, for example with chrony."
 
 
-def check_port(listen: tuple[str, int], answers: bool) -> Finding:
+def check_port(listen: tuple[str, int], answers: bool, owner: int | None = None) -> Finding:
     """Check that a node's port is its own, or free for it.
 
     Args:
         listen: Host and port on which it listens.
-        answers: Whether it answers there now.
+        answers: Whether it answers now at the URL that was asked.
+        owner: Process that runs the node on its data directory, None = none does.
     """
     host, port = listen
     where = f"{host}:{port}"
@@ -34,6 +35,9 @@ def check_port(listen: tuple[str, int], answers: bool) -> Finding:
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and owner is not None:
+            # The asked URL leads elsewhere: to a proxy, or another machine.
+            return good("ports", f"the node runs as process {owner}, and {where} is in use")
         if error.errno == errno.EADDRINUSE:
             fix = "Stop the process that listens there, or set listen to another port."
             return problem("ports", f"another process listens on {where}", fix)

@@ -26,6 +26,7 @@ from sparktxlog.cli.root import DEFAULT_URL, AsJson, ConfigFile, ExitCode, NodeA
 from sparktxlog.errors import ConfigError, CorruptLogError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
 from sparktxlog.model.values import is_loopback
+from sparktxlog.storage.lock import owner_of
 
 if TYPE_CHECKING:
     from sparktxlog.config import NodeConfig
@@ -115,7 +116,7 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
     status, info, said = _answers_of(api, given=url is not None)
     if config is not None:
         answers = status is not None and status["node_id"] == config.node_id
-        yield check_port(config.listen, answers)
+        yield check_port(config.listen, answers, owner_of(config.data_dir))
         yield from check_disks(_directories(config), config.tx_log_max_bytes)
         yield from check_queue_files(config.data_dir / "log")
         yield from check_modes(_secrets(config))
