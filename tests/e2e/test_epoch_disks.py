@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.command_line import invoke
 from tests.support.epoch_views import QUICK, shows
-from tests.support.node_processes import TABLE, Cluster, HttpProblem, append, wait_until
+from tests.support.node_processes import TABLE, Cluster, HttpProblem, append, call, wait_until
 from tests.support.steady_load import SteadyLoad
+
+from sparktxlog import Client
+from sparktxlog.errors import DiskFullError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -72,6 +76,51 @@ def test_a_full_disk_stops_one_node_until_there_is_room(tmp_path: Path) -> None:
         load.check()
     finally:
         cluster.stop()
+
+
+@pytest.mark.privileged
+def test_a_disk_full_of_its_own_log_can_be_helped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node says what holds the space, takes orders of its operator, and starts again."""
+    directory = tmp_path / "A"
+    directory.mkdir()
+    tmpfs = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(directory))
+    if os.geteuid() or subprocess.run(tmpfs, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    cluster = Cluster(tmp_path, "A", settings=QUICK)
+    node = cluster.nodes["A"]
+    try:
+        cluster.start()
+        with Client(node.url, timeout=20) as client:
+            client.create_table("t", {"text": "string"})
+
+            def commit() -> None:
+                client.append("t", [{"text": os.urandom(100_000).hex()}])
+
+            with pytest.raises(DiskFullError) as refused:
+                for _ in range(200):
+                    commit()
+            said, _ = refused.value.fields["held_by"]
+            assert "the log has " in said and "in the journal" in said
+            # Somebody else takes the rest of the disk, and the node starts again.
+            filler = fill(directory)
+            node.kill()
+            node.start()
+            node.wait_ready()
+            assert node.status()["disk_full"] and node.status()["phase"] == "NORMAL"
+            change = ("settings", "set", "tx-log-max-size", "1", "--url", node.url)
+            assert invoke(monkeypatch, *change) == 0
+            shortened = call(f"{node.url}/v1/maintenance", {}, timeout=20)
+            assert shortened["held_by"] == ["worker of A"]
+            assert node.status()["disk_held_by"][1] == "it is kept for worker of A"
+            filler.unlink()
+            call(f"{node.url}/v1/maintenance", {}, timeout=20)
+            wait_until(lambda: not node.status()["disk_full"], what="there is room")
+            commit()
+    finally:
+        cluster.stop()
+        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 @contextmanager

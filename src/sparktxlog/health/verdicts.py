@@ -239,13 +239,14 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
     elif phase == "WITNESS" and not status.get("takes_part", True):
         yield _warning("no-vote", f"{phase}: {reason}", _SEE_PEERS)
     if status.get("disk_full"):
-        text = "The disk of this node is full: it takes no transactions"
+        held = "".join(f"; {one}" for one in status.get("disk_held_by") or [])
+        text = f"The disk of this node is full: it takes no transactions{held}"
         yield Judgement(
             code="disk-full",
             state=ClusterState.LAGGING,
             severity=ALARM,
             text=text,
-            way_out="Make room; it goes on by itself.",
+            way_out="Make room, and it goes on by itself: docs/runbooks.md (A full disk).",
         )
     if status.get("paused"):
         text = "This node is paused: it takes no transactions"

@@ -562,6 +562,8 @@ class StatusAnswer(EpochView):
     taking_snapshot: TakenSnapshot | None
     uncompared: UncomparedHistory | None
     disk_full: bool
+    #: What holds the space of a full disk, in words; empty = it is not full.
+    disk_held_by: list[str]
     #: Seconds of a write of this node's journal, and whether it stands aside; as of a peer.
     write_s: float | None
     aside: bool

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from sparktxlog.config import NodeConfig, make_data_dir
-from sparktxlog.errors import FrontLostError, TxLogError
+from sparktxlog.errors import DiskFullError, FrontLostError, TxLogError
 from sparktxlog.model.answers import StuckFiles
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.words.recovery import MasterConfig
@@ -39,6 +39,7 @@ from sparktxlog.runtime.tokens.budgets import Budgets
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.reserve import Reserve
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.node_certificate import NodeCertificate
 from sparktxlog.transport.peer_link import PeerLink
@@ -66,6 +67,7 @@ class Foundation:
     master: Master
     clock: Clock
     payloads: LocalPayloadStore
+    reserve: Reserve
     #: None = this node speaks no TLS.
     certificate: NodeCertificate | None
     settings: RunTimeSettings
@@ -143,18 +145,30 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     """
     certificate = NodeCertificate.of(config)
     make_data_dir(config)
+    reserve = Reserve(config.data_dir)
+    try:
+        return _opened(config, reserve, certificate)
+    except DiskFullError:
+        if not reserve.take():
+            raise
+        return _opened(config, reserve, certificate)
+
+
+def _opened(
+    config: NodeConfig, reserve: Reserve, certificate: NodeCertificate | None
+) -> Foundation:
     journal = Journal(
         config.data_dir, id_window=config.id_window, id_window_us=int(config.id_window_time * _US)
     )
     try:
-        return _recovered(config, journal, certificate)
+        return _recovered(config, journal, reserve, certificate)
     except BaseException:
         journal.close()
         raise
 
 
 def _recovered(
-    config: NodeConfig, journal: Journal, certificate: NodeCertificate | None
+    config: NodeConfig, journal: Journal, reserve: Reserve, certificate: NodeCertificate | None
 ) -> Foundation:
     window = 1 if config.is_witness else config.id_window
     state = journal.load(window)
@@ -182,6 +196,7 @@ def _recovered(
         boot=str(uuid.uuid4()),
         synchro_timeout_us=int(settings.in_force.synchro_timeout * _US),
     )
+    reserve.make()
     metrics, clock, loop = Metrics(), Clock(state.core.reserved), asyncio.get_running_loop()
     return Foundation(
         config=config,
@@ -193,6 +208,7 @@ def _recovered(
         master=Master(core, state.core, clock.now(), clock.wall()),
         clock=clock,
         payloads=LocalPayloadStore(config.payload_dir),
+        reserve=reserve,
         certificate=certificate,
         settings=settings,
         metrics=metrics,

@@ -109,7 +109,9 @@ class Node:
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
-        self._submits = Submits(base, self.core, self.membership, self.replicas, self.log.lag)
+        self._submits = Submits(
+            base, self.core, self.membership, self.replicas, self.log.lag, self.log.space
+        )
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
         self.catalog = CommitCatalog(

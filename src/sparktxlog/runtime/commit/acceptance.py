@@ -12,7 +12,6 @@ from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
     ConflictError,
-    DiskFullError,
     DuplicateTransactionError,
     ExpiredTransactionError,
     InvalidRequestError,
@@ -54,6 +53,7 @@ from sparktxlog.runtime.commit.receipts import (
 from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.fleet.standing_tables import where_tables_stand_still
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
@@ -74,16 +74,17 @@ class Submits:
         membership: Membership,
         replicas: Replicas,
         lag: PublishLag,
+        space: DiskSpace,
     ) -> None:
         self._base = base
         self._journal = base.journal
         self._master = base.master
         self._cycle = core.cycle
-        self._executor = core.executor
         self._receipts = core.receipts
         self._membership = membership
         self._replicas = replicas
         self._lag = lag
+        self._space = space
 
     # -- transactions ------------------------------------------------------------------------------
 
@@ -551,10 +552,7 @@ class Submits:
                 f"node {self._base.config.node_id!r} is paused and takes no transactions",
                 hint="Submit at another site, or end the pause with `sparktxlog peer continue`.",
             )
-        if self._executor.disk_full:
-            raise DiskFullError(
-                "the node's disk is full", hint="Free space; then the node continues."
-            )
+        self._space.check()
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
 
     async def _known(

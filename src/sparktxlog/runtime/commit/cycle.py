@@ -456,6 +456,7 @@ class CoreLoop:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
         self.receipts = Receipts(replicas.applied, throttle.busy, replicas.passed)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
+        self.executor.make_room = base.reserve.take
         #: Who changed what here.
         self.audit = AuditTrail(
             base.config.node_id, base.state.values, base.master.view, self.executor.write_then

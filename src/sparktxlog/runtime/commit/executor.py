@@ -112,6 +112,8 @@ class Executor:
         self.writing = False
         #: True: the disk was full at the last attempt; submits are refused meanwhile.
         self.disk_full = False
+        #: Called when the disk is full; returns whether there is some space now.
+        self.make_room: Callable[[], bool] = lambda: False
         #: Called with the commit tables that ordered runs changed, once that is durable.
         self.on_commits: Callable[[Sequence[CommitTable]], None] = lambda tables: None
         #: Called with the header of a peer's run, once that is durable.
@@ -214,7 +216,8 @@ class Executor:
                 if not self.disk_full:
                     _log.error("disk full, waiting for space", error=str(error))
                 self.disk_full = True
-                await asyncio.sleep(_RETRY_S)
+                if not self.make_room():
+                    await asyncio.sleep(_RETRY_S)
             else:
                 if self.disk_full:
                     _log.info("the disk has space again")

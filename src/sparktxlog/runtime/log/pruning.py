@@ -25,7 +25,7 @@ from typing import Protocol
 
 import structlog
 
-from sparktxlog.errors import StorageError, TxLogError
+from sparktxlog.errors import DiskFullError, StorageError, TxLogError
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
@@ -114,6 +114,7 @@ class Pruning:
     def __init__(self, base: Foundation, log: LogOwner) -> None:
         self._log = log
         self._supervisor = base.supervisor
+        self._reserve = base.reserve
         self._journal = base.journal
         self._store = base.payloads
         self._payloads = PayloadExpiry(base.payloads)
@@ -135,6 +136,8 @@ class Pruning:
         self._counted_at = -1
         #: Earliest time of the next count in a periodic round, monotonic seconds.
         self._count_s = 0.0
+        #: Who kept the log longer than its limits in the last round.
+        self.held_by: tuple[str, ...] = ()
         #: Endangered and overrun workers that were warned about.
         self._warned: set[str] = set()
 
@@ -194,6 +197,10 @@ class Pruning:
         return self._supervisor.failure(_SHORTENING)
 
     def _fail(self, error: TxLogError) -> bool:
+        if isinstance(error, DiskFullError) and self._reserve.take():
+            # Shortening makes space: it is begun again, with the reserve.
+            self._round, self._next_s = None, monotonic()
+            return True
         self._supervisor.note(_SHORTENING, error)
         self._end(error)
         return False
@@ -202,7 +209,7 @@ class Pruning:
         """Do one round, with a pause after each bounded piece of work."""
         with self._lock:
             asked, self._asked = self._asked, []
-            self._answering = [one for one in asked if one.set_running_or_notify_cancel()]
+            self._answering += [one for one in asked if one.set_running_or_notify_cancel()]
         if self._answering or (
             self._published != self._counted_at and monotonic() >= self._count_s
         ):
@@ -211,6 +218,7 @@ class Pruning:
         extent = self._journal.read_extent()
         other = extent.live_bytes + self._tables_bytes
         found = decide(view, self._cuts(view.kept_after), extent.files_bytes + other, other)
+        self.held_by = found.held_by
         self._tell(found, extent.files_bytes + other, view)
         kept_after = view.kept_after
         if found.cut is not None:

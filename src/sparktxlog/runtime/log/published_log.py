@@ -15,6 +15,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.forgetting import forgettable
 from sparktxlog.runtime.log.pruning import LogOwner, Maintenance, Pruning
 from sparktxlog.runtime.log.publish_lag import PublishLag
@@ -59,6 +60,12 @@ class PublishedLog(LogOwner):
         self.holders = Holders(self._replicas(base.master.view), base.state.values)
         self.pruning = Pruning(base, self)
         self.publisher = Publisher(base, self, membership.epochs.history, self.pruning)
+        self.space = DiskSpace(
+            base,
+            failed=lambda: core.executor.disk_full,
+            log_bytes=lambda: (base.journal.size_bytes(), self.pruning.log_bytes()),
+            held_by=lambda: self.pruning.held_by,
+        )
         self.lag = PublishLag(
             base.clock.now,
             lambda: base.settings.in_force.publish_lag_limit,

@@ -24,6 +24,7 @@ import structlog
 from sparktxlog.errors import (
     BusyError,
     CorruptLogError,
+    DiskFullError,
     ExpiredError,
     FrontLostError,
     NewerReleaseError,
@@ -80,6 +81,7 @@ class Publisher:
         #: Last published position, and the Delta version with it.
         self._published, self._version = state.published, state.published_version
         self._epochs = epochs
+        self._reserve = base.reserve
         self._histories = HistoryTables(self._log_root, state.values[INSTANCE].decode())
         #: Whether this node joins a log: an existing table is that of another log.
         self._joins = base.order is not None
@@ -188,7 +190,9 @@ class Publisher:
             self.working = True
             if pause_s := attempt(_PUBLISHING, self._work_off):
                 self._queue = None
-                self._pause(pause_s)
+                full = isinstance(self.failure, DiskFullError)
+                if not (full and self._reserve.take()):
+                    self._pause(pause_s)
             attempt(_REST, self._shorten)
             self.working = False
             attempt(_REST, self._log.on_rest)

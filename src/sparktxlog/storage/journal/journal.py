@@ -59,6 +59,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     RUN_KEY,
     encode,
     encode_facts,
+    fold_by_itself,
     header_of,
     header_row,
     insert_entry,
@@ -67,6 +68,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     put_writes,
     read_meta,
     translate,
+    unfolded_bytes,
 )
 from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
@@ -106,6 +108,7 @@ class Journal(JournalReader):
         self._waiting = WaitingIds()
         #: Run digest → those of its contents, of runs that came since the start and wait.
         self._digests: dict[bytes, bytes] = {}
+        self._unfolded = 0
         self._ends = Ends()
         try:
             self._db = open_journal(self._path)
@@ -173,18 +176,21 @@ class Journal(JournalReader):
             failure = translate(error, self._path)
             if not failure.definite:
                 self._failed = failure
+            else:
+                fold_by_itself(self._db, on=False)
             raise failure from error
         except BaseException:
             self._roll_back(before)
             raise
         self._durable = self._ends.position
+        self._unfolded = unfolded_bytes(self._db, self._path)
         for waits, header, ids in changes:
             if not waits:
                 self._digests.pop(header.digest, None)
             (self._waiting.add if waits else self._waiting.remove)(header, ids)
         for write in writes:
             if isinstance(write, ShrinkJournal):
-                log_expiry.shrink(self._db, write.least_free_bytes)
+                log_expiry.shrink(self._db, self._path, write.least_free_bytes)
             elif isinstance(write, ResetJournal):
                 self._id_files.cut(0)
             elif isinstance(write, AppendQueue):
@@ -420,6 +426,11 @@ class Journal(JournalReader):
         return self._waiting.find(transaction_id)
 
     # -- end -----------------------------------------------------------------------------------
+
+    def unfolded_bytes(self) -> int:
+        """Bytes to be written once more: of the write-ahead log, and of unpublished runs."""
+        ends = self._ends
+        return self._unfolded + (ends.held_bytes if ends.position > ends.published else 0)
 
     def size_bytes(self) -> int:
         """Bytes on disk: the file and its write-ahead log."""

@@ -14,12 +14,20 @@ id is a repeat (P25c), and a repeated submit still gets its first receipt.
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import structlog
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.storage.interfaces import DropExpired, ExpireLog
-from sparktxlog.storage.journal.sqlite_schema import page_counts, put_meta, read_number, segment_of
+from sparktxlog.storage.journal.sqlite_schema import (
+    fold_by_itself,
+    has_room_to_fold,
+    page_counts,
+    put_meta,
+    read_number,
+    segment_of,
+)
 
 _log = structlog.get_logger("sparktxlog.storage")
 
@@ -60,12 +68,15 @@ def add_files_bytes(db: sqlite3.Connection, size_bytes: int) -> None:
     put_meta(db, files_bytes=max(read_number(db, "files_bytes") + size_bytes, 0))
 
 
-def shrink(db: sqlite3.Connection, least_free_bytes: int) -> None:
+def shrink(db: sqlite3.Connection, path: Path, least_free_bytes: int) -> None:
     """Return free pages and the write-ahead log to the disk, if it is worth it.
 
     Earlier writes stay durable; if this fails, the file only stays larger.
     """
     try:
+        if not has_room_to_fold(db, path):
+            return
+        fold_by_itself(db, on=True)
         pages, free, page_bytes = page_counts(db)
         wasteful = free * page_bytes >= least_free_bytes and 3 * free > pages
         if wasteful and (pages - free) * page_bytes <= _MAX_LIVE_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -172,7 +173,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES}")
+        fold_by_itself(connection, on=True)
         connection.execute("PRAGMA cache_size=-16384")
         connection.execute("PRAGMA temp_store=MEMORY")
         if fresh:
@@ -223,6 +224,25 @@ def _log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def fold_by_itself(connection: sqlite3.Connection, *, on: bool) -> None:
+    """Let the write-ahead log be merged when it is long, or not: a full disk has no room for it."""
+    connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_BYTES // _PAGE_BYTES * on}")
+
+
+def unfolded_bytes(connection: sqlite3.Connection, path: Path) -> int:
+    """Return by how much the file grows when the write-ahead log is merged into it."""
+    pages, _, page_bytes = page_counts(connection)
+    return max(0, int(pages * page_bytes) - path.stat().st_size)
+
+
+def has_room_to_fold(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the disk has room to merge the write-ahead log into the file.
+
+    A merge that fails takes all that is left, and then nothing can be written any more.
+    """
+    return unfolded_bytes(connection, path) <= shutil.disk_usage(path.parent).free
+
+
 def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
     """Merge the write-ahead log of a former process into the file, synced.
 
@@ -233,6 +253,9 @@ def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
     Raises:
         StorageError: Another program has the file open.
     """
+    if not has_room_to_fold(connection, path):
+        rewrite_file(_log_of(path))
+        return
     try:
         _, pages, folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.Error as error:

@@ -23,14 +23,14 @@ ID = bytes(range(16))
 def submits_of(base: Any, receipts: Any) -> Submits:
     core: Any = SimpleNamespace(
         cycle=SimpleNamespace(halted=None),
-        executor=SimpleNamespace(disk_full=False),
         receipts=receipts,
     )
     joining = SimpleNamespace(check_knows_log=lambda: None)
     membership: Any = SimpleNamespace(joining=joining)
     replicas: Any = SimpleNamespace(applied=lambda copies: 0, passed_by=lambda position, copies: {})
     lag: Any = SimpleNamespace()
-    return Submits(base, core, membership, replicas, lag)
+    space: Any = SimpleNamespace(check=lambda: None)
+    return Submits(base, core, membership, replicas, lag, space)
 
 
 def test_a_position_is_told_only_once_it_is_durable() -> None:

@@ -147,6 +147,23 @@ def test_what_gathers_during_a_write_becomes_one_write() -> None:
     asyncio.run(main())
 
 
+def test_a_full_disk_gets_the_reserve_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 3_600)
+
+    async def main() -> None:
+        bench, taken = Bench(), [True]
+        bench.executor.make_room = lambda: bool(taken and taken.pop())
+        bench.journal.errors = [DiskFullError("full")]
+        bench.journal.gate.set()
+        task = asyncio.create_task(bench.executor.run(bench))
+        bench.executor.put([bench.own(1), accepted(1)])
+        await until(lambda: bench.told_tickets() == [1])
+        task.cancel()
+        bench.executor.close()
+
+    asyncio.run(main())
+
+
 def test_a_full_disk_delays_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.001)
 

@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.support.storage_samples import TemporaryJournal, entries_of, run_of, staged_of
 
-from sparktxlog.errors import StorageError
+from sparktxlog.errors import DiskFullError, StorageError
 from sparktxlog.runtime.log.pruning import Maintenance, Pruning
 from sparktxlog.runtime.log.retention import Holder, Limits, RetentionView
 from sparktxlog.storage.interfaces import (
@@ -77,15 +77,24 @@ class Bench:
         self.journal.write(writes)
         #: Directories of uploads that nobody goes on with.
         self.given_up: set[str] = set()
+        self.has_reserve = False
         base: Any = SimpleNamespace(
             budgets=SimpleNamespace(take_given_up=lambda: self.given_up),
             config=SimpleNamespace(data_dir=directory, upload_expiry=60.0),
             journal=self.journal,
             payloads=self.store,
             supervisor=Supervisor(),
+            reserve=SimpleNamespace(take=self.take),
         )
         log: Any = self
         self.pruning = Pruning(base, log)
+
+    def take(self) -> bool:
+        """Give the reserve, if there is one; then the disk is not full any more."""
+        had, self.has_reserve = self.has_reserve, False
+        if had:
+            self.broken = None
+        return had
 
     def on_kept(self, position: int) -> None:
         """Nobody waits for it."""
@@ -162,6 +171,14 @@ def test_a_round_that_failed_is_taken_up_by_the_next(bench: Bench) -> None:
     assert bench.round().result().pruned_to == 6
     assert bench.pruning.failure is None
     assert bench.told[-2:] == ["tables 6", "ShrinkJournal"]
+
+
+def test_a_round_on_a_full_disk_gets_the_reserve(bench: Bench) -> None:
+    bench.limit(transactions=4)
+    bench.broken, bench.has_reserve = DiskFullError("full"), True
+    assert bench.round().result().pruned_to == 6
+    bench.broken = DiskFullError("full")
+    assert bench.round().exception() is bench.broken
 
 
 def test_files_of_a_round_that_was_killed_go_with_the_first_round(bench: Bench) -> None:

@@ -83,6 +83,7 @@ class Site:
             state=replace(self.journal.load(1_000), values={INSTANCE: b"i"}),
             order=None,
             supervisor=Supervisor(),
+            reserve=SimpleNamespace(take=lambda: False),
         )
         idle: Any = SimpleNamespace(asked=False, step=lambda *_: False, close=lambda: None)
         history = EpochHistory({}, put=self.put) if epochs is None else epochs
