@@ -10,8 +10,9 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.listener import Connection, _Together
-from sparktxlog.service.places import Places
+from sparktxlog.service.places import Places, Proof
 
 
 class Caller:
@@ -25,7 +26,7 @@ class Caller:
 
 
 def test_who_is_let_in_while_the_server_stops_is_closed() -> None:
-    doors = Places(4)
+    doors = Places(Budget("connections", 4, ""))
     early: Any = Caller()
     late: Any = Caller()
     doors.enter(early)
@@ -40,7 +41,8 @@ def test_the_second_packet_of_an_answer_does_not_wait_for_the_first() -> None:
     """As the listener of a node accepts it: the system's default would cost 40 ms an answer."""
 
     async def main() -> None:
-        places, config = Places(4), uvicorn.Config(None, ws="none", lifespan="off")  # type: ignore[arg-type]
+        budget = Budget("connections", 4, "")
+        places, config = Places(budget), uvicorn.Config(None, ws="none", lifespan="off")  # type: ignore[arg-type]
         config.load()
         ours, made = socket.create_server(("127.0.0.1", 0)), []
 
@@ -56,10 +58,15 @@ def test_the_second_packet_of_an_answer_does_not_wait_for_the_first() -> None:
             await asyncio.sleep(0)
         accepted = made[0].transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert made[0]._prove(Proof.CLIENT)
+        assert budget.used == 1
         writer.close()
         made[0].abort()
         server.close()
         await reader.read()
+        # A request of it that begins only now takes no place: nobody would give it back.
+        assert made[0]._prove(Proof.CLIENT)
+        assert budget.used == 0
 
     asyncio.run(main())
 
