@@ -35,7 +35,8 @@ class Reserve:
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME
         self._lock = threading.Lock()
-        self._size = min(_MOST, shutil.disk_usage(directory).total // _PART)
+        #: Bytes that it takes.
+        self.size = min(_MOST, shutil.disk_usage(directory).total // _PART)
         self._whole = False
         self._again_at = monotonic()
 
@@ -48,7 +49,7 @@ class Reserve:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         if there:
-            _log.warning("the disk is full: the reserve is used", bytes=self._size)
+            _log.warning("the disk is full: the reserve is used", bytes=self.size)
         return there
 
     def is_whole(self) -> bool:
@@ -71,15 +72,15 @@ class Reserve:
 
     def _make(self) -> bool:
         with suppress(FileNotFoundError):
-            if self._path.stat().st_size == self._size:
+            if self._path.stat().st_size == self.size:
                 return True
         # With little more than the reserve it would be taken again at once.
-        if self.free_bytes() < 2 * self._size:
+        if self.free_bytes() < 2 * self.size:
             return False
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, self._size)
+                os.posix_fallocate(descriptor, 0, self.size)
             finally:
                 os.close(descriptor)
         except OSError as error:

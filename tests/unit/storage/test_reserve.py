@@ -32,9 +32,9 @@ def test_it_is_taken_again_when_there_is_twice_as_much(
     kept: Reserve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert kept.take()
-    monkeypatch.setattr(kept, "free_bytes", lambda: 2 * kept._size - 1)
+    monkeypatch.setattr(kept, "free_bytes", lambda: 2 * kept.size - 1)
     assert not kept.is_whole() and _bytes_of(tmp_path) == 0
-    monkeypatch.setattr(kept, "free_bytes", lambda: 2 * kept._size)
+    monkeypatch.setattr(kept, "free_bytes", lambda: 2 * kept.size)
     assert kept.is_whole() and _bytes_of(tmp_path) >= 1 << 20
 
 

@@ -38,7 +38,9 @@ class DiskSpace:
         """Whether the node takes no transactions because of its disk."""
         if self._failed() or not self._base.reserve.is_whole():
             return True
-        return self._base.reserve.free_bytes() < self._base.journal.unfolded_bytes()
+        # Some is left for what comes from peers, and for the histories of the log.
+        needed = self._base.journal.unfolded_bytes() + self._base.reserve.size
+        return self._base.reserve.free_bytes() < needed
 
     def held_by(self) -> list[str]:
         """Return what holds the space, in words; empty = the disk is not full."""
