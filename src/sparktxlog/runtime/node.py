@@ -109,9 +109,8 @@ class Node:
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
-        self._submits = Submits(
-            base, self.core, self.membership, self.replicas, self.log.lag, self.log.space
-        )
+        core, log = self.core, self.log
+        self._submits = Submits(base, core, self.membership, self.replicas, log.lag, log.space)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         #: Commit tables, for Spark's catalogs.
         self.catalog = CommitCatalog(
@@ -131,14 +130,7 @@ class Node:
         #: What this site and the others hold of the data.
         self.sites_data = SitesData(base, self.membership, self.fleet, self.catalog.overview)
         shown = NodeStatus(
-            base,
-            self.core,
-            self.membership,
-            self.log,
-            self.fleet,
-            self.fetcher,
-            self.damage,
-            self.sites_data,
+            base, core, self.membership, log, self.fleet, self.fetcher, self.damage, self.sites_data
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from sparktxlog.errors import DiskFullError
 from sparktxlog.runtime.foundation import Foundation
@@ -54,6 +55,10 @@ class DiskSpace:
             f"{limits.tx_log_max_depth:g} h, tx-log-max-bytes {limits.tx_log_max_bytes:,}"
         )
         return [sizes, *([f"it is kept for {name}" for name in self._held_by()] or [allowed])]
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the status says of the disk."""
+        return {"disk_full": self.is_full, "disk_held_by": self.held_by()}
 
     def check(self) -> None:
         """Refuse a new transaction while the disk is full.
