@@ -10,6 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from traceback import clear_frames
 from typing import Any, Protocol
 
 import msgspec
@@ -145,9 +146,23 @@ def endpoint(route: Route, handler: Handler, door: Door, note: Note) -> Endpoint
             return response
         except BaseException as error:  # noqa: BLE001 - an error of the node is answered too
             note(request, error, began=began)
-            return _failure(request, door, error)
+            response = _failure(request, door, error)
+            _forget(error)
+            return response
 
     return answer
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of what was on the way of an error, such as a body of 30 MiB.
+
+    An error and the variables of the functions that it passed hold each other; the collector looks
+    for that seldom, because it counts objects, and these are few and large.
+    """
+    passed: BaseException | None = error
+    while passed is not None:
+        clear_frames(passed.__traceback__)
+        passed = passed.__cause__ or passed.__context__
 
 
 def _response(route: Route, door: Door, found: Any) -> Response:

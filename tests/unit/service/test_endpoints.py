@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import msgspec
@@ -122,3 +124,28 @@ def test_no_answer_is_no_content() -> None:
 def test_a_handler_of_another_form_is_refused(handler: Handler) -> None:
     with pytest.raises(TypeError, match=r"POST /v1/tables/.* declares"):
         call(handler)
+
+
+def test_an_error_holds_no_body() -> None:
+    """The collector comes seldom: what an error and a function hold of each other goes at once."""
+
+    class Large:
+        """As a body of 30 MiB."""
+
+    left: list[weakref.ref[Large]] = []
+
+    def handler(table: str, after: int | None, body: Any) -> None:
+        large = Large()
+        left.append(weakref.ref(large))
+        try:
+            raise ForbiddenError("no")
+        except ForbiddenError as error:
+            held = error
+        raise InvalidRequestError("not so") from held
+
+    gc.disable()
+    try:
+        assert call(handler).status_code == 400
+        assert left[0]() is None
+    finally:
+        gc.enable()
