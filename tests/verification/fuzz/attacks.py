@@ -24,7 +24,7 @@ from typing import Any
 import aiohttp
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
-from tests.verification.fuzz.greedy import Honest, attacked, prepare, write_grants
+from tests.verification.fuzz.greedy import ADDRESS, Honest, attacked, prepare, write_grants
 from tests.verification.fuzz.samples import TABLE
 
 #: Bounds of the figures: seconds to answer, and MiB above the memory before the first attack.
@@ -42,7 +42,7 @@ Attack = Callable[[int], Awaitable[None]]
 
 async def _send(port: int, *parts: bytes, wait_s: float = 20.0) -> bytes:
     """Send parts over one connection until the node closes it; return the begin of its answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(ADDRESS, 0))
     answer = b""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(wait_s):
@@ -92,7 +92,7 @@ async def _signed_by_nobody(port: int) -> None:
 async def _silent(port: int) -> None:
     async def hold() -> None:
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(ADDRESS, 0))
             await asyncio.sleep(3)
             writer.close()
 

@@ -30,7 +30,8 @@ from tests.support.delta_writer import API, path_of
 TOKENS = {name: f"a token of the {name} client" for name in ("greedy", "honest")}
 _PAUSE_S = 1.0
 _QUICK = 500
-_ADDRESS = "127.0.0.66"
+#: Of attackers: places belong to addresses, and who looks on has another one.
+ADDRESS = "127.0.0.66"
 _MIB = 1 << 20
 _DIGEST = sha256(b"").hexdigest()
 
@@ -78,7 +79,7 @@ class Attacker:
             while True:
                 with contextlib.suppress(OSError):
                     reader, writer = await asyncio.open_connection(
-                        "127.0.0.1", self._port, local_addr=(_ADDRESS, 0)
+                        "127.0.0.1", self._port, local_addr=(ADDRESS, 0)
                     )
                     try:
                         for part in parts:
@@ -101,7 +102,7 @@ class Attacker:
         headers = {"content-type": "application/json", "authorization": self.token[15:-2]}
 
         async def ask(begun: asyncio.Future[None]) -> None:
-            connector = aiohttp.TCPConnector(local_addr=(_ADDRESS, 0))
+            connector = aiohttp.TCPConnector(local_addr=(ADDRESS, 0))
             async with aiohttp.ClientSession(address, headers=headers, connector=connector) as one:
                 for number in itertools.count():
                     with contextlib.suppress(aiohttp.ClientError):
