@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.metrics import Metrics, StatusMetrics
 
 MONITORING = Path(__file__).resolve().parents[1] / "conf" / "monitoring"

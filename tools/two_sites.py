@@ -12,7 +12,7 @@ from tests.verification.simulation.network import Weather
 from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.world import Layout, World
 
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 
 _SEEDS = range(6)
 _SECOND = 1_000_000

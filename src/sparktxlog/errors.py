@@ -418,7 +418,7 @@ class NotPlacedError(StorageError, code="not-placed"):
     """A site lacks versions of a commit table, or their files."""
 
 
-class FrontLostError(CorruptLogError):
+class JournalLostError(CorruptLogError):
     """The journal lacks what other files of the node show that it had: the node must not start."""
 
 

@@ -20,9 +20,9 @@ from tests.architecture.source_tree import (
 
 #: What masters say to each other: values only.
 _EPOCHS = {
-    "protocol.words.balloting",
-    "protocol.words.messages",
-    "protocol.words.view",
+    "protocol.messages.balloting",
+    "protocol.messages.posts",
+    "protocol.messages.view",
 }
 
 #: Room, or a part of one with rules of its own → rooms (or single modules) it may import.
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catchup": set(),
     "health": set(),
     "codec": _EPOCHS,
-    "storage": {"codec", "protocol.words.recovery"} | _EPOCHS,
+    "storage": {"codec", "protocol.messages.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
         "config", "protocol", "catchup", "codec", "health", "storage", "supervision", "tracing",
@@ -148,7 +148,7 @@ def test_every_room_has_rules() -> None:
     [
         ("protocol", "import time", "must not import time"),
         ("protocol", "from sparktxlog.storage import interfaces", "may not import"),
-        ("codec", "from sparktxlog.protocol.words import events", "may not import"),
+        ("codec", "from sparktxlog.protocol.messages import events", "may not import"),
         ("worker.copy.fetch", "import pyspark.sql", "must not import pyspark.sql"),
         ("worker.copy.fetch", "from sparktxlog.worker import replica", "may not import"),
         ("service", "import pyspark.sql", "must not import pyspark.sql"),
@@ -171,7 +171,7 @@ _KNOWS_ITS_OWNER = {
     ("sparktxlog.api.adopting.row_adoption", "sparktxlog.api.connect"),
     ("sparktxlog.api.adopting.row_release", "sparktxlog.api.connect"),
     ("sparktxlog.api.transaction", "sparktxlog.api.connect"),
-    ("sparktxlog.api.grouped_batch", "sparktxlog.api.connect"),
+    ("sparktxlog.api.batches_of_transactions", "sparktxlog.api.connect"),
     ("sparktxlog.api.streams.writer", "sparktxlog.api.connect"),
     ("sparktxlog.codec.alterations", "sparktxlog.codec.requests"),
 }

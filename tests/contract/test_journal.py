@@ -11,7 +11,7 @@ from tests.support.storage_samples import ORDERS, entries_of, ids_in, ids_of, ru
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import MergeBase, Rejection
+from sparktxlog.protocol.messages.posts import MergeBase, Rejection
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,

@@ -24,10 +24,10 @@ from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.balloting import BallotState, Decide, Vote
-from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.balloting import BallotState, Decide, Vote
+from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ForgetPayloads,

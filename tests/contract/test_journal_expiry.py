@@ -14,7 +14,7 @@ from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropExpired,
@@ -255,7 +255,7 @@ def test_the_file_shrinks(tmp_path: Path) -> None:
     assert journal.size_bytes() < before / 8
     assert len(journal.read_queue(0, 99, payloads=True)) == 40
     journal.close()
-    with sqlite3.connect(tmp_path / "front.sqlite") as db:
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
 

@@ -97,7 +97,7 @@ def gave_way(node: NodeProcess, followed: NodeProcess) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     directory = Path(told["directory"])
-    assert (directory / "front.sqlite").is_file()
+    assert (directory / "journal.sqlite").is_file()
     assert (directory / "synchronized_queue" / "_delta_log").is_dir()
     assert before <= {path.name for path in (node.directory / node.name).iterdir()}
     again = quarantine(node, followed)

@@ -15,7 +15,7 @@ from time import monotonic
 import pytest
 from tests.architecture.source_tree import ROOT
 
-from sparktxlog.cli.root import NodeApi
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.errors import TransportError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]

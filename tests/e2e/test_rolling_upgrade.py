@@ -20,7 +20,7 @@ from tests.support.node_processes import (
 from tests.support.steady_load import SteadyLoad
 
 from sparktxlog.config.sources import WIRE_VERSION
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
+from sparktxlog.protocol.messages.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

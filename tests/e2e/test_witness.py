@@ -162,11 +162,11 @@ def test_a_witness_keeps_nothing_of_what_is_committed(tmp_path: Path, since: str
         assert not (directory / "log").exists() and not (directory / "lake").exists()
         assert [path for path in (directory / "payloads").rglob("*") if path.is_file()] == []
         assert holds_mark(directory) == []
-        assert counted(directory / "front.sqlite") == dict.fromkeys(LOG_TABLES, 0)
+        assert counted(directory / "journal.sqlite") == dict.fromkeys(LOG_TABLES, 0)
         assert sum(path.stat().st_size for path in directory.rglob("*")) < 1_000_000
         # So it would have been seen.
         assert holds_mark(tmp_path / "A") and (tmp_path / "A" / "log").is_dir()
-        assert counted(tmp_path / "A" / "front.sqlite")["queue"] > 0
+        assert counted(tmp_path / "A" / "journal.sqlite")["queue"] > 0
         assert position > 2_500
 
 

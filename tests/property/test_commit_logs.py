@@ -23,10 +23,10 @@ from tests.verification.simulation.commits import check_histories
 from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import CommitFold
-from sparktxlog.protocol.fold.idwindow import IdWindow
-from sparktxlog.protocol.words.messages import Rejection
+from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.idwindow import IdWindow
+from sparktxlog.protocol.messages.posts import Rejection
 from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, PutRun, ResetJournal
 from sparktxlog.storage.journal.journal import Journal
 

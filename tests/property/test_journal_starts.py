@@ -15,10 +15,10 @@ from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, 
 from sparktxlog.errors import InvariantViolation, TxLogError
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.recovery import NoOlderIds
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.balloting import BallotState
+from sparktxlog.protocol.messages.posts import QueueEntry
+from sparktxlog.protocol.messages.recovery import NoOlderIds
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ForgetPayloads,

@@ -10,7 +10,7 @@ from tests.support.known_replicas import base_of, report
 
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.fleet.replicas import Replicas
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
 
 END = 60
 GOOD, BAD = 1, 2

@@ -26,10 +26,10 @@ from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.idwindow import IdWindow
-from sparktxlog.protocol.fold.last_writes import LastWrites
-from sparktxlog.protocol.fold.marking import Marking
+from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.idwindow import IdWindow
+from sparktxlog.protocol.effects.last_writes import LastWrites
+from sparktxlog.protocol.effects.marking import Marking
 
 
 def test_the_rules_keep_every_promise_in_all_short_logs() -> None:

@@ -11,7 +11,7 @@ from tests.verification.mutation.__main__ import examine_all
 from tests.verification.mutation.mutant import MUTANTS, Killer
 from tests.verification.strategies import run_schedule
 
-from sparktxlog.protocol.words.actions import Action, PersistQueue, SendPost
+from sparktxlog.protocol.messages.actions import Action, PersistQueue, SendPost
 
 #: Seeds of schedules that once failed; kept for ever.
 KNOWN_SEEDS = (3, 19, 72, 104, 111, 127)

@@ -14,8 +14,8 @@ from tests.verification.simulation.world import World
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Acceptance, RunFacts
-from sparktxlog.protocol.words.actions import PersistQueue
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, chain_hash
+from sparktxlog.protocol.messages.actions import PersistQueue
+from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, chain_hash
 
 #: CI runs `make sim SEEDS=500` beside the tests.
 SEEDS = 12

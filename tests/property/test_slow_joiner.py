@@ -16,8 +16,8 @@ from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.world import Layout, World
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.events import RunSubmitted
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.events import RunSubmitted
+from sparktxlog.protocol.messages.posts import RunHeader
 
 _S = 1_000_000
 #: Clients at each node, and runs that a node fetches at once, each in so long a time.

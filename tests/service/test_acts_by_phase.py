@@ -19,8 +19,8 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.node_processes import TABLE, append
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.protocol.words.actions import Alarm
-from sparktxlog.protocol.words.balloting import Accept, EpochMessage
+from sparktxlog.protocol.messages.actions import Alarm
+from sparktxlog.protocol.messages.balloting import Accept, EpochMessage
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport.peer_link import PeerLink
 

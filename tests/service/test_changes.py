@@ -15,7 +15,7 @@ from tests.support.node_processes import HttpProblem, call, run_payload
 
 from sparktxlog import Client
 from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.files import FileStage
+from sparktxlog.api.parquet_parts import FileStage
 from sparktxlog.api.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
 from sparktxlog.errors import (

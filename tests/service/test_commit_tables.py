@@ -20,7 +20,7 @@ from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import InvalidRequestError, VersionConflictError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.protocol.words.versions import COMMIT_TABLES
+from sparktxlog.protocol.messages.versions import COMMIT_TABLES
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 

@@ -18,8 +18,8 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import catalog
 from tests.service.test_start_behind_a_snapshot import free_ports
 
-from sparktxlog.protocol.words.versions import CONDITIONS
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.versions import CONDITIONS
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import AppendQueue, Write

@@ -18,7 +18,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.protocol.words.versions import DESCRIPTIONS, DROPS, SCHEMAS
+from sparktxlog.protocol.messages.versions import DESCRIPTIONS, DROPS, SCHEMAS
 
 
 def test_a_drop_and_a_creation_are_everywhere_at_their_positions(tmp_path: Path) -> None:

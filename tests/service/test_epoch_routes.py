@@ -23,9 +23,9 @@ from sparktxlog.errors import (
 from sparktxlog.health.verdicts import findings
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.balloting import Accepted, JoinRequest, Probe
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Ballot, Seat
+from sparktxlog.protocol.messages.balloting import Accepted, JoinRequest, Probe
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Ballot, Seat
 from sparktxlog.runtime.membership.founding import core_config
 from sparktxlog.runtime.membership.join_orders import JoinOrder
 from sparktxlog.runtime.node import Node

@@ -29,7 +29,7 @@ from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.storage.interfaces import ResetJournal
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.transport.peer_link import PeerLink

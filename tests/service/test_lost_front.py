@@ -18,9 +18,9 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.forked_nodes import run_command
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import CorruptLogError, FrontLostError, NotMemberError
+from sparktxlog.errors import CorruptLogError, JournalLostError, NotMemberError
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.storage.journal.journal import JOURNAL_NAME as FRONT
@@ -72,7 +72,7 @@ def refused(config: NodeConfig, match: str) -> CorruptLogError:
         async with started(config):
             pytest.fail("the node started")
 
-    with pytest.raises(FrontLostError, match=match) as caught:
+    with pytest.raises(JournalLostError, match=match) as caught:
         asyncio.run(main())
     assert caught.value.code == "corrupt-log"
     assert "data-dir, lake-dir and payload-dir" in caught.value.hint
@@ -86,7 +86,7 @@ def test_a_node_alone_without_its_front_does_not_start(tmp_path: Path, lost: str
     if lost == "log":
         (data / FRONT).touch()  # as long as nothing was folded back, all is in the -wal file
     for _ in range(2):  # nothing that a first try left makes the second one believe
-        refused(alone(tmp_path), "front.sqlite is new, but there are rows in")
+        refused(alone(tmp_path), "journal.sqlite is new, but there are rows in")
     kept.rename(data / FRONT)
 
     async def goes_on() -> None:
@@ -157,7 +157,7 @@ def test_the_publisher_compares_before_it_commits(tmp_path: Path) -> None:
             receipt = await running.submit(create(), level=Level.ORDERED, timeout=20)
             assert receipt.position == 3
             publisher = running.log.publisher
-            await until(lambda: isinstance(publisher.failure, FrontLostError))
+            await until(lambda: isinstance(publisher.failure, JournalLostError))
             assert running.base.published.value == 2
 
     asyncio.run(main())
@@ -181,7 +181,7 @@ def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:
     """SQLite would remove it."""
     log = tmp_path / f"{FRONT}-wal"
     log.write_bytes(b"pages")
-    with pytest.raises(FrontLostError, match="its write-ahead log"):
+    with pytest.raises(JournalLostError, match="its write-ahead log"):
         Journal(tmp_path)
     assert log.read_bytes() == b"pages"
 
@@ -279,7 +279,7 @@ def test_members_that_all_lost_their_fronts_found_no_second_log(tmp_path: Path) 
         async with members(tmp_path, ports) as nodes:
             for node in nodes.values():
                 error = await asyncio.wait_for(node.failed, 30)
-                assert isinstance(error, FrontLostError) and "no node has it" in error.hint
+                assert isinstance(error, JournalLostError) and "no node has it" in error.hint
                 assert node.base.ordered.value == 0
 
     asyncio.run(main())

@@ -29,8 +29,8 @@ from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import StuckFilesError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.actions import Alarm
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.actions import Alarm
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime import loop_threads
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node

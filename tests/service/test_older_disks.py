@@ -17,9 +17,9 @@ from tests.service.test_staged_files import create
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.events import Greeted
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.events import Greeted
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import PutView

@@ -23,7 +23,7 @@ from sparktxlog.errors import ExpiredError, TransportError
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.messages import MergeBase, Post
+from sparktxlog.protocol.messages.posts import MergeBase, Post
 from sparktxlog.runtime.node import Node
 from sparktxlog.service import peer as peer_routes
 from sparktxlog.storage.interfaces import PutRun
@@ -249,7 +249,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 assert (status, document["title"]) == (400, "protocol-remote")
                 assert (await peer.send("/peer/v1/posts", b"\xc1 no msgpack"))[0] == 400
                 assert (await peer.send("/peer/v1/pushes", b"\xff" * 9))[0] == 400
-                for path in ("../A/front.sqlite", "%2e%2e/front.sqlite", "a/../../x", "a%00b"):
+                for path in ("../A/journal.sqlite", "%2e%2e/journal.sqlite", "a/../../x", "a%00b"):
                     status, _ = await peer.send(f"/peer/v1/files/{path}", method="GET")
                     assert status in (400, 401, 404), path
                 big = b"x" * (peer_routes._LEAST_LIMIT + 1)

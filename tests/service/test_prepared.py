@@ -25,7 +25,7 @@ from sparktxlog.errors import (
     NotPreparedError,
     RolledBackError,
 )
-from sparktxlog.protocol.words.versions import PREPARED
+from sparktxlog.protocol.messages.versions import PREPARED
 from sparktxlog.runtime import node_status
 from sparktxlog.runtime.commit import acceptance
 from sparktxlog.runtime.node import Node

@@ -12,7 +12,7 @@ from tests.service.local_nodes import cluster, until
 from tests.service.test_peer_routes import create, delete
 
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.node import Node
 
 FRESH = "http://127.0.0.1:1"

@@ -17,7 +17,7 @@ from tests.support.node_processes import TABLE, NodeProcess, append, free_ports,
 
 from sparktxlog.errors import NotFoundError
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica

@@ -16,7 +16,7 @@ from tests.support.node_processes import call
 
 from sparktxlog import Client
 from sparktxlog.errors import InvalidRequestError, SessionRolledBackError, SynchroTimeoutError
-from sparktxlog.protocol.words.versions import SYNCHRONOUS
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.runtime.node import Node
 
 _IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(9)]

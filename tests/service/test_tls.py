@@ -25,7 +25,7 @@ from tests.support.certificates import Authority, Pair
 from tests.support.command_line import invoke
 
 from sparktxlog import Client
-from sparktxlog.cli.root import NodeApi
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.errors import CertificateError, InvalidRequestError
 from sparktxlog.http.link import Http
 from sparktxlog.runtime.node import Node

@@ -28,7 +28,7 @@ from sparktxlog.codec.commit_requests import committing
 from sparktxlog.errors import NotFoundError
 from sparktxlog.model.receipt import Level
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.membership.join_orders import StartAgainError

@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection
+from sparktxlog.protocol.messages.posts import QueueEntry, Rejection
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     PutRun,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 
 
 def header(seq: int, ts: int, n: int = 1, origin: str = "a", digest: bytes = b"") -> RunHeader:

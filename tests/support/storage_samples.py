@@ -26,7 +26,7 @@ from sparktxlog.model.operation import (
     StagedFile,
 )
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.storage.interfaces import PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore

@@ -17,7 +17,7 @@ from tests.verification.model.disk import CoreDisk
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     PERSISTS,
     Action,
     Alarm,
@@ -25,7 +25,7 @@ from sparktxlog.protocol.words.actions import (
     FetchPayload,
     PrefetchFiles,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     AnnouncementReceived,
     EpochMessageReceived,
     Event,
@@ -39,8 +39,8 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.recovery import (
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import (
     MasterConfig,
     RecoveredState,
 )

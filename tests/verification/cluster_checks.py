@@ -19,15 +19,15 @@ from tests.verification.model.invariants import (
 )
 from tests.verification.reference import ReferenceMaster
 
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     SendPost,
     TellAccepted,
     TellAcquired,
     TellOrdered,
 )
-from sparktxlog.protocol.words.events import Event
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.events import Event
+from sparktxlog.protocol.messages.posts import RunHeader
 
 
 class ClusterChecks:

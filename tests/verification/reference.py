@@ -17,10 +17,15 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.actions import Action, PersistForeignRun, PersistOwnRun, PersistQueue
-from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, TailReceived
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.messages.actions import (
+    Action,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistQueue,
+)
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived, TailReceived
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import RecoveredState
 
 
 def longest_common_prefix(queues: Sequence[Sequence[RunHeader]]) -> list[RunHeader]:

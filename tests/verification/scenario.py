@@ -38,13 +38,13 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages.actions import Action, PersistStanding
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.messages.posts import Post, RunHeader
+from sparktxlog.protocol.messages.recovery import RecoveredRun
 from sparktxlog.protocol.order.ordering import Ordering
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import RoundPosts
-from sparktxlog.protocol.words.actions import Action, PersistStanding
-from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
-from sparktxlog.protocol.words.messages import Post, RunHeader
-from sparktxlog.protocol.words.recovery import RecoveredRun
 
 _KINDS = ("post", "push", "fetch", "tail", "announcement", "prefetch", "all")
 _VIEWS = ("counter", "round", "waiting", "tables", "peers", "held", "halted")

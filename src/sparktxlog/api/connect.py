@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
 from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
+from sparktxlog.api.batches_of_transactions import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.frame_staging import WRITER_SETTINGS, SignatureExpressions, StagingPlace
 from sparktxlog.api.given_data import Columns, Rows
-from sparktxlog.api.grouped import GroupedTransactions
-from sparktxlog.api.grouped_batch import GroupedBatch, GroupedReceipt, submit_runs
 from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, check_version
 from sparktxlog.api.operations import Commits, Isolation, made_for_newest
-from sparktxlog.api.probe import Staging, staging_place
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
 from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
+from sparktxlog.api.rows_to_transactions import GroupedTransactions
 from sparktxlog.api.session import check_has_jvm
+from sparktxlog.api.shared_store import Staging, staging_place
 from sparktxlog.api.transaction import SparkTransaction, submit_prepared
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sparktxlog.cli.common_options import ExitCode, NodeApi, exit_code_of
 from sparktxlog.cli.printing import Columns, print_json, print_table
-from sparktxlog.cli.root import ExitCode, NodeApi, exit_code_of
 from sparktxlog.errors import TransportError, TxLogError
 
 All = Annotated[

@@ -19,9 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import require_spark
-from sparktxlog.cli.dry_runs import DryRun, print_plan
-from sparktxlog.cli.printing import Columns, print_json, print_table, show
-from sparktxlog.cli.root import (
+from sparktxlog.cli.common_options import (
     DEFAULT_URL,
     AsJson,
     ExitCode,
@@ -32,6 +30,8 @@ from sparktxlog.cli.root import (
     local_place,
     local_spark,
 )
+from sparktxlog.cli.dry_runs import DryRun, print_plan
+from sparktxlog.cli.printing import Columns, print_json, print_table, show
 from sparktxlog.errors import DiskFullError, ExpiredError, InvalidRequestError, TxLogError
 from sparktxlog.model.shown import time_text
 

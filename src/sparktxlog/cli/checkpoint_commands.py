@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, Url, app
 from sparktxlog.cli.printing import print_json
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url, app
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.ids import local_path
 

@@ -21,10 +21,7 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
     table_commands,
     transaction_commands,
 )
-from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
-from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
-from sparktxlog.cli.printing import print_json, print_rows
-from sparktxlog.cli.root import (
+from sparktxlog.cli.common_options import (
     AsJson,
     ConfigFile,
     ExitCode,
@@ -34,6 +31,9 @@ from sparktxlog.cli.root import (
     local_place,
     print_error,
 )
+from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
+from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
+from sparktxlog.cli.printing import print_json, print_rows
 from sparktxlog.errors import ConfigError, TxLogError
 from sparktxlog.http.authorities import CA_HELP, trust
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, Url
 from sparktxlog.cli.printing import print_json
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, Url
 from sparktxlog.cli.table_commands import TableName, table_app
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.tokens import client_token

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption, require_spark
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, Url, app, end
 from sparktxlog.cli.printing import print_json, print_rows, print_table
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, Url, app, end
 from sparktxlog.cli.table_commands import table_app
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.dry_runs import DryRun, print_plan, removal_plan, void_plan
 from sparktxlog.cli.printing import print_json, print_rows
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.errors import (
     InvalidRequestError,
     PeerTimeoutError,
@@ -24,7 +24,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
+    from sparktxlog.runtime.leaving_fork.node_quarantine import GaveWay
 
 peer_app = typer.Typer(
     help="Show and change the nodes of the cluster; its nodes vote on each change.",
@@ -362,7 +362,7 @@ def quarantine(
     side.  They go to the Delta table log/quarantine, with rows and ids; nothing is deleted.
     """
     from sparktxlog.config import load_config
-    from sparktxlog.runtime.giving_way.node_quarantine import quarantine_node
+    from sparktxlog.runtime.leaving_fork.node_quarantine import quarantine_node
 
     checked = load_config(config)
     api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from sparktxlog.cli.common_options import ExitCode, end, exit_code_of
 from sparktxlog.cli.printing import collected, is_terminal
-from sparktxlog.cli.root import ExitCode, end, exit_code_of
 from sparktxlog.errors import TransportError
 
 Watch = Annotated[

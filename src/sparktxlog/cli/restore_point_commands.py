@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.printing import Columns, print_json, say, show
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.shown import time_text
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from sparktxlog.cli.all_nodes import All, ask_all, print_all
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.peer_commands import peer_app
 from sparktxlog.cli.printing import Columns, print_json, show
 from sparktxlog.cli.repeating import Watch, repeat
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.model.shown import time_text
 
 settings_app = typer.Typer(

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import typer
 
 from sparktxlog.cli.all_nodes import All, ask_all, print_all
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.printing import Columns, print_json, print_table, say, show
 from sparktxlog.cli.repeating import Watch, repeat
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.transaction_commands import UNDECIDED, queue_of
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.health.verdicts import (

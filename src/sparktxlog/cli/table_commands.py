@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
 from sparktxlog.cli.dry_runs import DryRun, print_plan, release_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.ids import local_path
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.cli.printing import Columns, print_json, say, show
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ExitCode, NodeApi, Url, app, end
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.health.transaction_words import (
     entry_sentences,

@@ -32,8 +32,8 @@ from sparktxlog.model.commit_table import (
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.operation import DIGEST_BYTES, Block, RunFacts, RunManifest, StagedFile
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import Voided
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import Voided
 
 MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")

@@ -24,9 +24,9 @@ from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.balloting import EpochMessage, Standing
-from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.protocol.words.view import FIRST_VERSION
+from sparktxlog.protocol.messages.balloting import EpochMessage, Standing
+from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.messages.view import FIRST_VERSION
 
 #: The wire version with which posts take pushes along: nodes of earlier ones would lose them.
 POSTS_WITH_PUSHES = 6

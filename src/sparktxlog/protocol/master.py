@@ -48,12 +48,7 @@ from sparktxlog.protocol.epoch.standing import Standings, check_incarnation
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.voiding import Inspection
 from sparktxlog.protocol.epoch.voter import Voter
-from sparktxlog.protocol.order.counter import TimestampCounter
-from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.order.status import Awaited, AwaitReason, IncomingRun, MasterStatus
-from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late, recovered_submit
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     PersistReservation,
@@ -63,14 +58,14 @@ from sparktxlog.protocol.words.actions import (
     TellDoubt,
     TellPhase,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Decide,
     EpochMessage,
     Flush,
     MemberState,
     Standing,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     AnnouncementReceived,
     ChangeRequested,
     Contradicted,
@@ -92,11 +87,16 @@ from sparktxlog.protocol.words.events import (
     Tick,
     earliest,
 )
-from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.words.versions import ACCEPTANCE, SYNCHRONOUS, brought_into_force
-from sparktxlog.protocol.words.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import MergeBase, Post, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.messages.versions import ACCEPTANCE, SYNCHRONOUS, brought_into_force
+from sparktxlog.protocol.messages.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.ordering import Ordering
+from sparktxlog.protocol.order.status import Awaited, AwaitReason, IncomingRun, MasterStatus
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, is_late, recovered_submit
 
 
 class Master:

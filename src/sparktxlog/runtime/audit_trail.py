@@ -27,8 +27,8 @@ import structlog
 
 from sparktxlog.model.answers import AuditEntry
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.actions import Action, PersistQueue, PersistView
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.actions import Action, PersistQueue, PersistView
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 from sparktxlog.storage.journal.value_ring import ValueRing

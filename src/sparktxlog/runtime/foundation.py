@@ -15,12 +15,12 @@ from typing import Any
 import structlog
 
 from sparktxlog.config import NodeConfig, make_data_dir
-from sparktxlog.errors import DiskFullError, FrontLostError, TxLogError
+from sparktxlog.errors import DiskFullError, JournalLostError, TxLogError
 from sparktxlog.model.answers import StuckFiles
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
-from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
+from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
 from sparktxlog.runtime.membership.data_owner import claim
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
@@ -62,7 +62,7 @@ class Foundation:
     #: The order to join a log; None = this node has a log, or founds one.
     order: JoinOrder | None
     #: Why this node must not found a log although it has none; None = it may.
-    remains: FrontLostError | None
+    remains: JournalLostError | None
     core: MasterConfig
     master: Master
     clock: Clock
@@ -139,7 +139,7 @@ def lay_foundation(config: NodeConfig) -> Foundation:
             members, or a certificate cannot be used (definite).
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
-        FrontLostError: The journal is new, but there is the rest of a log (definite).
+        JournalLostError: The journal is new, but there is the rest of a log (definite).
         NewerReleaseError: A newer release wrote it (definite).
         MissingDependencyError: tracing-endpoint is set without the extra `otel` (definite).
     """
@@ -224,11 +224,11 @@ def _recovered(
 
 def _find_remains(
     config: NodeConfig, journal: Journal, state: JournalState, order: JoinOrder | None
-) -> FrontLostError | None:
+) -> JournalLostError | None:
     """Return why a node with a new journal must not found a log, if it may only join one.
 
     Raises:
-        FrontLostError: It has no peers whose log it could join.
+        JournalLostError: It has no peers whose log it could join.
     """
     new = INSTANCE not in state.values or _ONLY_JOINS in state.values
     if not new or order is not None or state.core.view or state.core.base.position:

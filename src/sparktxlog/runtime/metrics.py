@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
 from sparktxlog.health.verdicts import ClusterState, findings, is_diverged, judge, judge_sites
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -121,7 +121,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.write_seconds = Histogram(
-            "sparktxlog_front_write_seconds",
+            "sparktxlog_journal_write_seconds",
             "One group commit of the journal, fsync included.",
             buckets=_FAST,
             registry=self.registry,

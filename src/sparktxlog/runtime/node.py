@@ -21,7 +21,7 @@ from sparktxlog.model.answers import InfoAnswer, SettingValue
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.table import Tables
-from sparktxlog.protocol.words.events import SynchroTimeoutSet
+from sparktxlog.protocol.messages.events import SynchroTimeoutSet
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -39,9 +39,6 @@ from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
 from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
-from sparktxlog.runtime.fleet.fleet import Fleet
-from sparktxlog.runtime.fleet.replicas import Replicas
-from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
@@ -51,6 +48,9 @@ from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.runtime.replicas.all_replicas import Fleet
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.runtime.replicas.transfers import Transfers
 from sparktxlog.runtime.state_files import StateFiles
 from sparktxlog.runtime.tokens.worker_token import worker_token_file
 from sparktxlog.runtime.view_rows import ViewRows
@@ -73,7 +73,7 @@ def build_node(
     Raises:
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
-        FrontLostError: The journal is new, but there is the rest of a log (definite).
+        JournalLostError: The journal is new, but there is the rest of a log (definite).
     """
     base = lay_foundation(config)
     try:
@@ -187,7 +187,7 @@ class Node:
         """Start the core, the links and the publisher.
 
         Raises:
-            FrontLostError: The journal lacks what the queue table holds.
+            JournalLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
         """
         base, config, view = self.base, self.config, self.base.master.view

@@ -17,18 +17,18 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.marks import Undecided
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
-from sparktxlog.protocol.words.view import Phase
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
-from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.loop_threads import stuck_warnings
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.sites_data import SitesData
+from sparktxlog.runtime.replicas.all_replicas import Fleet
 
 #: Most undecided transactions that a status lists, which is asked for often.
 _MOST_LISTED = 20

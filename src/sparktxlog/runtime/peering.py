@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     EpochMessage,
     Flushed,
     JoinRequest,
@@ -36,8 +36,8 @@ from sparktxlog.protocol.words.balloting import (
     ProbeAnswer,
     TailRequest,
 )
-from sparktxlog.protocol.words.bounds import fits, post_fits
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.bounds import fits, post_fits
+from sparktxlog.protocol.messages.events import (
     AnnouncementReceived,
     Contradicted,
     EpochMessageReceived,
@@ -47,14 +47,14 @@ from sparktxlog.protocol.words.events import (
     PostReceived,
     TailReceived,
 )
-from sparktxlog.protocol.words.messages import Announcement, Post, Tail
+from sparktxlog.protocol.messages.posts import Announcement, Post, Tail
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.queue_tails import tail_of
 from sparktxlog.runtime.commit.run_fetching import check_run
-from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
+from sparktxlog.runtime.replicas.all_replicas import Fleet
 from sparktxlog.transport import signing
 from sparktxlog.transport.node_certificate import speaks_only_tls
 from sparktxlog.transport.peer_link import WATCH_S

@@ -23,15 +23,15 @@ from sparktxlog.errors import TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     TellAccepted,
     TellAcquired,
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived, RunSubmitted
-from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived, RunSubmitted
+from sparktxlog.protocol.messages.posts import Post, QueueEntry, RunHeader
 from sparktxlog.runtime.commit.receipts import PREPARED
 from sparktxlog.tracing import SCOPE, span_provider
 

@@ -40,7 +40,7 @@ from sparktxlog.service.administration import AdministrationRoutes, audited, not
 from sparktxlog.service.auth import Tokens, bearer_token
 from sparktxlog.service.bodies import Bodies
 from sparktxlog.service.catalog_api import CatalogRoutes
-from sparktxlog.service.catalog_door import CatalogDoor
+from sparktxlog.service.catalog_errors import CatalogErrors
 from sparktxlog.service.dashboard.dashboard_routes import DashboardRoutes, PageDoor, Pages
 from sparktxlog.service.declared_route import PLAIN, Role, Route
 from sparktxlog.service.endpoints import (
@@ -57,10 +57,10 @@ from sparktxlog.service.open_routes import OpenRoutes
 from sparktxlog.service.openapi import document_bytes, document_page
 from sparktxlog.service.pages import PageGuard
 from sparktxlog.service.peer import PeerDoor, PeerRoutes
-from sparktxlog.service.questions import QuestionRoutes
 from sparktxlog.service.replica import ReplicaRoutes
 from sparktxlog.service.routes import ROUTES
 from sparktxlog.service.staged_uploads import StagedUploads
+from sparktxlog.service.state_routes import StateRoutes
 from sparktxlog.service.submit_routes import SubmitRoutes
 from sparktxlog.service.view_routes import ViewRoutes
 
@@ -145,7 +145,7 @@ def build_app(running: Node) -> FastAPI:
     pages, tokens = Pages(), _tokens(config)
     doors = _doors(running, bodies, pages, tokens)
     handlers = _handlers(running, bodies, pages, tokens)
-    catalog = CatalogDoor(doors[Role.CLIENT].as_known, doors[Role.CLIENT].check, bodies)
+    catalog = CatalogErrors(doors[Role.CLIENT].as_known, doors[Role.CLIENT].check, bodies)
     for route in sorted(ROUTES, key=_rank):
         if not config.is_witness or route.at_witness:
             handler = audited(route, handlers[route.name], running)
@@ -250,7 +250,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
         submits,
         StagedUploads(running),
         OpenRoutes(running, bodies, submits),
-        QuestionRoutes(running),
+        StateRoutes(running),
         ViewRoutes(running),
         MemberRoutes(running),
         AdministrationRoutes(running),

@@ -40,8 +40,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.runtime.tokens.budgets import Budget
 from sparktxlog.service.endpoints import problem_response
-from sparktxlog.service.entrance import Entrance
 from sparktxlog.service.places import NEW_PLACES, PEER_PLACES, PROBE_PLACES, PROVE, Places, Proof
+from sparktxlog.service.tls_or_plain import Entrance
 
 _log = structlog.get_logger("sparktxlog.service")
 

@@ -14,7 +14,7 @@ from sparktxlog.model.copies import check_expression
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
-from sparktxlog.protocol.words.view import NO_MAJORITY, Seat, is_rule
+from sparktxlog.protocol.messages.view import NO_MAJORITY, Seat, is_rule
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import (

@@ -67,7 +67,7 @@ from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.table_kind import TableDescription
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.messages import Announcement, Tail
+from sparktxlog.protocol.messages.posts import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.administration import ADMINISTRATION
 from sparktxlog.service.declared_route import (

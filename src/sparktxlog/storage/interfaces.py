@@ -14,10 +14,10 @@ from sparktxlog.model.marks import Undecided, UndecidedChange
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_versions import VersionFiles
-from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import RecoveredState
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.balloting import BallotState
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.recovery import RecoveredState
+from sparktxlog.protocol.messages.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

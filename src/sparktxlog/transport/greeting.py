@@ -26,8 +26,8 @@ import structlog
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import QUARANTINE_HINT, BusyError, ForbiddenPeerError, WireVersionError
-from sparktxlog.protocol.words.balloting import Standing
-from sparktxlog.protocol.words.view import FIRST_VERSION
+from sparktxlog.protocol.messages.balloting import Standing
+from sparktxlog.protocol.messages.view import FIRST_VERSION
 
 _log = structlog.get_logger("sparktxlog.greeting")
 

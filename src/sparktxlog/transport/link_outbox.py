@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.codec import wire
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.words.messages import Post, RunHeader
+from sparktxlog.protocol.messages.posts import Post, RunHeader
 
 #: Most bytes of waiting pushes to one peer; further ones are dropped and fetched later.
 _OUTBOX_BYTES = 32 << 20

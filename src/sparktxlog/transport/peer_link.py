@@ -35,8 +35,8 @@ from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.table_versions import TableVersions
-from sparktxlog.protocol.words.balloting import EpochMessage, Probe
-from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.messages.balloting import EpochMessage, Probe
+from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import ask, stream_file, talking_to
 from sparktxlog.transport.greeting import Greeter

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError, TxLogError
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.supervision import foreseen
 
 #: Runs up to this size are asked for together, bytes.

@@ -12,7 +12,7 @@ from tests.architecture.source_tree import ROOT
 from tests.spark.api.nodes import RunningNode, start_node
 from tests.support.command_line import invoke
 
-from sparktxlog.cli.root import NodeApi
+from sparktxlog.cli.common_options import NodeApi
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 

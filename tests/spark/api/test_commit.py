@@ -436,7 +436,7 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
             assert uploading.store.uploads is not None
         # Another directory under the same path: what Spark writes, the node does not see.
         hidden.rename(tmp_path / "data" / "payloads")
-        from sparktxlog.api import probe
+        from sparktxlog.api import shared_store as probe
         from sparktxlog.http.link import Http
 
         with pytest.raises(PayloadStoreError, match="does not see it"):

@@ -114,7 +114,7 @@ def test_a_task_waits_for_the_node_and_keeps_little(
 ) -> None:
     """While the node takes nothing, no more batches are asked for than a few files hold."""
     monkeypatch.setattr(executor_uploads, "_FILE_BYTES", 1)
-    monkeypatch.setattr("sparktxlog.api.files._WAITING_BYTES", 1)
+    monkeypatch.setattr("sparktxlog.api.parquet_parts._WAITING_BYTES", 1)
     node.may_take.clear()
     taken: list[int] = []
 

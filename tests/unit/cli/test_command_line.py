@@ -12,9 +12,9 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.cli import serve, status_commands, table_commands, transaction_commands
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.cli.demo import catalog_story
 from sparktxlog.cli.example import example_config
-from sparktxlog.cli.root import NodeApi
 from sparktxlog.config import load_config
 from sparktxlog.errors import (
     ConfigError,
@@ -481,7 +481,7 @@ def test_config_check_names_the_wrong_key(
         ("file/a/b", "", "file is not a directory"),
         ("new/a", "", "is not writable"),
         ("there", "there", "is not writable"),
-        ("there", "there/front.sqlite", "front.sqlite in it is not writable"),
+        ("there", "there/journal.sqlite", "journal.sqlite in it is not writable"),
     ],
 )
 def test_a_data_directory_that_cannot_be_used_is_told_in_one_line(
@@ -495,7 +495,7 @@ def test_a_data_directory_that_cannot_be_used_is_told_in_one_line(
     """By `config check` and by `serve` alike; nothing is made."""
     (tmp_path / "file").touch()
     (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "front.sqlite").touch()
+    (tmp_path / "there" / "journal.sqlite").touch()
     if why.endswith("not writable"):  # whoever runs the tests may write everywhere
         denied = str(tmp_path / sealed) if sealed else str(tmp_path)
         monkeypatch.setattr(os, "access", lambda path, _: str(path) != denied)

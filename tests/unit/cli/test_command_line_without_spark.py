@@ -94,7 +94,7 @@ def main() -> None:
     import typer
 
     from sparktxlog.cli import command_line  # noqa: F401 - it adds all commands
-    from sparktxlog.cli.root import app
+    from sparktxlog.cli.common_options import app
 
     found = [*_leaves(typer.main.get_command(app)), *_GIVEN.items()]
     print(json.dumps({name: _called(arguments) for name, arguments in found}))

@@ -13,7 +13,7 @@ from tests.support.command_line import invoke
 
 from sparktxlog.cli import printing, repeating, status_commands
 from sparktxlog.cli.command_line import app
-from sparktxlog.cli.root import GROUPS, ExitCode, GroupedCommands
+from sparktxlog.cli.common_options import GROUPS, ExitCode, GroupedCommands
 from sparktxlog.errors import InvalidRequestError, TransportError
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -205,7 +205,9 @@ def test_every_command_is_in_a_group_of_the_help(
     program = typer.main.get_command(app)
     assert isinstance(program, GroupedCommands)
     listed = [name for names in GROUPS.values() for name in names]
-    assert sorted(listed) == sorted(program.commands), "GROUPS of cli/root.py names each once"
+    assert sorted(listed) == sorted(program.commands), (
+        "GROUPS names each once"
+    )
     assert invoke(monkeypatch, "--help") == 0
     shown = capsys.readouterr().out
     places = [shown.index(f"\n{title}:\n") for title in GROUPS]

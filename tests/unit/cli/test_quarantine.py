@@ -13,8 +13,8 @@ import pytest
 from sparktxlog.cli.command_line import run
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import TransportError, UnauthorizedError, UnreachableError
-from sparktxlog.runtime.giving_way import node_quarantine as acting
-from sparktxlog.runtime.giving_way.node_quarantine import GaveWay
+from sparktxlog.runtime.leaving_fork import node_quarantine as acting
+from sparktxlog.runtime.leaving_fork.node_quarantine import GaveWay
 
 DONE = GaveWay(
     quarantine_id="0a1b",

@@ -30,8 +30,8 @@ from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.posts import QueueEntry
+from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
 from sparktxlog.storage.interfaces import QueueSnapshot, StoredEntry
 from sparktxlog.storage.journal.snapshot_files import decode_whole, encode_whole
 
@@ -99,7 +99,7 @@ def test_the_newest_version_is_written_as_it_always_was() -> None:
     golden = _golden(NEWEST)
     changed = sorted(name for name, data in _encoded().items() if data != golden.get(name))
     assert not changed, (
-        "another encoding: it needs the next wire version (protocol/words/versions.py)"
+        "another encoding: it needs the next wire version (protocol/messages/versions.py)"
     )
 
 

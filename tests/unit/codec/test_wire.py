@@ -17,7 +17,7 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.site_data import SiteData
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.model.table_versions import TableVersions, VersionFiles
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Accepted,
     Decide,
@@ -34,7 +34,7 @@ from sparktxlog.protocol.words.balloting import (
     TailRequest,
     Vote,
 )
-from sparktxlog.protocol.words.messages import (
+from sparktxlog.protocol.messages.posts import (
     Announcement,
     MergeBase,
     Post,
@@ -43,7 +43,7 @@ from sparktxlog.protocol.words.messages import (
     RunHeader,
     Tail,
 )
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 HEADER = RunHeader(
     epoch=1,

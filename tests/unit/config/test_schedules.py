@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.api.jobs.job_options import JOBS
-from sparktxlog.cli.root import ExitCode, exit_code_of
+from sparktxlog.cli.common_options import ExitCode, exit_code_of
 from sparktxlog.errors import CertificateTimeError, ConfigError
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ from sparktxlog.api.nodes import committed
 from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.errors import (
     CommitRejectedError,
-    FrontLostError,
     InvalidRequestError,
+    JournalLostError,
     OtherQueueError,
     TransportError,
     TxLogError,
@@ -24,7 +24,7 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.receipt import Level, Receipt, ReceiptRejection
 
 #: They have the code of their base, and never leave a node.
-INNER = {FrontLostError, OtherQueueError, UnknownKindError}
+INNER = {JournalLostError, OtherQueueError, UnknownKindError}
 ALL = sorted(
     (kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not TxLogError),
     key=lambda kind: kind.__name__,

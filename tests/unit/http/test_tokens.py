@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.cli.root import NodeApi
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import local_token, note_token, notes_directory
 from sparktxlog.worker.replica.source import HttpLogSource

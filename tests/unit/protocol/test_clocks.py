@@ -9,7 +9,7 @@ from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     SendPost,
@@ -17,9 +17,9 @@ from sparktxlog.protocol.words.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import JoinRequest
-from sparktxlog.protocol.words.events import PostReceived
-from sparktxlog.protocol.words.messages import MergeBase
+from sparktxlog.protocol.messages.balloting import JoinRequest
+from sparktxlog.protocol.messages.events import PostReceived
+from sparktxlog.protocol.messages.posts import MergeBase
 
 #: So many posts say how far a clock is away; the largest offset counts, as posts may be delayed.
 SAMPLES = 4

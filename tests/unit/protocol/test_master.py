@@ -9,7 +9,7 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     FetchPayload,
     PersistOwnRun,
     PersistQueue,
@@ -19,9 +19,9 @@ from sparktxlog.protocol.words.actions import (
     TellAcquired,
     TellOrdered,
 )
-from sparktxlog.protocol.words.events import PostReceived, RunSubmitted, Tick
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun, RecoveredState
+from sparktxlog.protocol.messages.events import PostReceived, RunSubmitted, Tick
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun, RecoveredState
 
 
 def _config(*members: str, quorum: int | None = None) -> MasterConfig:

@@ -11,11 +11,11 @@ from tests.verification.mutation.lone import SECOND_US, Lone, entry_of, next_vie
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action, TellPhase
-from sparktxlog.protocol.words.balloting import Decide
-from sparktxlog.protocol.words.events import ForceRequested, LinkChanged, PostReceived, Tick
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import TRANSITIONS, Phase, View
+from sparktxlog.protocol.messages.actions import Action, TellPhase
+from sparktxlog.protocol.messages.balloting import Decide
+from sparktxlog.protocol.messages.events import ForceRequested, LinkChanged, PostReceived, Tick
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import TRANSITIONS, Phase, View
 
 #: In the table, and never taken: a node in IDLE turns to JOINING before it handles anything else.
 NEVER_TAKEN = {(Phase.IDLE, Phase.NORMAL), (Phase.IDLE, Phase.FAULT)}

@@ -8,16 +8,16 @@ import pytest
 from tests.verification.cluster import Cluster
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     SendEpochMessage,
     TellAcquired,
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import Prepare
-from sparktxlog.protocol.words.events import Event, FilesHeld
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.balloting import Prepare
+from sparktxlog.protocol.messages.events import Event, FilesHeld
+from sparktxlog.protocol.messages.view import Phase
 
 #: Node 4 has precedence, so it is the one that proposes; three of the five acquire a run.
 NODES = "45123"

@@ -22,8 +22,8 @@ from sparktxlog.errors import (
     TransportError,
 )
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
-from sparktxlog.protocol.words.messages import Post
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.messages.posts import Post
 from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.runtime.peering import Peering
 

@@ -10,9 +10,9 @@ from tests.support.run_headers import header
 from tests.support.span_collector import use_opentelemetry
 
 from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.protocol.words.actions import TellAccepted, TellOrdered, TellRejected
-from sparktxlog.protocol.words.events import PayloadArrived, PostReceived, RunSubmitted
-from sparktxlog.protocol.words.messages import MergeBase, Post, QueueEntry, Rejection
+from sparktxlog.protocol.messages.actions import TellAccepted, TellOrdered, TellRejected
+from sparktxlog.protocol.messages.events import PayloadArrived, PostReceived, RunSubmitted
+from sparktxlog.protocol.messages.posts import MergeBase, Post, QueueEntry, Rejection
 from sparktxlog.runtime.run_traces import GivenIds, RunTraces
 
 FIRST, SECOND = bytes(range(1, 17)), bytes(range(17, 33))

@@ -10,7 +10,7 @@ from tests.support.greetings import make_greeter
 from sparktxlog.codec.wire import Hello, speaking
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import BusyError, ForbiddenPeerError, WireVersionError
-from sparktxlog.protocol.words.balloting import Standing
+from sparktxlog.protocol.messages.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
 A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")

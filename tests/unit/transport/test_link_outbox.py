@@ -8,7 +8,7 @@ from typing import Any
 
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.transport.link_outbox import LinkOutbox
 
 PUSHES = "/peer/v1/pushes"

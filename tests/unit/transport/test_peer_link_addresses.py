@@ -14,8 +14,8 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.wire import Hello
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.balloting import Probe, Standing
-from sparktxlog.protocol.words.messages import MergeBase, Post
+from sparktxlog.protocol.messages.balloting import Probe, Standing
+from sparktxlog.protocol.messages.posts import MergeBase, Post
 from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.peer_link import PeerLink

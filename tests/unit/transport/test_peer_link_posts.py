@@ -13,7 +13,7 @@ from tests.unit.transport.test_peer_link_addresses import ONE, hello
 
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import MergeBase, Post
+from sparktxlog.protocol.messages.posts import MergeBase, Post
 from sparktxlog.transport import peer_link as peers_module
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.peer_link import PeerLink

@@ -10,7 +10,7 @@ import pytest
 
 from sparktxlog.errors import RemoteProtocolError, TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.transport.run_requests import MAX_RUNS, RunRequests
 
 Answering = Callable[[Sequence[RunHeader]], Awaitable[list[bytes | None]]]

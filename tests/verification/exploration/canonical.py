@@ -18,6 +18,10 @@ from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.last_writes import LastWrites
+from sparktxlog.protocol.effects.marking import Marking
 from sparktxlog.protocol.epoch.changes import Changes
 from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.joining import Admission
@@ -26,11 +30,10 @@ from sparktxlog.protocol.epoch.proposer import Proposer
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
-from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import CommitFold
-from sparktxlog.protocol.fold.last_writes import LastWrites
-from sparktxlog.protocol.fold.marking import Marking
 from sparktxlog.protocol.master import Master
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import Post
+from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.protocol.order.collecting import Collecting
 from sparktxlog.protocol.order.counter import TimestampCounter, WallClock
 from sparktxlog.protocol.order.fetching import Fetching
@@ -40,9 +43,6 @@ from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging, Unstamped
-from sparktxlog.protocol.words.messages import Post
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig
 
 #: How a field counts, given its value and the node's time.
 Rule = Callable[[Any, int], Hashable]

@@ -15,8 +15,8 @@ from tests.verification.model.invariants import (
     violated,
 )
 
-from sparktxlog.protocol.words.messages import chain_hash
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.posts import chain_hash
+from sparktxlog.protocol.messages.view import View
 
 
 def check(nodes: Sequence[Facts], quorum: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tests.verification.exploration.transactions import origin_of
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Seat, quorum_of
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Seat, quorum_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

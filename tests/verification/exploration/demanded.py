@@ -10,8 +10,8 @@ from sparktxlog.protocol.epoch.outcomes import Outcomes
 from sparktxlog.protocol.epoch.proposer import Intent
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import Phase
 
 #: Phases in which a node may start a ballot.
 PROPOSES = frozenset({Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED})

@@ -14,8 +14,8 @@ from tests.verification.exploration.space import Space, State
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.epoch.succession import Succession
-from sparktxlog.protocol.words.events import Event, FetchFailed, PayloadArrived, Tick
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.events import Event, FetchFailed, PayloadArrived, Tick
+from sparktxlog.protocol.messages.view import Phase
 
 #: Time steps a cluster has to heal.
 _PATIENCE = 400

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from tests.verification.exploration.canonical import describe
 from tests.verification.exploration.nodes import STEP_NAMES
 
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     EpochMessageReceived,
     PayloadArrived,
     PostReceived,
     TailReceived,
 )
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 
 if TYPE_CHECKING:
     from tests.verification.exploration.space import Message, Space, Step

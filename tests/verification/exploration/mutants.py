@@ -17,7 +17,7 @@ _NOT_WEDGED = Patch(
 )
 #: Waits on for the others, whoever says NO (P35).
 _NO_IGNORED = Patch(
-    path="src/sparktxlog/protocol/fold/marking.py",
+    path="src/sparktxlog/protocol/effects/marking.py",
     old="""\
             self.decide(one, index, Rejection(index=index, code=RolledBackError.code, text=text))
             return None, None

@@ -21,8 +21,8 @@ from tests.verification.model.disk import CoreDisk, key_of
 from tests.verification.model.invariants import check_post, violated
 
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.fold.idwindow import IdWindow
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.effects.idwindow import IdWindow
+from sparktxlog.protocol.messages.actions import (
     PERSISTS,
     Action,
     Alarm,
@@ -34,17 +34,17 @@ from sparktxlog.protocol.words.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import ProbeAnswer, Standing
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.balloting import ProbeAnswer, Standing
+from sparktxlog.protocol.messages.events import (
     EpochMessageReceived,
     Event,
     PostReceived,
     RunSubmitted,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig, NoOlderIds, RecoveredState
-from sparktxlog.protocol.words.view import TAKES_SUBMITS, View
+from sparktxlog.protocol.messages.posts import Post, QueueEntry, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig, NoOlderIds, RecoveredState
+from sparktxlog.protocol.messages.view import TAKES_SUBMITS, View
 
 #: Steps a node takes by itself; deliveries have the message's number, from 0 on.
 SUBMIT, TICK, CRASH, PROPOSE, HURRY = -1, -2, -3, -4, -5

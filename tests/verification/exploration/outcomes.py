@@ -18,8 +18,8 @@ from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.messages.posts import QueueEntry
+from sparktxlog.protocol.messages.recovery import MasterConfig
 
 #: What is known of a table that was there before the log began: all writes count.
 _NEVER = TableWrites(version=0, position=0)

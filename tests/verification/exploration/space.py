@@ -28,8 +28,8 @@ from tests.verification.exploration.nodes import (
 )
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.words.events import Event, PayloadArrived, PostReceived
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived
+from sparktxlog.protocol.messages.posts import RunHeader
 
 #: (state of each node …, ballots and crashes left, messages)
 State = tuple[int, ...]

@@ -185,7 +185,7 @@ async def _staged_tricks(port: int) -> None:
             {"domainMetadata": domain},
             {"add": add},
             {"add": add | {"path": "//[x", "size": 1}},
-            {"add": add | {"path": "../../A/front.sqlite", "size": 1}},
+            {"add": add | {"path": "../../A/journal.sqlite", "size": 1}},
             {"add": add | {"size": 2**70}},
         ]
         commits = [table.stage(1, line) for line in lines]

@@ -20,8 +20,8 @@ from sparktxlog.codec import wire
 from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API, DELTA_API
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.protocol.words.balloting import EpochMessage
-from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.messages.balloting import EpochMessage
+from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
 from sparktxlog.service.routes import ROUTES
 

@@ -13,7 +13,7 @@ from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -32,8 +32,8 @@ from sparktxlog.protocol.words.actions import (
     SendPush,
     SendTail,
 )
-from sparktxlog.protocol.words.balloting import BallotState, Standing
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.balloting import BallotState, Standing
+from sparktxlog.protocol.messages.events import (
     AnnouncementReceived,
     EpochMessageReceived,
     Event,
@@ -42,14 +42,14 @@ from sparktxlog.protocol.words.events import (
     RunSubmitted,
     TailReceived,
 )
-from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.words.recovery import (
+from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages.recovery import (
     MasterConfig,
     RecoveredAnnouncement,
     RecoveredRun,
     RecoveredState,
 )
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.view import View
 
 #: Names of disks; they are compared only.
 _instances = itertools.count(1)

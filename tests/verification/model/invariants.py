@@ -11,9 +11,9 @@ from typing import NoReturn, Protocol
 from tests.verification.model.disk import CoreDisk, RunKey, key_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.words.actions import TellOrdered
-from sparktxlog.protocol.words.messages import Post, QueueEntry, RunHeader, chain_hash
-from sparktxlog.protocol.words.view import View, same_decision
+from sparktxlog.protocol.messages.actions import TellOrdered
+from sparktxlog.protocol.messages.posts import Post, QueueEntry, RunHeader, chain_hash
+from sparktxlog.protocol.messages.view import View, same_decision
 
 
 def violated(story: str) -> NoReturn:

@@ -12,9 +12,9 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.protocol.words.events import PostReceived
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.actions import Action
+from sparktxlog.protocol.messages.events import PostReceived
+from sparktxlog.protocol.messages.posts import RunHeader
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 _NOTE = TableChange(add=(Column(name="note", type="string"),))

@@ -18,7 +18,7 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     FetchPayload,
@@ -27,7 +27,7 @@ from sparktxlog.protocol.words.actions import (
     TellAccepted,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Accepted,
     Flush,
@@ -38,9 +38,9 @@ from sparktxlog.protocol.words.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.words.events import ChangeRequested, LinkChanged, PostReceived
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Ballot, Phase
+from sparktxlog.protocol.messages.events import ChangeRequested, LinkChanged, PostReceived
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Ballot, Phase
 
 HOUR_US = 3_600 * SECOND_US
 YEAR_US = 8_766 * HOUR_US

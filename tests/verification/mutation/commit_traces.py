@@ -13,8 +13,8 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action, Alarm
-from sparktxlog.protocol.words.messages import Rejection
+from sparktxlog.protocol.messages.actions import Action, Alarm
+from sparktxlog.protocol.messages.posts import Rejection
 
 _T1, _T2, _T3 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 #: In-commit timestamp of a version 0; each later one is one later.

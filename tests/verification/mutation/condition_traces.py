@@ -22,12 +22,12 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import Action, PersistRestamp
-from sparktxlog.protocol.words.balloting import Decide
-from sparktxlog.protocol.words.events import PostReceived
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader, chain_hash
-from sparktxlog.protocol.words.versions import CONDITIONS, NEWEST
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.actions import Action, PersistRestamp
+from sparktxlog.protocol.messages.balloting import Decide
+from sparktxlog.protocol.messages.events import PostReceived
+from sparktxlog.protocol.messages.posts import MergeBase, RunHeader, chain_hash
+from sparktxlog.protocol.messages.versions import CONDITIONS, NEWEST
+from sparktxlog.protocol.messages.view import View
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 #: A run that creates the table, and one of which each transaction writes to it.

@@ -18,7 +18,7 @@ from tests.verification.mutation.lone import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistBallot,
     PersistForeignRun,
@@ -29,7 +29,7 @@ from sparktxlog.protocol.words.actions import (
     SendPush,
     TellAccepted,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -40,13 +40,13 @@ from sparktxlog.protocol.words.balloting import (
     Refusal,
     Vote,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     LinkChanged,
     PostReceived,
 )
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Ballot, Phase, Seat
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Ballot, Phase, Seat
 
 
 def old_voters_decide(core: type[Master]) -> None:

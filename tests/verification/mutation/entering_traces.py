@@ -20,8 +20,8 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.action_order import ActionStream
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.action_order import ActionStream
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistBallot,
     PersistQueue,
@@ -32,7 +32,7 @@ from sparktxlog.protocol.words.actions import (
     TellChange,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -41,9 +41,9 @@ from sparktxlog.protocol.words.balloting import (
     Probe,
     Standing,
 )
-from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested, Greeted
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Ballot, Phase, View
+from sparktxlog.protocol.messages.events import ChangeRequested, ForceRequested, Greeted
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Ballot, Phase, View
 
 
 def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:

@@ -22,8 +22,8 @@ from tests.verification.mutation.lone import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import PersistForeignRun, SendEpochMessage
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.actions import PersistForeignRun, SendEpochMessage
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -33,9 +33,9 @@ from sparktxlog.protocol.words.balloting import (
     Probe,
     Promise,
 )
-from sparktxlog.protocol.words.events import ForceRequested
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader
-from sparktxlog.protocol.words.view import Phase, View
+from sparktxlog.protocol.messages.events import ForceRequested
+from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
+from sparktxlog.protocol.messages.view import Phase, View
 
 
 def _behind(node: Lone, *runs: RunHeader) -> View:

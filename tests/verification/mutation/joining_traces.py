@@ -17,8 +17,8 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action, FetchPayload
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.actions import Action, FetchPayload
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -29,9 +29,9 @@ from sparktxlog.protocol.words.balloting import (
     ProbeAnswer,
     TailRequest,
 )
-from sparktxlog.protocol.words.events import StoodAside
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Ballot, Phase, View
+from sparktxlog.protocol.messages.events import StoodAside
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Ballot, Phase, View
 
 #: Transactions that `a` orders in a second; a step is a twentieth of that.
 _RATE, _STEP_US = 100, SECOND_US // 20

@@ -10,14 +10,14 @@ from tests.verification.model.disk import CoreDisk
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     PERSISTS,
     Action,
     PersistQueue,
     PersistView,
     SendEpochMessage,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Accepted,
     Decide,
@@ -32,7 +32,7 @@ from sparktxlog.protocol.words.balloting import (
     Standing,
     Vote,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     EpochMessageReceived,
     Event,
@@ -42,7 +42,7 @@ from sparktxlog.protocol.words.events import (
     TailReceived,
     Tick,
 )
-from sparktxlog.protocol.words.messages import (
+from sparktxlog.protocol.messages.posts import (
     MergeBase,
     Post,
     QueueEntry,
@@ -50,8 +50,8 @@ from sparktxlog.protocol.words.messages import (
     Tail,
     chain_hash,
 )
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 _Message = TypeVar("_Message")
 LINEAGE = "traced"

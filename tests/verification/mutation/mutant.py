@@ -5,7 +5,7 @@
     found by: trace simulation                            in this order
     layouts: two-rivals three-rivals                      of the simulation; without: all
     survives: …                                           why nothing is expected to find it
-    @ words/view.py                                       below the protocol's folder, or the root
+    @ messages/view.py                                    below the protocol's folder, or the root
     -        return 2 * votes > total                     old line
     +        return 2 * votes >= total                    new line; the others begin with a space
 

@@ -18,7 +18,7 @@ from sparktxlog.errors import DuplicateTransactionError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     PERSISTS,
     Action,
     CheckUnstamped,
@@ -32,10 +32,10 @@ from sparktxlog.protocol.words.actions import (
     TellAccepted,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Decide,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     FetchFailed,
     FilesHeld,
     FilesLost,
@@ -44,8 +44,8 @@ from sparktxlog.protocol.words.events import (
     RunSubmitted,
     Tick,
 )
-from sparktxlog.protocol.words.messages import Ahead
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.posts import Ahead
+from sparktxlog.protocol.messages.view import Phase
 
 
 def everything_is_durable_first(core: type[Master]) -> None:

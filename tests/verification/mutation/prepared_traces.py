@@ -12,9 +12,9 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import Mark, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action, Alarm
-from sparktxlog.protocol.words.events import PostReceived
-from sparktxlog.protocol.words.messages import Verdict
+from sparktxlog.protocol.messages.actions import Action, Alarm
+from sparktxlog.protocol.messages.events import PostReceived
+from sparktxlog.protocol.messages.posts import Verdict
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 _CREATE: dict[str, Any] = {"creates": ((0, _TABLE),)}

@@ -19,7 +19,7 @@ from tests.verification.mutation.lone import (
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     FetchPayload,
@@ -29,7 +29,7 @@ from sparktxlog.protocol.words.actions import (
     TellDoubt,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -38,7 +38,7 @@ from sparktxlog.protocol.words.balloting import (
     Standing,
     TailRequest,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     FetchFailed,
     FilesLost,
@@ -46,8 +46,8 @@ from sparktxlog.protocol.words.events import (
     Greeted,
     PostReceived,
 )
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Phase
 
 _OTHER = MergeBase(chain_hash=bytes(31) + b"x")
 

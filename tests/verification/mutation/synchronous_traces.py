@@ -23,7 +23,7 @@ from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,
     PersistOwnRun,
@@ -34,17 +34,17 @@ from sparktxlog.protocol.words.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import Accept
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.balloting import Accept
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     FilesHeld,
     FilesLost,
     PostReceived,
     SynchroTimeoutSet,
 )
-from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
-from sparktxlog.protocol.words.versions import SYNCHRONOUS
-from sparktxlog.protocol.words.view import Phase, View
+from sparktxlog.protocol.messages.posts import MergeBase, Rejection, RunHeader
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS
+from sparktxlog.protocol.messages.view import Phase, View
 
 
 def _without_c(core: type[Master]) -> Lone:

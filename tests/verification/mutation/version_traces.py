@@ -16,12 +16,12 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import Action, SendEpochMessage
-from sparktxlog.protocol.words.balloting import Accept, Decide, JoinRequest, Prepare, Probe
-from sparktxlog.protocol.words.events import LinkChanged
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
-from sparktxlog.protocol.words.view import Ballot
+from sparktxlog.protocol.messages.actions import Action, SendEpochMessage
+from sparktxlog.protocol.messages.balloting import Accept, Decide, JoinRequest, Prepare, Probe
+from sparktxlog.protocol.messages.events import LinkChanged
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.view import Ballot
 
 
 def _upgraded(

@@ -21,7 +21,7 @@ from tests.verification.mutation.lone import (
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     CheckFiles,
     FetchPayload,
@@ -29,7 +29,7 @@ from sparktxlog.protocol.words.actions import (
     PersistVoid,
     TellChange,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     Flush,
@@ -38,15 +38,15 @@ from sparktxlog.protocol.words.balloting import (
     Probe,
     Promise,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     FilesHeld,
     FilesLost,
     LinkChanged,
     PayloadArrived,
 )
-from sparktxlog.protocol.words.messages import MergeBase, Rejection, RunHeader
-from sparktxlog.protocol.words.view import Ballot, Phase, View, Voided
+from sparktxlog.protocol.messages.posts import MergeBase, Rejection, RunHeader
+from sparktxlog.protocol.messages.view import Ballot, Phase, View, Voided
 
 
 def _staged(node: Lone, origin: str = "a") -> RunHeader:

@@ -29,8 +29,8 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.operation import RunFacts, RunManifest
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.protocol.words.messages import QueueEntry, chain_hash
-from sparktxlog.protocol.words.view import Phase, Seat, View, same_decision
+from sparktxlog.protocol.messages.posts import QueueEntry, chain_hash
+from sparktxlog.protocol.messages.view import Phase, Seat, View, same_decision
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,

@@ -16,8 +16,8 @@ from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.posts import QueueEntry
+from sparktxlog.protocol.messages.view import Phase
 
 _CONFLICT = "conflict"
 #: What the fold says of a transaction before it looks at tables and conditions.

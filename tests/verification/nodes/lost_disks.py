@@ -27,7 +27,7 @@ from tests.verification.nodes.world import World
 from tests.verification.seeds import Outcome
 
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

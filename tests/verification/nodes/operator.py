@@ -10,7 +10,7 @@ from tests.verification.nodes.clients import LostError
 
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.answers import EpochView
-from sparktxlog.protocol.words.view import Seat
+from sparktxlog.protocol.messages.view import Seat
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

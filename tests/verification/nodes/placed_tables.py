@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sparktxlog.model.commit_table import CommitKind, commit_file_name, commit_file_prefix
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import RunManifest
-from sparktxlog.protocol.words.messages import QueueEntry
+from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.runtime.commit_tables.commit_catalog import ShownTable
 
 if TYPE_CHECKING:

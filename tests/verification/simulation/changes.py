@@ -13,7 +13,7 @@ from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.versions import CHANGES, DROPS, SYNCHRONOUS
+from sparktxlog.protocol.messages.versions import CHANGES, DROPS, SYNCHRONOUS
 
 #: Part of the runs with a change.
 _RUNS = 0.15

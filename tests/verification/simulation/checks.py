@@ -28,7 +28,7 @@ from sparktxlog.errors import (
     SynchroTimeoutError,
 )
 from sparktxlog.model.conditions import TableWrites
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,
     PersistForeignRun,
@@ -44,9 +44,9 @@ from sparktxlog.protocol.words.actions import (
     TellOrdered,
     TellRejected,
 )
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
-from sparktxlog.protocol.words.view import Phase, View
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
+from sparktxlog.protocol.messages.view import Phase, View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.world import World
 
-from sparktxlog.protocol.words.events import RunSubmitted
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.events import RunSubmitted
+from sparktxlog.protocol.messages.view import Phase
 
 #: Chance that a client waits for the outcome and goes elsewhere for it, and how often it does.
 _STUBBORN, _MOST_ATTEMPTS = 0.3, 4

@@ -16,8 +16,8 @@ from tests.verification.simulation.marks import Marks
 from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.messages import QueueEntry
-from sparktxlog.protocol.words.versions import COMMIT_TABLES
+from sparktxlog.protocol.messages.posts import QueueEntry
+from sparktxlog.protocol.messages.versions import COMMIT_TABLES
 
 #: Part of the runs with commits, and of their transactions that are some.
 _RUNS, _PLACES = 0.25, 0.4

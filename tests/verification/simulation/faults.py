@@ -13,11 +13,11 @@ from tests.verification.simulation.world import World
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.words.actions import PERSISTS, Action, PersistOwnRun
-from sparktxlog.protocol.words.events import StoodAside
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import VOIDS
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.actions import PERSISTS, Action, PersistOwnRun
+from sparktxlog.protocol.messages.events import StoodAside
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.versions import VOIDS
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 _SECOND = 1_000_000
 _YEAR_S = 365 * 86_400

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sparktxlog.protocol.words.actions import PERSISTS, PersistVoid
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.actions import PERSISTS, PersistVoid
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     EpochMessage,
     Flush,
@@ -13,7 +13,7 @@ from sparktxlog.protocol.words.balloting import (
     Prepare,
     Promise,
 )
-from sparktxlog.protocol.words.view import Ballot, Phase, View
+from sparktxlog.protocol.messages.view import Ballot, Phase, View
 
 
 def crash_mark(kind: type, *, kept: bool) -> str:

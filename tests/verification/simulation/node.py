@@ -12,8 +12,8 @@ from tests.verification.simulation.marks import crash_mark
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.action_order import MAX_BATCH, ActionStream
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.action_order import MAX_BATCH, ActionStream
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     PersistRestamp,
@@ -21,10 +21,10 @@ from sparktxlog.protocol.words.actions import (
     TellDoubt,
     TellPhase,
 )
-from sparktxlog.protocol.words.events import Event, Rested, RunSubmitted, Tick
-from sparktxlog.protocol.words.recovery import MasterConfig, OlderIds
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.events import Event, Rested, RunSubmitted, Tick
+from sparktxlog.protocol.messages.recovery import MasterConfig, OlderIds
+from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.clock import Clock
 
 if TYPE_CHECKING:

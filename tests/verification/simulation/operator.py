@@ -14,9 +14,9 @@ from tests.verification.simulation.world import World
 
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import Phase, Seat, View, Voided
+from sparktxlog.protocol.messages.events import ChangeRequested, ForceRequested
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import Phase, Seat, View, Voided
 
 _SECOND = 1_000_000
 

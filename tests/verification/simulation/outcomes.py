@@ -16,8 +16,8 @@ from tests.verification.simulation.marks import Marks
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Acceptance, RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig
 
 _DUPLICATE, _EXPIRED, _VOIDED = "duplicate-transaction", "expired-id", "voided"
 _LATE = "expired-transaction"

@@ -13,7 +13,7 @@ from tests.verification.simulation.node import SimulatedNode
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts
-from sparktxlog.protocol.words.versions import PREPARED
+from sparktxlog.protocol.messages.versions import PREPARED
 
 #: Part of the runs of one transaction that are prepared, and of all runs that have marks.
 _PREPARED, _MARKED = 0.3, 0.4

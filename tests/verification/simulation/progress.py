@@ -15,8 +15,8 @@ from tests.verification.model.invariants import violated
 from tests.verification.simulation.network import Weather
 
 from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

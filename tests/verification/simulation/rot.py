@@ -13,10 +13,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from sparktxlog.protocol.words.balloting import Promise, Standing
-from sparktxlog.protocol.words.events import EpochMessageReceived, Event, PostReceived
-from sparktxlog.protocol.words.messages import Post
-from sparktxlog.protocol.words.view import Ballot
+from sparktxlog.protocol.messages.balloting import Promise, Standing
+from sparktxlog.protocol.messages.events import EpochMessageReceived, Event, PostReceived
+from sparktxlog.protocol.messages.posts import Post
+from sparktxlog.protocol.messages.view import Ballot
 
 _Change = Callable[[Random, Any], Any]
 

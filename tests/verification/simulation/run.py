@@ -17,8 +17,8 @@ from tests.verification.simulation.world import Layout, World
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.events import StoodAside
-from sparktxlog.protocol.words.versions import NEWEST
+from sparktxlog.protocol.messages.events import StoodAside
+from sparktxlog.protocol.messages.versions import NEWEST
 
 HOUR_US = 3_600 * 1_000_000
 #: So many rounds of all layouts have one in which the nodes are upgraded one by one.

@@ -13,16 +13,16 @@ from tests.verification.model.invariants import violated
 
 from sparktxlog.model.operation import Touch
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     PersistOwnRun,
     PersistQueue,
     PersistWithdrawal,
     TellOrdered,
 )
-from sparktxlog.protocol.words.events import SynchroTimeoutSet
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.versions import SYNCHRONOUS
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.events import SynchroTimeoutSet
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS
+from sparktxlog.protocol.messages.view import View
 
 if TYPE_CHECKING:
     from tests.verification.simulation.node import SimulatedNode

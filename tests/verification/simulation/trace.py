@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     CheckFiles,
@@ -41,7 +41,7 @@ from sparktxlog.protocol.words.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     BallotState,
     EpochMessage,
@@ -54,8 +54,8 @@ from sparktxlog.protocol.words.balloting import (
     TailRequest,
     epoch_of,
 )
-from sparktxlog.protocol.words.messages import MergeBase, Post, QueueEntry, RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.posts import MergeBase, Post, QueueEntry, RunHeader
+from sparktxlog.protocol.messages.view import View
 
 
 class Trace:

@@ -25,8 +25,8 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.action_order import MAX_BATCH
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.action_order import MAX_BATCH
+from sparktxlog.protocol.messages.actions import (
     Action,
     CheckFiles,
     CheckUnstamped,
@@ -37,7 +37,7 @@ from sparktxlog.protocol.words.actions import (
     SendTail,
     TellPhase,
 )
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     EpochMessage,
@@ -47,7 +47,7 @@ from sparktxlog.protocol.words.balloting import (
     Promise,
     Vote,
 )
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.events import (
     EpochMessageReceived,
     Event,
     FetchFailed,
@@ -58,10 +58,10 @@ from sparktxlog.protocol.words.events import (
     PayloadArrived,
     RunSubmitted,
 )
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.versions import OLDEST
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.versions import OLDEST
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 #: Tables that there may be.
 _TABLES = 40

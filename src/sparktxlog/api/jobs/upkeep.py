@@ -28,7 +28,7 @@ from sparktxlog.worker.verify.comparing import (
     conclusions,
 )
 from sparktxlog.worker.verify.histories import read_peer_urls
-from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+from sparktxlog.worker.verify.lake_lock import VERIFICATION, one_at_a_time
 from sparktxlog.worker.verify.table_verification import (
     CommitTableResult,
     commit_table_lines,
@@ -69,7 +69,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             done_with = _maintain_tables(context, lake, info, rows, commits, points)
             tables, commit_tables, removed = done_with
         if unwanted.anything:
-            with single_flight(lake):
+            with one_at_a_time(lake):
                 # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
                 removed += remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
@@ -121,7 +121,7 @@ def _maintain_tables(
             if not commit_tables:
                 raise
             return [], commit_tables, removed  # a site may have commit tables only
-        with single_flight(lake):
+        with one_at_a_time(lake):
             tables = maintain_replica(context.spark, lake, wanted, say)
     return tables, commit_tables, removed
 
@@ -140,7 +140,7 @@ def _maintain_commit_tables(
             if tables:
                 say(f"commit tables are left as they are: {root} is not on this machine")
             return [], []
-        with single_flight(root):
+        with one_at_a_time(root):
             keeper = CommitTableKeeper(
                 lambda: context.spark, link, root, wanted, say, plain_root=plain
             )
@@ -218,7 +218,7 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
         if recount and (named or not a.table):
             commit_tables = verify_commit_tables(source, named)
         if recount and (rows or not named):
-            with single_flight(lake, VERIFICATION):
+            with one_at_a_time(lake, VERIFICATION):
                 counted = _counted(context, source, lake, rows, optional=bool(commit_tables))
     said = [] if compared is None else conclusions(compared, counted)
     return Verified(

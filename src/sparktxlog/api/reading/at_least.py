@@ -14,7 +14,7 @@ from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Receipt
 
 if TYPE_CHECKING:
-    from sparktxlog.api.grouped_batch import GroupedReceipt
+    from sparktxlog.api.batches_of_transactions import GroupedReceipt
     from sparktxlog.api.nodes import Nodes
 
     #: A position, or receipts of this log from any site.

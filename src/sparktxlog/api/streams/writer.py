@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.probe import check_directory
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.session import check_has_jvm
+from sparktxlog.api.shared_store import check_directory
 from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of, staging_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError

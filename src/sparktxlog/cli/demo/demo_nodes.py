@@ -11,8 +11,8 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.cli.demo.children import Child, DemoError
-from sparktxlog.cli.root import NodeApi
 from sparktxlog.errors import TransportError
 
 _START_TIMEOUT_S = 60.0

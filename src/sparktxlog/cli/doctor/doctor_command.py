@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparktxlog.cli.all_nodes import All, ask_all, print_all
+from sparktxlog.cli.common_options import (
+    DEFAULT_URL,
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    NodeApi,
+    app,
+    end,
+)
 from sparktxlog.cli.doctor.cluster import (
     check_addresses,
     check_port,
@@ -22,7 +31,6 @@ from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warnin
 from sparktxlog.cli.doctor.queue_files import check_queue_files
 from sparktxlog.cli.doctor.software import check_software
 from sparktxlog.cli.printing import Columns, is_terminal, print_json, wrapped
-from sparktxlog.cli.root import DEFAULT_URL, AsJson, ConfigFile, ExitCode, NodeApi, app, end
 from sparktxlog.errors import ConfigError, CorruptLogError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
 from sparktxlog.model.values import is_loopback

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparktxlog.cli.printing import print_json
-from sparktxlog.cli.root import (
+from sparktxlog.cli.common_options import (
     DEFAULT_URL,
     AsJson,
     ConfigFile,
@@ -25,6 +24,7 @@ from sparktxlog.cli.root import (
     local_place,
     local_spark,
 )
+from sparktxlog.cli.printing import print_json
 from sparktxlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from time import monotonic, time_ns
 from typing import Any
 
 from sparktxlog.cli.all_nodes import NodeAnswer, ask_all
+from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
-from sparktxlog.cli.root import NodeApi
 from sparktxlog.health.survival import worst_loss
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.copies import check_expression
-from sparktxlog.protocol.words.actions import TellChange
-from sparktxlog.protocol.words.events import ChangeRequested
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.versions import SYNCHRONOUS, VOIDS
-from sparktxlog.protocol.words.view import Seat, View, Voided, is_rule
+from sparktxlog.protocol.messages.actions import TellChange
+from sparktxlog.protocol.messages.events import ChangeRequested
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS, VOIDS
+from sparktxlog.protocol.messages.view import Seat, View, Voided, is_rule
 
 #: Most runs that wait to be voided at one node.
 _MOST_VOIDS = 64

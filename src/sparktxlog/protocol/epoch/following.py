@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
+from sparktxlog.protocol.messages.balloting import JoinRequest, TailRequest
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import Ahead
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Phase, View
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
-from sparktxlog.protocol.words.messages import Ahead
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Phase, View
 
 #: Longest pause of a node that has no place in the roster.
 _SEATLESS_US = 30_000_000

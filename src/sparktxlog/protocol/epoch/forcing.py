@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import final_queue
-from sparktxlog.protocol.words.balloting import MemberState, Vote
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.balloting import MemberState, Vote
+from sparktxlog.protocol.messages.view import View
 
 
 def forced_view(

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import LARGEST, NodeId
-from sparktxlog.protocol.words.balloting import JoinRequest
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.balloting import JoinRequest
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import View
 
 #: A joiner fetches the queue by itself.  Once what it lacks was stamped so short a time ago,
 #: microseconds, members push to it what they push to each other.

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages.balloting import EpochHead, Flush, MemberState
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Ballot, Phase, View
 from sparktxlog.protocol.order.ordering import Ordering
-from sparktxlog.protocol.words.balloting import EpochHead, Flush, MemberState
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Ballot, Phase, View
 
 
 @dataclass(frozen=True, slots=True)

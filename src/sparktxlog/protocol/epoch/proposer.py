@@ -18,11 +18,11 @@ from enum import Enum
 
 from sparktxlog.model.ids import LARGEST, NodeId
 from sparktxlog.protocol.epoch.union import FinalQueue, final_queue, outvoted
-from sparktxlog.protocol.words.balloting import Flushed, MemberState, Promise, Vote
-from sparktxlog.protocol.words.bounds import all_fit
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import brought_into_force, raised
-from sparktxlog.protocol.words.view import Ballot, Seat, View, Voided
+from sparktxlog.protocol.messages.balloting import Flushed, MemberState, Promise, Vote
+from sparktxlog.protocol.messages.bounds import all_fit
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.versions import brought_into_force, raised
+from sparktxlog.protocol.messages.view import Ballot, Seat, View, Voided
 
 #: A joiner has half of the patience for its flush, all of it if it comes nearer, and so many times
 #: the patience as long as what it reported shows that it will be done by then.

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparktxlog.errors import OutdatedError
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.balloting import (
     Accepted,
     Decide,
     EpochMessage,
@@ -26,8 +26,8 @@ from sparktxlog.protocol.words.balloting import (
     Standing,
     epoch_of,
 )
-from sparktxlog.protocol.words.messages import Post
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.messages.posts import Post
+from sparktxlog.protocol.messages.view import Ballot, View
 
 #: A counter that grew by so much is written, microseconds.
 _PACE_US = 10_000_000

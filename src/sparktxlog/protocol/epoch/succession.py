@@ -30,10 +30,8 @@ from sparktxlog.protocol.epoch.standing import Standings
 from sparktxlog.protocol.epoch.suspicion import Suspicion
 from sparktxlog.protocol.epoch.tails import TailRequests
 from sparktxlog.protocol.epoch.voter import Voter
-from sparktxlog.protocol.order.counter import TimestampCounter
-from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.actions import Alarm, PersistBallot, SendEpochMessage
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.actions import Alarm, PersistBallot, SendEpochMessage
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Accepted,
     BallotQuestion,
@@ -51,12 +49,14 @@ from sparktxlog.protocol.words.balloting import (
     TailRequest,
     epoch_of,
 )
-from sparktxlog.protocol.words.bounds import misfit
-from sparktxlog.protocol.words.events import earliest
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.versions import Raising
-from sparktxlog.protocol.words.view import NO_MAJORITY, Ballot, Phase, View, same_decision
+from sparktxlog.protocol.messages.bounds import misfit
+from sparktxlog.protocol.messages.events import earliest
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.versions import Raising
+from sparktxlog.protocol.messages.view import NO_MAJORITY, Ballot, Phase, View, same_decision
+from sparktxlog.protocol.order.counter import TimestampCounter
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 
 #: Patience when nobody is ever suspected, microseconds.
 _PATIENCE_US = 1_000_000

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.events import earliest
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.events import earliest
+from sparktxlog.protocol.messages.view import View
 
 #: Timeouts of a suspect that others still hear: its link is broken, the node is alive.
 _HEARD_ELSEWHERE = 4

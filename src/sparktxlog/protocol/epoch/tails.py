@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.actions import SendTail
-from sparktxlog.protocol.words.balloting import TailRequest
-from sparktxlog.protocol.words.outbox import Outbox
+from sparktxlog.protocol.messages.actions import SendTail
+from sparktxlog.protocol.messages.balloting import TailRequest
+from sparktxlog.protocol.messages.outbox import Outbox
 
 
 class TailRequests:

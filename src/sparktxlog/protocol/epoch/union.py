@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages.balloting import MemberState
+from sparktxlog.protocol.messages.posts import MergeBase, RunHeader, chain_hash
+from sparktxlog.protocol.messages.view import Voided
 from sparktxlog.protocol.order.origin_queues import same_run
-from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader, chain_hash
-from sparktxlog.protocol.words.view import Voided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparktxlog.protocol.words.actions import CheckFiles
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.view import Ballot
+from sparktxlog.protocol.messages.actions import CheckFiles
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import Ballot
 
 
 class Inspection:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparktxlog.protocol.words.balloting import BallotState, Vote
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.messages.balloting import BallotState, Vote
+from sparktxlog.protocol.messages.view import Ballot, View
 
 
 class Voter:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from sparktxlog.errors import ContradictionError, InvariantViolation, OutdatedError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages.bounds import fits, post_fits
+from sparktxlog.protocol.messages.posts import Post, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.fetching import Fetching
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 from sparktxlog.protocol.order.peers import Peer, distance_from_median
-from sparktxlog.protocol.words.bounds import fits, post_fits
-from sparktxlog.protocol.words.messages import Post, RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun
 
 #: Runs kept durable after a gap, per origin; further ones are fetched later (P3b).
 _MAX_EARLY = 1_024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.order.origin_queues import Run
-from sparktxlog.protocol.words.messages import RunHeader
 
 #: Runs with files that are fetched at once: a few more than the shell transfers side by side.  What
 #: waits there would be in front of what is needed first, once an epoch began meanwhile.

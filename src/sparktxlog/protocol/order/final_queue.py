@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation
+from sparktxlog.protocol.messages.balloting import MemberState
+from sparktxlog.protocol.messages.posts import RunHeader, chain_hash
+from sparktxlog.protocol.messages.view import View, Voided
 from sparktxlog.protocol.order.collecting import Collecting
 from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.messages import RunHeader, chain_hash
-from sparktxlog.protocol.words.view import View, Voided
 
 
 def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:

@@ -17,6 +17,33 @@ from itertools import islice
 from sparktxlog.errors import SessionRolledBackError
 from sparktxlog.model.ids import LARGEST, NodeId, transaction_id_to_text
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages.actions import (
+    Alarm,
+    CheckUnstamped,
+    FetchPayload,
+    PersistAnnouncement,
+    PersistForeignRun,
+    PersistOwnRun,
+    PersistVoid,
+    PersistWithdrawal,
+    PrefetchFiles,
+    SendAnnouncement,
+    SendPost,
+    SendPush,
+    SendTail,
+    TellAccepted,
+    TellAcquired,
+    TellOrdered,
+    TellRejected,
+    WithdrawnRun,
+)
+from sparktxlog.protocol.messages.balloting import MemberState
+from sparktxlog.protocol.messages.bounds import all_fit
+from sparktxlog.protocol.messages.events import FilesHeld, FilesLost, RunSubmitted, earliest
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.protocol.order.addition import (
     copies_needed,
     head_of,
@@ -48,33 +75,6 @@ from sparktxlog.protocol.order.status import (
 )
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging, copies_awaited, is_late
-from sparktxlog.protocol.words.actions import (
-    Alarm,
-    CheckUnstamped,
-    FetchPayload,
-    PersistAnnouncement,
-    PersistForeignRun,
-    PersistOwnRun,
-    PersistVoid,
-    PersistWithdrawal,
-    PrefetchFiles,
-    SendAnnouncement,
-    SendPost,
-    SendPush,
-    SendTail,
-    TellAccepted,
-    TellAcquired,
-    TellOrdered,
-    TellRejected,
-    WithdrawnRun,
-)
-from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.bounds import all_fit
-from sparktxlog.protocol.words.events import FilesHeld, FilesLost, RunSubmitted, earliest
-from sparktxlog.protocol.words.messages import Announcement, Post, RunHeader, Tail
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredRun
-from sparktxlog.protocol.words.view import View
 
 _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000

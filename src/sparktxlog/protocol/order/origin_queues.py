@@ -17,7 +17,7 @@ from collections import deque
 
 from sparktxlog.errors import ContradictionError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 
 
 class Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import Ahead, MergeBase, Post
+from sparktxlog.protocol.messages.posts import Ahead, MergeBase, Post
 
 #: Promises kept for later per peer; a further one is made again with the next post (P3b).
 _MAX_PENDING = 64

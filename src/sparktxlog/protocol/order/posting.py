@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from sparktxlog.protocol.words.messages import Ahead, MergeBase, Post, RunHeader
-from sparktxlog.protocol.words.recovery import MasterConfig
+from sparktxlog.protocol.messages.posts import Ahead, MergeBase, Post, RunHeader
+from sparktxlog.protocol.messages.recovery import MasterConfig
 
 
 class Rounds:

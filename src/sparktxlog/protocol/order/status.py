@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import Phase, Seat
 from sparktxlog.protocol.order.addition import copies_needed, holders
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.unstamped import Staging
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import Phase, Seat
 
 
 class AwaitReason(str, Enum):

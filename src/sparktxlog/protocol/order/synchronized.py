@@ -11,22 +11,22 @@ from collections import deque
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.fold.catalog import Catalog
-from sparktxlog.protocol.fold.commits import CommitFold
-from sparktxlog.protocol.fold.idwindow import IdWindow
-from sparktxlog.protocol.fold.last_writes import LastWrites
-from sparktxlog.protocol.fold.marking import Marking
-from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
-from sparktxlog.protocol.words.actions import PersistQueue
-from sparktxlog.protocol.words.messages import (
+from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.idwindow import IdWindow
+from sparktxlog.protocol.effects.last_writes import LastWrites
+from sparktxlog.protocol.effects.marking import Marking
+from sparktxlog.protocol.messages.actions import PersistQueue
+from sparktxlog.protocol.messages.posts import (
     Ahead,
     MergeBase,
     QueueEntry,
     Tail,
     chain_hash,
 )
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import View
+from sparktxlog.protocol.order.origin_queues import Run, Stream, same_run
 
 #: Chain hashes of the last run ends kept to compare with peers' merge bases.
 _RECENT_HASHES = 1_024

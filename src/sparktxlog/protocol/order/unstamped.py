@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 
-from sparktxlog.protocol.words.events import RunSubmitted, earliest
-from sparktxlog.protocol.words.messages import Announcement
-from sparktxlog.protocol.words.recovery import RecoveredAnnouncement
+from sparktxlog.protocol.messages.events import RunSubmitted, earliest
+from sparktxlog.protocol.messages.posts import Announcement
+from sparktxlog.protocol.messages.recovery import RecoveredAnnouncement
 
 #: Most announcements of peers that are remembered; then the oldest are forgotten (P3b).
 _MAX_FOREIGN = 1_024

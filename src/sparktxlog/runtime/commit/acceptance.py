@@ -29,8 +29,8 @@ from sparktxlog.model.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
 from sparktxlog.model.operation import Acceptance, Mark, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.table import TableDefinition, Tables
-from sparktxlog.protocol.words.messages import Verdict
-from sparktxlog.protocol.words.versions import (
+from sparktxlog.protocol.messages.posts import Verdict
+from sparktxlog.protocol.messages.versions import (
     ACCEPTANCE,
     CHANGES,
     COMMIT_TABLES,
@@ -40,7 +40,7 @@ from sparktxlog.protocol.words.versions import (
     SCHEMAS,
     SYNCHRONOUS,
 )
-from sparktxlog.protocol.words.versions import PREPARED as PREPARED_VERSION
+from sparktxlog.protocol.messages.versions import PREPARED as PREPARED_VERSION
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import (
@@ -50,12 +50,12 @@ from sparktxlog.runtime.commit.receipts import (
     decided_receipt,
     make_receipt,
 )
-from sparktxlog.runtime.fleet.replicas import Replicas
-from sparktxlog.runtime.fleet.standing_tables import where_tables_stand_still
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.runtime.replicas.standing_tables import where_tables_stand_still
 from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
 
 #: Of a transaction that was rejected, was not, or whose outcome is not kept.

@@ -26,9 +26,9 @@ from sparktxlog.codec.payload import (
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
 from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
-from sparktxlog.protocol.words.actions import Action, Alarm, PersistForeignRun
-from sparktxlog.protocol.words.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.actions import Action, Alarm, PersistForeignRun
+from sparktxlog.protocol.messages.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.audit_trail import AuditTrail
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import Executor
@@ -36,8 +36,8 @@ from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 from sparktxlog.runtime.commit.receipts import Receipts, Submission
 from sparktxlog.runtime.commit_tables.rival_commits import RivalCommits
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
-from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.tokens.place_owners import PlaceOwners
 from sparktxlog.storage.interfaces import INHERITED, OlderIdsFound
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from sparktxlog.model.answers import DamagedFile, OperatorWarning, UndeliveredRun
-from sparktxlog.protocol.words.messages import Announcement, RunHeader
+from sparktxlog.protocol.messages.posts import Announcement, RunHeader
 
 _log = structlog.get_logger("sparktxlog.damage")
 

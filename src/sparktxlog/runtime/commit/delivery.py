@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from sparktxlog.errors import OutdatedError
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     Alarm,
     CheckFiles,
@@ -27,8 +27,8 @@ from sparktxlog.protocol.words.actions import (
     TellPhase,
     TellRejected,
 )
-from sparktxlog.protocol.words.balloting import JoinRequest, TailRequest
-from sparktxlog.protocol.words.view import Phase, View
+from sparktxlog.protocol.messages.balloting import JoinRequest, TailRequest
+from sparktxlog.protocol.messages.view import Phase, View
 from sparktxlog.runtime.commit.cycle import CoreLoop, FollowsCore
 from sparktxlog.runtime.commit.executor import TakesActions
 from sparktxlog.runtime.commit.file_repair import FileRepair

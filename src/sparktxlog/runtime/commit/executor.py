@@ -1,7 +1,7 @@
 """The executor: carries out the core's actions in order, and groups writes.
 
-`protocol/words/action_order.py` defines the order: persist before you send.  The writes of a batch
-become durable together, with one fsync in the single writer thread; meanwhile the next batch
+`protocol/messages/action_order.py` defines the order: persist before you send.  The writes of a
+batch become durable together, with one fsync in the single writer thread; meanwhile the next batch
 gathers (group commit, protocol P1b).
 
 If the disk is full, the batch is retried until it fits, and nothing is lost.  After any other
@@ -22,8 +22,8 @@ from sparktxlog.codec.payload import void_payload
 from sparktxlog.errors import DiskFullError, TxLogError
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.action_order import MAX_BATCH, ActionStream
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.action_order import MAX_BATCH, ActionStream
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,
     PersistBallot,
@@ -37,7 +37,7 @@ from sparktxlog.protocol.words.actions import (
     PersistVoid,
     PersistWithdrawal,
 )
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.loop_threads import LoopThreads

@@ -25,9 +25,9 @@ from sparktxlog.errors import (
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.words.events import FilesHeld, FilesLost
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.events import FilesHeld, FilesLost
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.storage.journal.waiting_ids import RunKey, run_key
 
 _MAX_ENDS = 8_192

@@ -10,8 +10,8 @@ import structlog
 
 from sparktxlog.errors import QUARANTINE_HINT, ExpiredError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.actions import Alarm, SendTail
-from sparktxlog.protocol.words.messages import Ahead, Tail
+from sparktxlog.protocol.messages.actions import Alarm, SendTail
+from sparktxlog.protocol.messages.posts import Ahead, Tail
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import StoredEntry

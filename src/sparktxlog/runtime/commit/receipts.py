@@ -23,7 +23,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import DIGEST_BYTES
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader, Verdict
+from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, Verdict
 
 #: Outcome of a transaction that takes effect later, if ever (P35).
 PREPARED = "prepared"

@@ -24,8 +24,8 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
-from sparktxlog.protocol.words.events import FetchFailed, FilesHeld, PayloadArrived
-from sparktxlog.protocol.words.messages import Announcement, RunHeader
+from sparktxlog.protocol.messages.events import FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages.posts import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation

@@ -9,7 +9,7 @@ from sparktxlog.codec.payload import read_manifest, voided_run
 from sparktxlog.errors import LocalProtocolError, NotFoundError
 from sparktxlog.model.answers import RunWithoutEffect, VoidAnswer
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs

@@ -16,8 +16,8 @@ import structlog
 
 from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
-from sparktxlog.runtime.fleet.planning import Planning
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.replicas.planning import Planning
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.copies")

@@ -33,9 +33,9 @@ from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.donors.leases import Leases, lease_gone
-from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.giving_way.leftover_log import OwnState, read_replica_state
+from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.copies.live_files import live_files
 from sparktxlog.storage.copies.pinned_chunks import ZSTD, Chunk, ChunkReader
 from sparktxlog.storage.copies.pins import PinnedFile, Pins

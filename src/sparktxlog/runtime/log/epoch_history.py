@@ -19,8 +19,8 @@ import msgspec
 
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import Write
 from sparktxlog.storage.journal.value_ring import ring_value, ring_values

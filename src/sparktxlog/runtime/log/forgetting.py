@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.interfaces import ForgetPayloads
 
 

@@ -9,11 +9,10 @@ from typing import Any, Protocol
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
-from sparktxlog.runtime.fleet.transfers import Transfers
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.forgetting import forgettable
@@ -22,6 +21,7 @@ from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.membership.membership import Membership
+from sparktxlog.runtime.replicas.transfers import Transfers
 from sparktxlog.storage.interfaces import ForgetPayloads, Segment, Write
 
 _HOUR_US = 3_600_000_000
@@ -88,7 +88,7 @@ class PublishedLog(LogOwner):
         """Open the queue table before the node speaks to anybody.
 
         Raises:
-            FrontLostError: The journal lacks what the queue table holds.
+            JournalLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
         """
         await asyncio.to_thread(self.publisher.open)

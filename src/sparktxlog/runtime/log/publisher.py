@@ -26,7 +26,7 @@ from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
     ExpiredError,
-    FrontLostError,
+    JournalLostError,
     NewerReleaseError,
     TxLogError,
 )
@@ -111,12 +111,12 @@ class Publisher:
         The thread retries after any other failure.
 
         Raises:
-            FrontLostError: The journal lacks what the table holds: the node must not start.
+            JournalLostError: The journal lacks what the table holds: the node must not start.
             NewerReleaseError: A later release wrote the table (definite).
         """
         try:
             self._opened()
-        except (FrontLostError, NewerReleaseError):
+        except (JournalLostError, NewerReleaseError):
             raise
         except Exception as error:  # noqa: BLE001
             self._supervisor.note(_PUBLISHING, error)
@@ -314,7 +314,7 @@ class Publisher:
         """Refuse a journal that lacks published entries: it is always written before the table.
 
         Raises:
-            FrontLostError: The journal is an older one, or was lost.
+            JournalLostError: The journal is an older one, or was lost.
         """
         end = queue.end
         if not end.position:

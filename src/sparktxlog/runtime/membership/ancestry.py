@@ -19,8 +19,8 @@ from itertools import chain
 
 from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.protocol.words.messages import Tail
-from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.messages.posts import Tail
+from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peer_link import PeerLink

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from sparktxlog.config import NodeConfig, not_usable
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.runtime.giving_way.leftover_log import find_remains, journal_lost
+from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.journal.sqlite_schema import read_named_value
@@ -54,7 +54,7 @@ def check_data_dir(config: NodeConfig) -> None:
     Raises:
         ConfigError: It is another node's, or its journal is damaged (definite).
         NewerReleaseError: A newer release wrote it (definite).
-        FrontLostError: Its journal is lost, and there is no peer to join (definite).
+        JournalLostError: Its journal is lost, and there is no peer to join (definite).
     """
     journal = config.data_dir / JOURNAL_NAME
     if journal.exists():

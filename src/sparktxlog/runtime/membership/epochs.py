@@ -31,11 +31,11 @@ from sparktxlog.model.answers import (
 from sparktxlog.model.copies import DEFAULT_EXPRESSION
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import split_urls
-from sparktxlog.protocol.words.actions import TellChange, TellPhase
-from sparktxlog.protocol.words.events import ChangeRequested, Event, ForceRequested
-from sparktxlog.protocol.words.messages import Post
-from sparktxlog.protocol.words.versions import SYNCHRONOUS
-from sparktxlog.protocol.words.view import Phase, Seat, View, Voided, decision_digest
+from sparktxlog.protocol.messages.actions import TellChange, TellPhase
+from sparktxlog.protocol.messages.events import ChangeRequested, Event, ForceRequested
+from sparktxlog.protocol.messages.posts import Post
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS
+from sparktxlog.protocol.messages.view import Phase, Seat, View, Voided, decision_digest
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import NewerReleaseError
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.view import Seat, View
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.storage.interfaces import PutValue

@@ -37,12 +37,12 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.protocol.words.actions import Alarm
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.actions import Alarm
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.giving_way.unverified_history import (
+from sparktxlog.runtime.leaving_fork.unverified_history import (
     keep_dropped_runs,
     keep_uncompared,
     uncompared,

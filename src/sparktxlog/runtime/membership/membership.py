@@ -22,14 +22,13 @@ from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.values import split_urls
+from sparktxlog.protocol.messages.balloting import Standing
+from sparktxlog.protocol.messages.events import Event, LinkChanged, PayloadArrived
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.versions import OLDEST, deciders
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
-from sparktxlog.protocol.words.balloting import Standing
-from sparktxlog.protocol.words.events import Event, LinkChanged, PayloadArrived
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.versions import OLDEST, deciders
-from sparktxlog.protocol.words.view import Phase, Seat, View
 from sparktxlog.runtime.commit.cycle import CoreLoop
-from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs, elsewhere, has_moved
 from sparktxlog.runtime.membership.founding import newest_version
@@ -38,6 +37,7 @@ from sparktxlog.runtime.membership.join_steps import Joining
 from sparktxlog.runtime.membership.standing_aside import StandingAside
 from sparktxlog.runtime.membership.standings import INSTANCE, PEER_INSTANCE
 from sparktxlog.runtime.membership.strangers import Strangers
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.transport.addresses import AddressCheck, check_interval_s
 from sparktxlog.transport.greeting import Greeter, GreetingNode, Place

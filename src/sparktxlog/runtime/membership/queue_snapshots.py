@@ -17,7 +17,7 @@ import structlog
 
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
-from sparktxlog.protocol.words.versions import PARTS
+from sparktxlog.protocol.messages.versions import PARTS
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.snapshot_files import (

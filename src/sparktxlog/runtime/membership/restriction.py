@@ -17,7 +17,7 @@ from sparktxlog.model.answers import ShownRestriction
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import LEVEL_RANK, Level
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 
 _log = structlog.get_logger("sparktxlog.restriction")
 

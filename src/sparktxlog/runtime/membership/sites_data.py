@@ -16,10 +16,10 @@ from sparktxlog.health.survival import KnownSites, Site
 from sparktxlog.model.answers import OperatorWarning, Survival
 from sparktxlog.model.site_data import SiteData
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
-from sparktxlog.runtime.fleet.fleet import Fleet
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
+from sparktxlog.runtime.replicas.all_replicas import Fleet
 
 #: Seconds between two looks at what this site holds; each post carries it in any case.
 _LOOK_S = 1.0

@@ -15,7 +15,7 @@ import structlog
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.site_data import SitePace
-from sparktxlog.protocol.words.events import StoodAside
+from sparktxlog.protocol.messages.events import StoodAside
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue

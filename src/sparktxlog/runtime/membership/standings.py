@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sparktxlog.protocol.words.balloting import Standing
+from sparktxlog.protocol.messages.balloting import Standing
 from sparktxlog.storage.interfaces import (
     INHERITED,
     JournalState,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sparktxlog.model.answers import UnseenTransactions
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.balloting import MemberState
-from sparktxlog.protocol.words.messages import Post, RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.balloting import MemberState
+from sparktxlog.protocol.messages.posts import Post, RunHeader
+from sparktxlog.protocol.messages.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

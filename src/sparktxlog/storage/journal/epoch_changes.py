@@ -20,8 +20,8 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.operation import DIGEST_BYTES
-from sparktxlog.protocol.words.messages import RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.interfaces import (
     KeptPrepared,
     PutBallot,

@@ -24,7 +24,7 @@ import structlog
 from sparktxlog.codec.payload import checked_manifest
 from sparktxlog.errors import InvariantViolation, StorageError
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader, Verdict
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader, Verdict
 from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -73,7 +73,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
 from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
 
-JOURNAL_NAME = "front.sqlite"
+JOURNAL_NAME = "journal.sqlite"
 #: Permissions of a new data directory: only its user may read transactions and instance.
 PRIVATE = 0o700
 _log = structlog.get_logger("sparktxlog.journal")
@@ -87,7 +87,7 @@ _Change = tuple[bool, RunHeader, bytes]
 
 
 class Journal(JournalReader):
-    """Durable state of the protocol in `<directory>/front.sqlite`; owns the directory by a lock.
+    """Durable state of the protocol in `<directory>/journal.sqlite`; owns the directory by a lock.
 
     `read_*`, `find_*` and `older_ids` may run in any thread, all else in one at a time.
 

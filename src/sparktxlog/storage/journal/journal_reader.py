@@ -17,8 +17,8 @@ from sparktxlog.errors import ExpiredError, StorageError, TxLogError
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_versions import VersionFiles
-from sparktxlog.protocol.words.messages import MergeBase, Verdict
-from sparktxlog.protocol.words.recovery import (
+from sparktxlog.protocol.messages.posts import MergeBase, Verdict
+from sparktxlog.protocol.messages.recovery import (
     RecoveredAnnouncement,
     RecoveredRun,
     RecoveredState,
@@ -84,7 +84,7 @@ _WAITING = (
 
 
 class JournalReader:
-    """Reads `front.sqlite` with its own connections; every method may run in any thread.
+    """Reads `journal.sqlite` with its own connections; every method may run in any thread.
 
     Each raises StorageError if the disk fails; then nothing was changed.
 

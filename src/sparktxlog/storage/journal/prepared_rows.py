@@ -15,7 +15,7 @@ import msgspec
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.marks import Undecided, UndecidedChange
-from sparktxlog.protocol.words.messages import QueueEntry, Verdict
+from sparktxlog.protocol.messages.posts import QueueEntry, Verdict
 from sparktxlog.storage.interfaces import KeptPrepared, StoredEntry
 from sparktxlog.storage.journal.sqlite_schema import encode
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, replace
 
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.storage.interfaces import ForgetPayloads
 from sparktxlog.storage.journal.sqlite_schema import put_meta
 

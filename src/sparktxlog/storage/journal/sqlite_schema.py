@@ -1,4 +1,4 @@
-"""Tables of `front.sqlite`, its settings, and rows to values and back (docs/formats.md)."""
+"""Tables of `journal.sqlite`, its settings, and rows to values and back (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
-    FrontLostError,
+    JournalLostError,
     NewerReleaseError,
     StorageError,
 )
@@ -24,9 +24,9 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.messages import QueueEntry, Rejection, RunHeader
-from sparktxlog.protocol.words.view import FIRST_VERSION, View
+from sparktxlog.protocol.messages.balloting import BallotState
+from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
+from sparktxlog.protocol.messages.view import FIRST_VERSION, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
@@ -160,7 +160,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
     log = _log_of(path)
     if not path.exists() and log.exists() and log.stat().st_size:
         # SQLite would remove it and make a new file.
-        raise FrontLostError(
+        raise JournalLostError(
             f"{path} is missing, but its write-ahead log {log.name} exists",
             hint="Put the file back.  If it is lost, also move its log away.",
             path=str(path),

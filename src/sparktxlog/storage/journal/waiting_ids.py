@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 
 #: Ids of runs up to this length are in a dict; longer runs are searched as one byte string,
 #: so that a big batch costs no object per transaction.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.errors import FrontLostError, InvariantViolation
+from sparktxlog.errors import InvariantViolation, JournalLostError
 from sparktxlog.storage.durability import storing, sync_directory
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
@@ -59,20 +59,20 @@ class TableEnd:
     #: None: the row is expired.
     chain_hash: bytes | None
 
-    def contradicts(self, table: Path, known: bytes | None) -> FrontLostError:
+    def contradicts(self, table: Path, known: bytes | None) -> JournalLostError:
         """Return the error of a journal that does not have the table's end.
 
         Args:
             table: Directory of the table.
             known: The journal's chain hash at this position, None = no run of it ends there.
         """
-        return FrontLostError(
+        return JournalLostError(
             f"{table} ends at position {self.position:,}, which the journal "
             + ("does not hold" if known is None else "holds with another chain hash")
             + ": the journal is an older one, or another node's, and acknowledged transactions "
             "would be forgotten",
-            hint="Put front.sqlite back with its -wal file, both of the same moment.  If they are "
-            "lost: remove front.sqlite* if peers have the log, then the node joins it again; "
+            hint="Put journal.sqlite back with its -wal file, both of the same moment.  If they "
+            "are lost: remove journal.sqlite* if peers have the log, then the node joins it again; "
             "without peers move data-dir, lake-dir and payload-dir away.  If the table is wrong, "
             "move it away: it is written again from the journal.",
             path=str(table),
@@ -143,7 +143,7 @@ class QueueTable:
             previous_hash: Chain hash before them; None = unknown.
 
         Raises:
-            FrontLostError: The rows do not continue or repeat the table's last row.
+            JournalLostError: The rows do not continue or repeat the table's last row.
             InvariantViolation: Positions between the table's end and the rows are missing.
             DiskFullError: No space left; call it again with the same rows.
             StorageError: Call it again with the same rows: it checks whether they are there.

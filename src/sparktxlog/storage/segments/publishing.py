@@ -187,7 +187,7 @@ def publish(
     Raises:
         DiskFullError: Nothing of it counts as published; try again later (definite).
         CorruptLogError: A payload or the queue table is damaged.
-        FrontLostError: The entries do not continue the queue table's end.
+        JournalLostError: The entries do not continue the queue table's end.
     """
     if not entries:
         return []

@@ -145,7 +145,7 @@ class Removal:
 def remove_expired(
     lake: str | Path, unwanted: Unwanted, site: SiteLog, *, now_us: int
 ) -> list[Removal]:
-    """Remove what is unwanted, one kind after the other; hold `single_flight`.
+    """Remove what is unwanted, one kind after the other; hold `one_at_a_time`.
 
     A kind that fails says so in its line, and the others are done.
 

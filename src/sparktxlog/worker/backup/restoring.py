@@ -32,7 +32,7 @@ from sparktxlog.worker.replica.state import (
     ReplicaState,
     ReplicaTable,
 )
-from sparktxlog.worker.verify.single_flight import LOCK_NAMES
+from sparktxlog.worker.verify.lake_lock import LOCK_NAMES
 
 _LOCKS = ("lock", "lock.driver", *LOCK_NAMES)
 

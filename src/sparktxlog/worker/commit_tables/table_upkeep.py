@@ -127,7 +127,7 @@ class CommitTableUpkeep:
 
 
 class CommitTableKeeper:
-    """Maintains the commit tables of one site; hold `single_flight` of their directory.
+    """Maintains the commit tables of one site; hold `one_at_a_time` of their directory.
 
     Args:
         spark: Returns the session; called only if there is something to compact.

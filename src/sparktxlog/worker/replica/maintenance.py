@@ -98,7 +98,7 @@ def maintain_replica(
     wanted: Upkeep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[TableUpkeep]:
-    """Compact and vacuum the tables of a replica, one after the other; hold `single_flight`.
+    """Compact and vacuum the tables of a replica, one after the other; hold `one_at_a_time`.
 
     A second call does only what is due then.  A table that fails says so in its line, and the
     others are maintained.

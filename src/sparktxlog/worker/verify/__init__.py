@@ -4,6 +4,6 @@ verify            a full scan of a replica's tables, for people or for the node
 recount_schedule  recounts every `verify-interval`
 histories         what sites reported, by position
 comparing         where sites began to differ
-single_flight     one verification, one maintenance of a lake at a time
+one_at_a_time     one verification, one maintenance of a lake at a time
 watching          progress of work that reports only its end
 """

@@ -21,11 +21,11 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.changes import unsafe
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellChange, TellPhase
-from sparktxlog.protocol.words.balloting import Decide, Prepare, Probe
-from sparktxlog.protocol.words.events import ChangeRequested, ForceRequested
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, TellChange, TellPhase
+from sparktxlog.protocol.messages.balloting import Decide, Prepare, Probe
+from sparktxlog.protocol.messages.events import ChangeRequested, ForceRequested
+from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 Roster = tuple[Seat, ...]
 A, B, C = (Seat(node_id=NodeId(name)) for name in "abc")

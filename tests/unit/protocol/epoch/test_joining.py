@@ -13,9 +13,8 @@ from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.joining import Admission
 from sparktxlog.protocol.epoch.outcomes import CurrentEpoch
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.actions import Action, SendEpochMessage, SendTail
-from sparktxlog.protocol.words.balloting import (
+from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, SendTail
+from sparktxlog.protocol.messages.balloting import (
     Accept,
     Decide,
     EpochMessage,
@@ -25,10 +24,11 @@ from sparktxlog.protocol.words.balloting import (
     Probe,
     TailRequest,
 )
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.outbox import Outbox
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
+from sparktxlog.protocol.messages.outbox import Outbox
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import Ballot, Phase, Seat, View
+from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 
 PATIENCE_US = SECOND_US
 VIEW = View(

@@ -10,7 +10,7 @@ from tests.verification.mutation.lone import Lone
 from sparktxlog.protocol.epoch import succession
 from sparktxlog.protocol.epoch.outcomes import Outcomes, SuspectNodes, Wedge
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.view import Phase
 
 
 def test_a_method_goes_on_after_its_outcome_was_applied() -> None:

@@ -9,9 +9,9 @@ import pytest
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.proposer import Intent, Proposer, Stage
 from sparktxlog.protocol.epoch.union import final_queue
-from sparktxlog.protocol.words.balloting import MemberState, Promise
-from sparktxlog.protocol.words.messages import MergeBase, RunHeader
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.balloting import MemberState, Promise
+from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 PATIENCE_US = 1_000_000
 ROSTER = tuple(Seat(node_id=NodeId(name)) for name in "abc")

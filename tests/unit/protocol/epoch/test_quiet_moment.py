@@ -7,16 +7,16 @@ from tests.verification.mutation.lone import Lone, sent
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.quiet_moment import Rest
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.protocol.words.balloting import Prepare, Probe
-from sparktxlog.protocol.words.events import (
+from sparktxlog.protocol.messages.actions import Action
+from sparktxlog.protocol.messages.balloting import Prepare, Probe
+from sparktxlog.protocol.messages.events import (
     ChangeRequested,
     EpochMessageReceived,
     Event,
     Rested,
     Tick,
 )
-from sparktxlog.protocol.words.view import Seat
+from sparktxlog.protocol.messages.view import Seat
 
 MOST_US = 250_000
 

@@ -10,10 +10,10 @@ from tests.verification.mutation.lone import SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master, first_view
-from sparktxlog.protocol.words.actions import Action, SendEpochMessage, TellPhase
-from sparktxlog.protocol.words.balloting import Prepare, Probe
-from sparktxlog.protocol.words.events import LinkChanged, PostReceived, Tick
-from sparktxlog.protocol.words.view import Phase
+from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, TellPhase
+from sparktxlog.protocol.messages.balloting import Prepare, Probe
+from sparktxlog.protocol.messages.events import LinkChanged, PostReceived, Tick
+from sparktxlog.protocol.messages.view import Phase
 
 TIMEOUT_US = SECOND_US
 THREE = {"a": 1, "b": 1, "c": 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.run_headers import header
 
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.protocol.order.posting import OwnHeaders, Rounds
-from sparktxlog.protocol.words.recovery import MasterConfig
 
 
 class TestPosting:

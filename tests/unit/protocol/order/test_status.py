@@ -6,11 +6,11 @@ from tests.support.run_headers import header
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages.events import RunSubmitted
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.status import SynchronousStatus, awaited_by, synchronous_status
 from sparktxlog.protocol.order.unstamped import Staging
-from sparktxlog.protocol.words.events import RunSubmitted
 
 
 def _submitted(ticket: int, n: int, copies: int) -> RunSubmitted:

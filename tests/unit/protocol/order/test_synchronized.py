@@ -6,10 +6,10 @@ import pytest
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import View
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.protocol.messages.events import RunSubmitted
+from sparktxlog.protocol.messages.posts import Announcement
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging
-from sparktxlog.protocol.words.events import RunSubmitted
-from sparktxlog.protocol.words.messages import Announcement
 
 FACTS = RunFacts(n=1, ids=bytes(16))
 

@@ -14,8 +14,8 @@ from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import VersionConflictError
 from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
 from sparktxlog.model.operation import Acceptance, StagedFile
-from sparktxlog.protocol.words.actions import Action
-from sparktxlog.protocol.words.events import Event, Rested
+from sparktxlog.protocol.messages.actions import Action
+from sparktxlog.protocol.messages.events import Event, Rested
 from sparktxlog.runtime.commit.cycle import Cycle
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import Announcement
+from sparktxlog.protocol.messages.posts import Announcement
 from sparktxlog.runtime.commit.damage import Damage
 
 RUN = Announcement(

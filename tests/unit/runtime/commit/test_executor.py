@@ -14,14 +14,14 @@ from sparktxlog.codec.payload import encode_payload
 from sparktxlog.errors import DiskFullError, InternalError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistForeignRun,
     PersistOwnRun,
     PersistReservation,
     TellAccepted,
 )
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.commit import executor as module
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun

@@ -15,8 +15,8 @@ from sparktxlog.errors import StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.action_order import MAX_BATCH
-from sparktxlog.protocol.words.actions import (
+from sparktxlog.protocol.messages.action_order import MAX_BATCH
+from sparktxlog.protocol.messages.actions import (
     Action,
     PersistBallot,
     PersistQueue,
@@ -24,11 +24,11 @@ from sparktxlog.protocol.words.actions import (
     PersistView,
     TellPhase,
 )
-from sparktxlog.protocol.words.balloting import BallotState, Decide
-from sparktxlog.protocol.words.events import EpochMessageReceived
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
+from sparktxlog.protocol.messages.balloting import BallotState, Decide
+from sparktxlog.protocol.messages.events import EpochMessageReceived
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write

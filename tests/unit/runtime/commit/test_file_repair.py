@@ -14,7 +14,7 @@ from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, s
 from sparktxlog.codec.payload import digest_of
 from sparktxlog.errors import DiskFullError
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.protocol.words.events import Event, FilesHeld, FilesLost
+from sparktxlog.protocol.messages.events import Event, FilesHeld, FilesLost
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.holdings import Holdings

@@ -6,7 +6,7 @@ import pytest
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.commit.holdings import Holdings, OwnRun
 
 

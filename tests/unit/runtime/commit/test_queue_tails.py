@@ -14,11 +14,11 @@ from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunManifest
+from sparktxlog.protocol.messages.actions import Alarm, SendTail
+from sparktxlog.protocol.messages.posts import Ahead, MergeBase, QueueEntry, RunHeader, Tail
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.words.actions import Alarm, SendTail
-from sparktxlog.protocol.words.messages import Ahead, MergeBase, QueueEntry, RunHeader, Tail
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import View
 from sparktxlog.runtime.commit.queue_tails import QueueTails
 from sparktxlog.storage.interfaces import AppendQueue, PutRun
 

@@ -15,8 +15,8 @@ from sparktxlog.codec.payload import digest_of, encode_payload
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
-from sparktxlog.protocol.words.events import Event, FetchFailed, FilesHeld, PayloadArrived
-from sparktxlog.protocol.words.messages import Announcement, RunHeader
+from sparktxlog.protocol.messages.events import Event, FetchFailed, FilesHeld, PayloadArrived
+from sparktxlog.protocol.messages.posts import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.run_fetching import RunFetcher

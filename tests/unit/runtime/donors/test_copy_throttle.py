@@ -9,7 +9,7 @@ import pytest
 
 from sparktxlog.errors import DonorYieldsError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.donors import copy_throttle as module

@@ -42,8 +42,8 @@ from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
-from sparktxlog.runtime.fleet.replicas import Replicas
 from sparktxlog.runtime.metrics import Metrics
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.copies.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.storage.copies.pins import PinnedFile
 

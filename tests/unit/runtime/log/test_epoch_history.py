@@ -11,8 +11,8 @@ import pytest
 
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.runtime.log import epoch_history
 from sparktxlog.runtime.log.epoch_history import HISTORY, EpochHistory, record_of
 from sparktxlog.storage.interfaces import PutValue, Write

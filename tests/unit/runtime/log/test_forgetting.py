@@ -8,7 +8,7 @@ import pytest
 from tests.support.storage_samples import TemporaryJournal, entries_of, run_of
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.messages.view import Seat, View
 from sparktxlog.runtime.log.forgetting import forgettable
 from sparktxlog.storage.interfaces import AppendQueue, ForgetPayloads, MarkPublished, Segment
 from sparktxlog.storage.journal.journal import Journal

@@ -21,8 +21,8 @@ from tests.support.storage_samples import entries_of, run_of
 from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.view import Phase, Seat, View
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module
 from sparktxlog.runtime.log.epoch_history import EpochHistory
 from sparktxlog.runtime.log.publisher import Publisher, bounded

@@ -12,9 +12,9 @@ from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, 
 
 from sparktxlog.errors import TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import MergeBase, QueueEntry, Tail
-from sparktxlog.protocol.words.recovery import RecoveredState
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, Tail
+from sparktxlog.protocol.messages.recovery import RecoveredState
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.membership.ancestry import Compared, compare_queues, first_difference
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSnapshot, StoredEntry
 

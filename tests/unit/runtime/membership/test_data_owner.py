@@ -9,9 +9,9 @@ import pytest
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.config.checking import resolve
-from sparktxlog.errors import ConfigError, FrontLostError
+from sparktxlog.errors import ConfigError, JournalLostError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.recovery import RecoveredState
+from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.runtime.membership.data_owner import check_data_dir, claim
 from sparktxlog.storage.interfaces import JournalState
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
@@ -59,5 +59,5 @@ def test_the_rest_of_a_log_without_its_journal_is_told(tmp_path: Path) -> None:
     own = _config(tmp_path / "a")
     (own.payload_dir / "t").mkdir(parents=True)
     (own.payload_dir / "t" / "part.parquet").write_bytes(b"x")
-    with pytest.raises(FrontLostError, match="the journal was lost"):
+    with pytest.raises(JournalLostError, match="the journal was lost"):
         check_data_dir(own)

@@ -18,12 +18,12 @@ from sparktxlog.errors import CommitStateUnknownError, ForeignLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import TellPhase
-from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.versions import SYNCHRONOUS
-from sparktxlog.protocol.words.view import Ballot, Phase, Seat, View
+from sparktxlog.protocol.messages.actions import TellPhase
+from sparktxlog.protocol.messages.balloting import BallotState
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.versions import SYNCHRONOUS
+from sparktxlog.protocol.messages.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.membership.epochs import Epochs, differences
 

@@ -13,9 +13,9 @@ from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError, NewerReleaseError
 from sparktxlog.model.receipt import Level
-from sparktxlog.protocol.words.messages import MergeBase
-from sparktxlog.protocol.words.versions import NEWEST, OLDEST
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.node import build_node
 from sparktxlog.storage.interfaces import PutValue, PutView

@@ -16,9 +16,9 @@ from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided
-from sparktxlog.protocol.words.actions import Alarm
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.runtime.giving_way.unverified_history import Uncompared
+from sparktxlog.protocol.messages.actions import Alarm
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.runtime.leaving_fork.unverified_history import Uncompared
 from sparktxlog.runtime.membership import join_steps
 from sparktxlog.runtime.membership.ancestry import Compared
 from sparktxlog.runtime.membership.founding import core_config, with_lineage

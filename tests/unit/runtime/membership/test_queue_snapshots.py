@@ -14,8 +14,8 @@ import pytest
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.messages import QueueEntry, RunHeader
-from sparktxlog.protocol.words.versions import PARTS
+from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.versions import PARTS
 from sparktxlog.runtime.membership import queue_snapshots as snapshots
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver, SnapshotTaker
 from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot, StoredEntry

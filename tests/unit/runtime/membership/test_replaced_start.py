@@ -7,7 +7,7 @@ import pytest
 
 from sparktxlog.errors import UnauthorizedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.words.view import Seat, View
+from sparktxlog.protocol.messages.view import Seat, View
 from sparktxlog.runtime.membership.membership import elected_without
 from sparktxlog.transport.exchange import PeerAnswer
 from sparktxlog.transport.signing import ReplacedStartError

@@ -8,10 +8,10 @@ from sparktxlog.errors import NoQuorumError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.balloting import BallotState
-from sparktxlog.protocol.words.events import LinkChanged
-from sparktxlog.protocol.words.recovery import MasterConfig, RecoveredState
-from sparktxlog.protocol.words.view import Ballot, Seat, View
+from sparktxlog.protocol.messages.balloting import BallotState
+from sparktxlog.protocol.messages.events import LinkChanged
+from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
+from sparktxlog.protocol.messages.view import Ballot, Seat, View
 from sparktxlog.runtime.membership.restriction import Restriction
 
 SECOND_US = 1_000_000

@@ -17,11 +17,11 @@ from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.actions import TellChange
-from sparktxlog.protocol.words.balloting import Decide
-from sparktxlog.protocol.words.events import Event, PostReceived
-from sparktxlog.protocol.words.messages import MergeBase, Post, RunHeader
-from sparktxlog.protocol.words.view import View
+from sparktxlog.protocol.messages.actions import TellChange
+from sparktxlog.protocol.messages.balloting import Decide
+from sparktxlog.protocol.messages.events import Event, PostReceived
+from sparktxlog.protocol.messages.posts import MergeBase, Post, RunHeader
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.commit.receipts import Receipts
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.membership.strangers import Strangers

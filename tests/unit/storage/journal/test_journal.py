@@ -31,9 +31,9 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Mark, RunFacts
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.words.balloting import BallotState, Vote
-from sparktxlog.protocol.words.recovery import MasterConfig
-from sparktxlog.protocol.words.view import Ballot, View
+from sparktxlog.protocol.messages.balloting import BallotState, Vote
+from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.view import Ballot, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -16,7 +16,7 @@ from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Block, Mark, OperationKind, StagedFile
-from sparktxlog.protocol.words.messages import QueueEntry, Verdict
+from sparktxlog.protocol.messages.posts import QueueEntry, Verdict
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ForgetPayloads,

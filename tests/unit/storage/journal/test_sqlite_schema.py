@@ -24,7 +24,7 @@ def test_every_column_of_the_log_tables_is_described() -> None:
 def test_every_table_of_the_front_is_described(tmp_path: Path) -> None:
     section = _TEXT.split("## Journal")[1].split("\n## ")[0]
     described = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
-    journal = sqlite_schema.open_journal(tmp_path / "front.sqlite")
+    journal = sqlite_schema.open_journal(tmp_path / "journal.sqlite")
     made = journal.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     journal.close()
     assert sorted(described) == sorted(name for (name,) in made)

@@ -40,7 +40,7 @@ from sparktxlog.model.operation import (
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.words.messages import Rejection, Verdict
+from sparktxlog.protocol.messages.posts import Rejection, Verdict
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE

@@ -12,15 +12,15 @@ from sparktxlog.api.jobs.upkeep import verified
 from sparktxlog.errors import LockedError, NotAppliedError
 from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
-from sparktxlog.worker.verify.single_flight import VERIFICATION, single_flight
+from sparktxlog.worker.verify.lake_lock import VERIFICATION, one_at_a_time
 
 
 def test_only_one_maintenance_runs_on_a_lake(tmp_path: Path) -> None:
-    with single_flight(tmp_path):
-        with pytest.raises(LockedError, match="running already") as caught, single_flight(tmp_path):
+    with one_at_a_time(tmp_path):
+        with pytest.raises(LockedError, match="running already") as caught, one_at_a_time(tmp_path):
             pass
         assert caught.value.definite
-    with single_flight(tmp_path):
+    with one_at_a_time(tmp_path):
         assert (tmp_path / "_sparktxlog" / "maintenance.lock").exists()
 
 
@@ -35,12 +35,12 @@ def test_one_verification_runs_on_a_lake_beside_its_maintenance(
     arguments = Namespace(url="http://a:1", compare=False, lake=None, table=["t"])
     # Refused before Spark takes its seconds to start.
     with (
-        single_flight(tmp_path),
-        single_flight(tmp_path, VERIFICATION),
+        one_at_a_time(tmp_path),
+        one_at_a_time(tmp_path, VERIFICATION),
         pytest.raises(LockedError, match=f"verification of {tmp_path} is running already"),
     ):
         verified(JobContext(arguments=arguments), recount=True)
-    with single_flight(tmp_path / "mistyped", VERIFICATION):
+    with one_at_a_time(tmp_path / "mistyped", VERIFICATION):
         assert not (tmp_path / "mistyped").exists()
 
 

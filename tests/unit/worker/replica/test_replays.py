@@ -10,7 +10,7 @@ import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.model.copying import CatchUpKind, Decision, Estimate, Transfer
-from sparktxlog.runtime.fleet.transfers import check_transfer
+from sparktxlog.runtime.replicas.transfers import check_transfer
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.replica.replays import BEHIND_S, ReplayRecords
 from sparktxlog.worker.replica.source import LogTail

@@ -18,8 +18,8 @@ from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
 from sparktxlog.api.jobs.job import JobContext
+from sparktxlog.cli.common_options import ExitCode
 from sparktxlog.cli.job_commands import verification_report
-from sparktxlog.cli.root import ExitCode
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource

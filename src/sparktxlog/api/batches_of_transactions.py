@@ -1,0 +1,335 @@
+"""Batches: many transactions made of a few DataFrames, and their receipts.
+
+A column says which rows belong to which transaction.  Rows are fetched as Arrow with their hashes.
+Runs are submitted one after another, each while the next one is being encoded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sparktxlog.api.frame_staging import SignatureExpressions, with_lanes
+from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.operations import Draft
+from sparktxlog.api.rows_to_transactions import (
+    EncodedRun,
+    GroupedRows,
+    GroupedTransactions,
+)
+from sparktxlog.api.schema import conform
+from sparktxlog.codec.assembly import uuid_texts
+from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.validation import align_rows
+from sparktxlog.errors import (
+    CommittedNotAppliedError,
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+    TxLogError,
+)
+from sparktxlog.model.ids import table_name, transaction_id_to_text
+from sparktxlog.model.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.table import TableDefinition
+from sparktxlog.worker.apply.signatures import LANE_COLUMNS
+
+if TYPE_CHECKING:
+    from sparktxlog.api.connect import TxLog
+
+_TRANSACTION = "__txlog_transaction"
+_ID = "__txlog_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedRejection:
+    """A transaction of a batch that takes no effect; all sites reject it."""
+
+    transaction_id: str
+    #: Its value in the transaction column, as text.
+    transaction: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedReceipt:
+    """The result of a batch."""
+
+    transactions: int
+    rows: int
+    #: One receipt for each run, in order.
+    runs: tuple[Receipt, ...]
+    #: **Shape:** transaction (as in the data, ascending), transaction_id string, position bigint
+    #: (NULL while not ordered): one row for each transaction.
+    mapping: pa.Table
+    rejections: tuple[GroupedRejection, ...] = ()
+
+    @property
+    def late(self) -> bool:
+        """Whether a run is ordered but did not reach the requested level in time."""
+        return any(receipt.late for receipt in self.runs)
+
+    @classmethod
+    def of(
+        cls,
+        grouped: GroupedTransactions,
+        runs: Sequence[EncodedRun],
+        receipts: Sequence[Receipt],
+    ) -> GroupedReceipt:
+        """Collect the receipts of a batch's runs."""
+        positions = np.zeros(len(grouped), dtype=np.int64)
+        rejections = []
+        for run, receipt in zip(runs, receipts, strict=True):
+            if receipt.position is not None:
+                positions[run.first : run.first + run.n] = receipt.position + np.arange(run.n)
+            for rejection in receipt.rejections:
+                index = run.first + rejection.index
+                rejections.append(
+                    GroupedRejection(
+                        transaction_id=transaction_id_to_text(
+                            grouped.ids[16 * index : 16 * index + 16]
+                        ),
+                        transaction=str(grouped.values[index]),
+                        code=rejection.code,
+                        text=rejection.text,
+                    )
+                )
+        mapping = pa.table(
+            {
+                "transaction": grouped.values,
+                "transaction_id": uuid_texts(grouped.ids),
+                "position": pa.array(positions, pa.int64(), mask=positions == 0),
+            }
+        )
+        return cls(
+            transactions=len(grouped),
+            rows=grouped.rows,
+            runs=tuple(receipts),
+            mapping=mapping,
+            rejections=tuple(rejections),
+        )
+
+
+class Grouping(TypedDict):
+    """Which rows make a transaction; see `GroupedBatch.add`."""
+
+    transaction: str
+    transaction_ids: NotRequired[str | None]
+
+
+class GroupedBatch(Draft[GroupedReceipt]):
+    """Collects operations whose rows name their transaction.
+
+    Each distinct value of the transaction column is one transaction: the rows of all operations
+    with that value, all or nothing, in the order in which the operations were added.  Transactions
+    are ordered by the column.  The end of a `with` block submits the batch; without one, `commit`
+    does.
+
+    Without rows nothing is submitted, whatever the kind.
+
+    The rows pass through the driver, as Arrow, so a batch is for many small transactions.  Use
+    `log.transaction()` for a large one: the executors write its rows.
+    """
+
+    _another = "log.batch()"
+
+    def __init__(self, log: TxLog, *, level: str, timeout_s: float) -> None:
+        self._log = log
+        self._level = level
+        self._timeout_s = timeout_s
+        self._operations: list[GroupedRows] = []
+        #: Fixed by the first commit, including the ids.
+        self._grouped: GroupedTransactions | None = None
+
+    def commit(self) -> GroupedReceipt:
+        """Submit it and return the receipt; again, it returns the same one.
+
+        Called again after an error it repeats the transactions under the same ids.
+
+        Raises:
+            CommitRejectedError: A run was refused; field `accepted_transactions` counts those
+                before it (definite for the rest).
+            CommitStateUnknownError: Not known in time (not definite).
+            CommittedNotAppliedError: Ordered but not applied by `apply="inline"` (not definite).
+            InvalidRequestError: There is no operation in it (definite).
+        """
+        if self._receipt is not None:
+            return self._receipt
+        if self._grouped is None:
+            if not self._operations:
+                raise InvalidRequestError(
+                    "the batch has no operation", hint="First call b.append(…) or another one."
+                )
+            self._grouped = GroupedTransactions(self._operations)
+            self._operations = []
+        try:
+            self._receipt = self._log.submit_grouped(self._grouped, self._level, self._timeout_s)
+        except CommittedNotAppliedError as error:
+            self._receipt = error.receipt
+            raise
+        return self._receipt
+
+    def append(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
+        """Add rows; see `add`."""
+        self.add(OperationKind.APPEND, table, frame, **by)
+
+    def upsert(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
+        """Replace rows by key; see `add`."""
+        self.add(OperationKind.UPSERT, table, frame, **by)
+
+    def delete_keys(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
+        """Delete rows by key; see `add`."""
+        self.add(OperationKind.DELETE_KEYS, table, frame, **by)
+
+    def add(
+        self,
+        kind: OperationKind,
+        table: str,
+        frame: DataFrame,
+        *,
+        transaction: str,
+        transaction_ids: str | None = None,
+    ) -> None:
+        """Add an operation; its rows are fetched now, one Spark job.
+
+        Args:
+            kind: A kind that carries rows.
+            table: Name of the table.
+            frame: Rows; the transaction column need not be one of the table's.
+            transaction: Column that tells transactions apart and orders them.
+            transaction_ids: Column with each transaction's UUID as text; default: random.  With
+                ids a batch may be repeated: no transaction takes effect twice.
+
+        Raises:
+            UnknownTableError: The table is not in the catalog (definite).
+            SchemaMismatchError: The frame does not fit (definite).
+            InvalidRowsError: NULL in the transaction column (definite).
+        """
+        if kind not in ROW_KINDS:
+            raise InvalidRequestError(f"{kind.value} takes no rows")
+        self._take_more(self._grouped is not None)
+
+        def fetched(definition: TableDefinition) -> GroupedRows:
+            return fetch(
+                frame,
+                definition,
+                kind,
+                len(self._operations),
+                self._log.expressions,
+                transaction,
+                transaction_ids,
+            )
+
+        # All rows of a batch for one table are made for one schema.
+        name = table_name(table).lower()
+        before = (o.definition for o in self._operations if o.definition.name.lower() == name)
+        known = next(before, None)
+        self._operations.append(fetched(known) if known else self._log.fitting(table, fetched))
+
+
+def fetch(
+    frame: DataFrame,
+    definition: TableDefinition,
+    kind: OperationKind,
+    place: int,
+    expressions: SignatureExpressions,
+    transaction: str,
+    transaction_ids: str | None,
+) -> GroupedRows:
+    """Fetch the rows of one operation with their transactions and hashes; one Spark job.
+
+    Raises:
+        SchemaMismatchError: The frame does not fit, or lacks the transaction column (definite).
+        InvalidRowsError: NULL in the transaction column (definite).
+    """
+    keep = {_TRANSACTION: transaction}
+    if transaction_ids is not None:
+        keep[_ID] = transaction_ids
+    for name in keep.values():
+        if name not in frame.columns:
+            raise SchemaMismatchError(
+                f"the data for table {definition.name!r} has no column {name!r} to tell its "
+                "transactions apart",
+                hint=f"Its columns: {', '.join(frame.columns)}.",
+                table=definition.name,
+                column=name,
+            )
+    rows = with_lanes(conform(frame, definition, kind, keep=keep), definition, kind, expressions)
+    if transaction_ids is not None:
+        rows = rows.withColumn(_ID, F.col(_ID).cast("string"))
+    found = rows.toArrow()
+    for name in keep:
+        if found[name].null_count:
+            raise InvalidRowsError(
+                f"{found[name].null_count:,} rows for table {definition.name!r} have NULL in "
+                f"{keep[name]!r}, so they belong to no transaction",
+                table=definition.name,
+                column=keep[name],
+            )
+    lanes = tuple(found[name].to_numpy() for name in LANE_COLUMNS if name in found.column_names)
+    ids = found[_ID] if transaction_ids is not None else None
+    values = found[_TRANSACTION]
+    extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
+    table = align_rows(definition, kind, found.drop_columns(extra))
+    return GroupedRows(
+        definition=definition,
+        kind=kind,
+        place=place,
+        rows=table,
+        values=values,
+        ids=ids,
+        lanes=lanes,
+    )
+
+
+def submit_runs(
+    link: Nodes, runs: Iterable[EncodedRun], level: str, timeout_s: float
+) -> list[tuple[EncodedRun, Receipt]]:
+    """Commit runs in order; each is posted while the next one is encoded.
+
+    A run is posted after the one before was accepted, which keeps their order.  The level is
+    awaited at the end.
+
+    Raises:
+        CommitRejectedError: A run was refused; the hint says how many transactions before it
+            are accepted (definite for the rest).
+        CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
+    """
+    deadline = time.monotonic() + timeout_s
+    posted: list[tuple[EncodedRun, Receipt]] = []
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="txlog-submit") as pool:
+        pending: tuple[EncodedRun, Future[Receipt]] | None = None
+        for run in runs:
+            if pending is not None:
+                posted.append((pending[0], _result(pending[1], posted)))
+            pending = (run, pool.submit(_post_run, link, run, "accepted", deadline))
+        if pending is not None:
+            posted.append((pending[0], _result(pending[1], posted)))
+    if parse_level(level)[0] is Level.ACCEPTED:
+        return posted
+    # A repeated run gets the receipt of the first one, once that has reached the level.
+    return [(run, _post_run(link, run, level, deadline)) for run, _ in posted]
+
+
+def _post_run(link: Nodes, run: EncodedRun, level: str, deadline: float) -> Receipt:
+    left = max(0.0, deadline - time.monotonic())
+    return link.submit(run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left)
+
+
+def _result(future: Future[Receipt], posted: list[tuple[EncodedRun, Receipt]]) -> Receipt:
+    try:
+        return future.result()
+    except TxLogError as error:
+        done = sum(run.n for run, _ in posted)
+        error.hint = f"{error.hint} The first {done:,} transactions of the batch are accepted."
+        error.fields["accepted_transactions"] = done
+        raise

@@ -1,0 +1,93 @@
+"""Finds what is left of a log beside a new journal: the former journal was lost.
+
+A node without its journal would begin at position 1 again, and give positions that clients know
+already to other transactions.  So a node without peers does not start.  One with peers starts,
+takes nothing, and only joins a log that a peer has.  It founds none, not even with others that
+lost theirs (P21).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.errors import CorruptLogError, JournalLostError
+from sparktxlog.storage.copies.pins import OWN_DIRECTORY
+from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.storage.journal.journal import JOURNAL_NAME
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+
+
+class OwnState(msgspec.Struct):
+    """The part of the worker's `state.json` that identifies the lake of a report."""
+
+    worker_id: str
+    position: int = 0
+
+
+def find_remains(config: NodeConfig) -> list[str]:
+    """Return what is left of a log, as parts of a sentence; cheap, however large it is."""
+    found = []
+    table = config.data_dir / "log" / QUEUE_NAME
+    if any(table.glob("*.parquet")):
+        found.append(f"rows in {table}")
+    if _has_file(config.payload_dir):
+        found.append(f"files in {config.payload_dir}")
+    replica = read_replica_state(config.lake_dir)
+    if replica is not None and replica.position:
+        found.append(f"a replica at position {replica.position:,} in {config.lake_dir}")
+    return found
+
+
+def _has_file(root: Path) -> bool:
+    for directory, below, names in os.walk(root):
+        if names:
+            return True
+        if Path(directory) == root and INCOMING in below:
+            below.remove(INCOMING)
+    return False
+
+
+def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
+    """Return the error of a node without a journal beside the rest of a log."""
+    journal = config.data_dir / JOURNAL_NAME
+    if config.peers:
+        advice = (
+            "Start a node that has the log: then this node joins it.  If the nodes that have it "
+            "are too few for a majority, `sparktxlog peer force` at one of them goes on without "
+            "the others, and admits this one.  If no node has it any more, "
+            "put back the journal with its -wal file, or move data-dir, lake-dir and payload-dir "
+            "away at all nodes to begin a new log."
+        )
+    else:
+        advice = (
+            "Put it back with its -wal file.  If it is lost, move data-dir, lake-dir and "
+            "payload-dir away: a new log begins, and what is in them stays readable as Delta "
+            "tables."
+        )
+    return JournalLostError(
+        f"{journal} is new, but there are {' and '.join(found)}: the journal was lost, and "
+        "acknowledged transactions would be forgotten",
+        hint=advice,
+        path=str(journal),
+    )
+
+
+def read_replica_state(lake: Path) -> OwnState | None:
+    """Return the state of the replica in a lake, None if there is none.
+
+    Raises:
+        CorruptLogError: Its state cannot be read.
+    """
+    path = lake / OWN_DIRECTORY / "state.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=OwnState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CorruptLogError(
+            f"the replica's state {path} cannot be read: {error}", path=str(path)
+        ) from error

@@ -1,0 +1,131 @@
+"""What a node keeps when it takes over a snapshot that cannot be compared with its history (P28).
+
+It lags so far that its queue and the peer's have no known position in common (`ancestry`).  Most
+likely its queue is the beginning of the peer's, so it goes on with the snapshot.  But no node can
+prove that, so it first writes to `log/quarantine` what the snapshot would drop: runs acquired from
+others, own transactions with numbers that the snapshot already has, and ordered but unpublished
+runs.  Own runs with later numbers stay in the journal and are ordered later.  The published queue
+is set aside (`queue_table.set_aside`).
+
+The node says so in its log, and in its status as long as it has this journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+
+from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.leaving_fork.giving_up import (
+    Export,
+    act_id,
+    given_up,
+    ordered_runs,
+    waiting_runs,
+)
+from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, StoredEntry
+from sparktxlog.storage.log_tables.quarantine_table import GivenUp
+
+_NAME = "uncompared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncompared:
+    """A history that could not be compared when a snapshot replaced it."""
+
+    #: End of the replaced queue, and of the snapshot's.
+    position: int
+    snapshot_position: int
+    #: Node that gave the snapshot.
+    peer: str
+    #: Wall clock, microseconds since 1970 UTC.
+    at: int
+    #: Id in `log/quarantine`, empty if there was nothing to keep.
+    quarantine_id: str = ""
+    #: Transactions kept there.
+    kept: int = 0
+
+
+def uncompared(values: Mapping[str, bytes]) -> Uncompared | None:
+    """Return the record of the last such snapshot, None if there was none."""
+    value = values.get(_NAME)
+    return None if value is None else msgspec.msgpack.decode(value, type=Uncompared)
+
+
+def keep_uncompared(found: Uncompared) -> PutValue:
+    """Return the write that makes it durable."""
+    return PutValue(name=_NAME, value=msgspec.msgpack.encode(found))
+
+
+def keep_dropped_runs(
+    base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
+) -> Uncompared:
+    """Write to `log/quarantine` what a snapshot would drop of the journal, as of the start.
+
+    Fsynced; blocks.  A repeat adds nothing.
+
+    Args:
+        incarnation: The incarnation with which this node goes on.
+        peer: The node that gave the snapshot.
+        at: Wall clock, microseconds since 1970 UTC.
+
+    Raises:
+        CorruptLogError: The journal lacks a run of its queue.
+        StorageError: Try again: nothing was dropped.
+    """
+    state = base.state
+    runs, quarantine_id = _dropped_runs(base, snapshot, incarnation), ""
+    if runs:
+        quarantine_id = act_id(state, [run.stored for run in runs])
+        export = Export(base.journal, base.payloads, base.config.data_dir, state.core.tables)
+        export.write(quarantine_id, runs)
+    return Uncompared(
+        position=state.core.base.position,
+        snapshot_position=snapshot.position,
+        peer=peer,
+        at=at,
+        quarantine_id=quarantine_id,
+        kept=sum(run.stored.entry.header.n for run in runs),
+    )
+
+
+def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -> list[GivenUp]:
+    core, own, view = base.state.core, base.config.node_id, base.master.view
+    watermark, end = snapshot.watermarks.get(own, 0), core.base.position
+    runs = [
+        # The end of the queue that is not certainly in a table.
+        *ordered_runs(base.journal, base.state.published, end),
+        *waiting_runs(
+            core,
+            own,
+            base.state.incarnation,
+            view.epoch,
+            lambda header: not _stays(header, own, incarnation, watermark),
+        ),
+    ]
+    known = _known_ids(snapshot, runs)
+    return given_up(runs, end, own, view, lambda stored: stored.ids[:16] in known)
+
+
+def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
+    """Return whether a waiting run survives the snapshot (`ResetJournal`)."""
+    if not header.seq:
+        return True
+    return (header.origin, header.incarnation) == (own, incarnation) and header.seq > watermark
+
+
+def _known_ids(snapshot: QueueSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
+    """Return which of the runs' first ids are among the last positions of the snapshot."""
+    wanted = {stored.ids[:16] for stored in runs}
+    end = () if snapshot.last is None else ((0, snapshot.last.ids),)
+    pieces = chain(snapshot.recent_ids, end) if wanted else ()
+    return {
+        found
+        for _, ids in pieces
+        for at in range(0, len(ids), 16)
+        if (found := ids[at : at + 16]) in wanted
+    }

@@ -1,0 +1,400 @@
+"""The replicas of all sites as this node sees them: reports, verdicts, plans, copies, catch-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.catchup.comparison import Cause, Comparison
+from sparktxlog.catchup.planner import first_plan
+from sparktxlog.codec.report_changes import ReportReceiver
+from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
+from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
+from sparktxlog.model.copying import CopyTicket, Decision, Transfer
+from sparktxlog.model.report import OwnReport, Recount, WorkerReport
+from sparktxlog.runtime.commit.cycle import CoreLoop
+from sparktxlog.runtime.commit.executor import AsideWrite
+from sparktxlog.runtime.donors.copy_orders import Copies
+from sparktxlog.runtime.donors.donor_sizes import DonorSizes
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.leaving_fork.leftover_log import read_replica_state
+from sparktxlog.runtime.log.published_log import PublishedLog
+from sparktxlog.runtime.replicas.differences import Differences
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.runtime.replicas.lag_history import LagHistory
+from sparktxlog.runtime.replicas.planning import Planning
+from sparktxlog.runtime.replicas.transfers import RunningCopy, Transfers, check_transfer
+from sparktxlog.storage.dropped_tables import dropped_path
+
+_MAX_WAIT_S = 300.0
+
+
+class Fleet:
+    """Judges the reports of workers and decides how replicas catch up; belongs to the event loop.
+
+    **After calling** the constructor: run `watch_workers`, and `close` in the end.
+    """
+
+    def __init__(
+        self,
+        base: Foundation,
+        core: CoreLoop,
+        log: PublishedLog,
+        replicas: Replicas,
+        transfers: Transfers,
+    ) -> None:
+        self._base = base
+        self._node_id = base.config.node_id
+        self._core = core
+        self._log = log
+        self.replicas = replicas
+        self._transfers = transfers
+        #: Worker and lake of the last report of this site.
+        self._believed = ("", "")
+        #: Completes reports that contain only changes.
+        self.reports = ReportReceiver()
+        self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
+        self.copies = Copies(base, self.planning)
+        self.differences = Differences(base, replicas)
+        self.lag = LagHistory(base, replicas, log.publisher.note_rows)
+
+    async def watch_workers(self) -> None:
+        """Notice silent workers soon, until cancelled."""
+        pause_s = min(max(self._base.config.worker_dead_after / 4, 0.05), 5.0)
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(pause_s)
+                self.note_silent_workers()
+
+        await self._base.supervisor.keep("watching workers", watch)
+
+    async def close(self) -> None:
+        """Cancel the requests under way."""
+        await self.planning.close()
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def take_report(self, report: OwnReport) -> ReportAnswer:
+        """Take a report that a worker sent to this node; answer as `accept_report`.
+
+        Raises:
+            InvalidRequestError: It is of another lake than this node's (definite).
+        """
+        if report.node_id == self._node_id:
+            self._check_lake(report)
+        return self.accept_report(report.for_peers())
+
+    def accept_report(self, report: WorkerReport) -> ReportAnswer:
+        """Judge the report of this site's worker: verdict, plan and reason; pass it on to peers."""
+        if report.node_id != self._node_id:
+            return {
+                "verdict": "FOREIGN",
+                "plan": "stop",
+                "reason": f"the report is of site {report.node_id!r}, this is {self._node_id!r}",
+            }
+        whole = self.reports.complete(report)
+        if whole is None:
+            reason = "this node does not have the report that this one is based on: send it whole"
+            return {"verdict": "", "plan": "", "reason": reason}
+        self.planning.learn_replay(whole.pace)
+        answer = self._judge(whole, self._base.clock.now())
+        # Unchanged reports are passed on too, so that all sites see which workers are alive.
+        self._pass_on()
+        return {**answer, "kept": report.label} if report.label else answer
+
+    def _check_lake(self, report: OwnReport) -> None:
+        """Refuse a worker whose tables are not those that this node shows and lends.
+
+        Raises:
+            InvalidRequestError: It has another lake (definite).
+        """
+        given, lake = (report.worker_id, report.lake), self._base.config.lake_dir
+        if not report.lake or given == self._believed:
+            return
+        is_same = os.path.realpath(report.lake) == os.path.realpath(lake)
+        if not is_same and not Path(report.lake).is_dir():
+            # Perhaps the worker's machine has the lake at another place.
+            there = read_replica_state(lake)
+            is_same = there is not None and there.worker_id == report.worker_id
+        if is_same:
+            self._believed = given
+            return
+        raise InvalidRequestError(
+            f"worker {report.worker_id[:80]} applies the log to the lake {report.lake[:200]}, and "
+            f"this node shows and lends {lake}",
+            hint="Leave --lake out, or name the node of that lake (--url). If the lake was moved: "
+            "set lake-dir of this node to its new place, and start the node again.",
+            field="lake",
+            value=report.lake[:200],
+        )
+
+    def accept_foreign_report(self, report: WorkerReport) -> bool:
+        """Take a report of a peer's worker; False: its base is not kept here, send it whole."""
+        whole = self.reports.complete(report)
+        if whole is None:
+            return False
+        heard_at = 0 if whole.age_us < 0 else self._base.clock.now() - whole.age_us
+        self._judge(replace(whole, age_us=0), heard_at)
+        return True
+
+    def judge_again(self) -> None:
+        """Judge again the reports whose positions this node's queue has reached."""
+        for report, heard_at in self.replicas.overtaken():
+            self._judge(report, heard_at)
+
+    def note_silent_workers(self) -> None:
+        """Report workers of this site that went silent: log, metric, a row in `log/workers`."""
+        for report in self.replicas.newly_silent(self._base.clock.now()):
+            self._base.metrics.worker_silences.inc()
+            state = self.replicas.state(report.node_id)
+            verdict, reason = state.comparison.verdict.value, "the worker is silent"
+            reason += f"; its last error: {report.error}" if report.error else ""
+            # Its tables have not changed.
+            self._log.publisher.note((replace(report, tables={}), verdict, "", reason))
+
+    async def take_recount(self, recount: Recount) -> ReportAnswer:
+        """Keep the result of a full scan of this site's replica durably; answer as to a report.
+
+        Raises:
+            InvalidRequestError: It is of another site (definite).
+        """
+        if recount.node_id != self._node_id:
+            raise InvalidRequestError(
+                f"the recount is of site {recount.node_id[:80]!r}, this is {self._node_id!r}",
+                hint="Send it to the node whose replica was counted.",
+                field="node_id",
+                value=recount.node_id[:80],
+            )
+        writes = self.replicas.take_recount(recount)
+        state = self.replicas.own(recount.worker_id)
+        if state is None:
+            reason = f"no worker {recount.worker_id[:80]!r} of this site has reported yet"
+            answer: ReportAnswer = {"verdict": "", "plan": "", "reason": reason}
+        else:
+            answer = self._judge(state.told, state.heard_at)
+            self._pass_on()
+        await self._core.executor.write(writes)
+        return answer
+
+    def _pass_on(self) -> None:
+        """Send the report of this site's worker to the peers, with the results of recounts."""
+        report = self.replicas.state(self._node_id).report
+        for link in self._base.links.values():
+            link.report([report])
+
+    def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
+        holders = self._log.holders
+        comparison, changed, writes = self.replicas.accept(report, heard_at)
+        report = self.replicas.state(report.node_id).report
+        writes = [*writes, *holders.note(report, comparison.verdict)]
+        answer = self._answer(report, comparison)
+        turned = self.replicas.turned()
+        writes += turned.writes
+        for state in turned.states:
+            writes += holders.note(state.report, state.comparison.verdict)
+            self._note(state.report, self._answer(state.report, state.comparison))
+        if writes:
+            self._core.executor.put([AsideWrite(writes=writes)])
+        if changed:
+            self._note(report, answer)
+        if changed or turned.states:
+            self._core.receipts.replicas_moved()
+        return answer
+
+    def _answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
+        """Return the answer to a report; for a worker of this site with its plan."""
+        if report.node_id != self._node_id:
+            return {
+                "verdict": comparison.verdict.value,
+                "plan": first_plan(comparison).value,
+                "reason": comparison.reason,
+            }
+        answer = self.planning.answer(report, comparison)
+        if comparison.cause is Cause.ADMITTED:
+            answer["of_tables"] = True
+        if comparison.contest is not None:
+            answer["contested"] = True
+            answer["recount"] = self.replicas.recount_due()
+        return answer
+
+    def _note(self, report: WorkerReport, answer: ReportAnswer) -> None:
+        self._log.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
+
+    # -- catch-ups ---------------------------------------------------------------------------------
+
+    async def order_copy(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
+        """Return the ticket with which a worker of this site copies another site's replica.
+
+        Args:
+            forced: Copy even if a replay is possible.
+            donor: The site whose replica is right, according to an operator; empty = not named.
+
+        Raises:
+            LocalProtocolError: No copy is possible or necessary, with the reason (definite).
+        """
+        ticket = await self.copies.order(worker_id, forced=forced, donor=donor)
+        self._transfers.started(
+            RunningCopy(
+                copy_id=ticket.copy_id,
+                worker_id=worker_id,
+                decision=ticket.decision,
+                donors=tuple(grant.node_id for grant in ticket.grants),
+                started_at=self._base.clock.now(),
+                position=min((grant.position for grant in ticket.grants), default=0),
+            )
+        )
+        return ticket
+
+    async def take_transfer(self, transfer: Transfer) -> None:
+        """Keep the end of a catch-up durably; a repeat changes nothing.
+
+        Raises:
+            InvalidRequestError: It is of another site, or a number is out of bounds (definite).
+        """
+        check_transfer(transfer, self._node_id)
+        new, writes = self._transfers.finished(transfer)
+        if new:
+            self.planning.learn_transfer(transfer)
+            self._log.publisher.note_transfer(transfer)
+            await self._core.executor.write(writes)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def signatures(self, after: int, limit: int) -> SiteSignatures:
+        """Return the own replica's signatures at the ends of its batches, positions ascending."""
+        return {
+            "node_id": self._node_id,
+            "replicas": [
+                {
+                    "worker_id": state.report.worker_id,
+                    "position": state.report.position,
+                    "verdict": state.comparison.verdict.value,
+                }
+                for state in self.replicas.states()
+                if state.report.node_id == self._node_id
+            ],
+            "signatures": [
+                {
+                    "position": report.position,
+                    "chain_hash": report.chain_hash,
+                    "tables": {
+                        name: table.signature.to_text()
+                        for name, table in sorted(report.tables.items())
+                    },
+                }
+                for report in self.replicas.history(after, limit)
+            ],
+        }
+
+    async def snapshot(self, position: int | None, at_least: int, timeout: float) -> SnapshotAnswer:
+        """Return the table versions of the local replica at one position.
+
+        Raises:
+            NotAppliedError: The replica has not reached it; fields have both positions (definite).
+            NotFoundError: No batch ended at that position (definite).
+            DivergedError: The replica differs from the log, with the reason; an earlier position
+                can still be requested (definite).
+        """
+        replicas, wanted = self.replicas, max(at_least, position or 0)
+        kept = position is not None and replicas.snapshot(position) is not None
+        if not kept:
+            replicas.refuse_diverged()
+            await self._core.receipts.wait_applied(wanted, 0, min(timeout, _MAX_WAIT_S))
+            replicas.refuse_diverged()
+        applied = replicas.applied(0)
+        if not kept and (applied < wanted or applied == 0):
+            raise NotAppliedError(
+                f"the local replica has applied position {applied}, requested was {wanted}",
+                hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
+                applied=applied,
+                position=wanted,
+            )
+        report = replicas.snapshot(position)
+        if report is None:
+            raise NotFoundError(
+                f"no batch of the local replica ended at position {position}",
+                hint="Leave out the position to get the newest snapshot.",
+                position=position,
+                applied=applied,
+            )
+        places = await self._base.run_blocking(self._places_of, report, applied)
+        return {
+            "position": report.position,
+            "chain_hash": report.chain_hash,
+            "tables": {
+                name: {
+                    "version": table.version,
+                    "signature": table.signature.to_text(),
+                    "schema": table.schema,
+                    "uri": str(places[name]),
+                    "diverged": table.diverged,
+                }
+                for name, table in sorted(report.tables.items())
+            },
+        }
+
+    def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path]:
+        """Return where the tables of a report are now: some may be dropped since (P33)."""
+        lake = self._base.config.lake_dir
+        places = {name: lake / name for name in report.tables}
+        for name, position in self._base.journal.read_drops(report.position).items():
+            aside = dropped_path(lake, name, position)
+            # A worker moves it before it reports that.
+            if name in places and (position <= applied or aside.exists()):
+                places[name] = aside
+        return places
+
+    # -- status ------------------------------------------------------------------------------------
+
+    def status(self, now: int, *, tables: bool) -> list[dict[str, Any]]:
+        """Return a line for each replica; `tables`: with its tables."""
+        kept_after, published = self._base.kept_after.value, self._base.published.value
+        until = min(published, self._base.master.status().rows_until)
+        return [
+            line
+            | {
+                "behind": published - line["position"] if line["position"] < until else 0,
+                "needs_copy": line["position"] < kept_after,
+            }
+            | self._work_of(line, now)
+            for line in (*self.replicas.status(now, tables=tables), *self._overrun_and_absent())
+        ]
+
+    def _work_of(self, line: dict[str, Any], now: int) -> dict[str, Any]:
+        """Return plan and transfers of a replica: those of other sites are not known here."""
+        worker_id = line["worker_id"] if line["node_id"] == self._node_id else ""
+        plan = _plan_of(self.planning.held_plan(worker_id))
+        return plan | self._transfers.of_worker(worker_id, now)
+
+    def _overrun_and_absent(self) -> list[dict[str, Any]]:
+        """Return lines of replicas that need a copy and have not reported since the start."""
+        heard = {state.report.node_id for state in self.replicas.states()}
+        return [
+            {
+                "worker_id": holder.worker_id,
+                "node_id": holder.node_id,
+                "position": holder.position,
+                "chain_hash": "",
+                "verdict": "",
+                "reason": "",
+                "age_s": None,
+                "alive": False,
+                "silent": False,
+                "error": "",
+                "engine": "",
+                "table_count": 0,
+            }
+            for holder in self._log.holders.all()
+            if holder.node_id not in heard and holder.position < self._base.kept_after.value
+        ]
+
+
+def _plan_of(decision: Decision | None) -> dict[str, Any]:
+    """Return the columns of a replica's line that show its plan."""
+    if decision is None:
+        return {"plan": None, "plan_reason": ""}
+    return {"plan": decision.plan, "plan_reason": decision.reason}
