@@ -29,7 +29,7 @@ from tests.support.replica_lakes import (
     write_state,
 )
 
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, CopyTicket, Grant
+from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, CopyTicket, Lease
 from sparktxlog.model.report import WorkerReport
 
 pytestmark = pytest.mark.e2e
@@ -96,22 +96,22 @@ def order(cluster: Cluster) -> CopyTicket:
     return msgspec.convert(found, CopyTicket)
 
 
-def ask(grant: Grant, path: str) -> tuple[Any, bytes]:
+def ask(lease: Lease, path: str) -> tuple[Any, bytes]:
     """Return headers and bytes of a donor's answer."""
     request = urllib.request.Request(
-        f"{grant.url}/replica/v1/leases/{grant.lease_id}{path}",
-        headers={"Authorization": f"Bearer {grant.token}"},
+        f"{lease.url}/replica/v1/leases/{lease.lease_id}{path}",
+        headers={"Authorization": f"Bearer {lease.token}"},
     )
     with urllib.request.urlopen(request, timeout=30) as response:
         return response.headers, response.read()
 
 
-def fetch(grant: Grant, path: str, size: int) -> bytes:
+def fetch(lease: Lease, path: str, size: int) -> bytes:
     """Fetch a file in chunks."""
     parts = []
     for offset in range(0, size, CHUNK):
         query = urlencode({"table": "t", "path": path, "offset": offset, "length": CHUNK})
-        headers, data = ask(grant, f"/chunks?{query}")
+        headers, data = ask(lease, f"/chunks?{query}")
         if headers[CHUNK_CODEC_HEADER] == "zstd":
             data = zstandard.ZstdDecompressor().decompress(data)
         assert headers[CHUNK_DIGEST_HEADER] == hashlib.sha256(data).hexdigest()
@@ -119,12 +119,12 @@ def fetch(grant: Grant, path: str, size: int) -> bytes:
     return b"".join(parts)
 
 
-def fetch_all(grant: Grant, target: Path) -> None:
-    """Fetch all files of a grant's table."""
-    for file in grant.tables[0].files:
+def fetch_all(lease: Lease, target: Path) -> None:
+    """Fetch all files of a lease's table."""
+    for file in lease.tables[0].files:
         path = target / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(fetch(grant, file.path, file.size_bytes))
+        path.write_bytes(fetch(lease, file.path, file.size_bytes))
 
 
 def test_a_target_gets_the_donors_bytes_though_they_are_deleted_meanwhile(
@@ -133,11 +133,11 @@ def test_a_target_gets_the_donors_bytes_though_they_are_deleted_meanwhile(
     source = lake_of(cluster, "A") / "t"
     before = contents(source)
     ticket = order(cluster)
-    (grant,) = ticket.grants
-    assert (grant.node_id, grant.url) == ("A", cluster.nodes["A"].url)
-    assert grant.tables[0].signature == SIGNATURE
-    first, *_ = grant.tables[0].files
-    assert fetch(grant, first.path, first.size_bytes) == before[first.path]
+    (lease,) = ticket.leases
+    assert (lease.node_id, lease.url) == ("A", cluster.nodes["A"].url)
+    assert lease.tables[0].signature == SIGNATURE
+    first, *_ = lease.tables[0].files
+    assert fetch(lease, first.path, first.size_bytes) == before[first.path]
     # The donor stays in service: it takes commits, its tables move on, then all of it is deleted.
     receipt = cluster.nodes["A"].commit(
         {"operations": [{"kind": "append", "table": "t", "rows": [{"id": 1, "v": "x"}]}]}
@@ -148,9 +148,9 @@ def test_a_target_gets_the_donors_bytes_though_they_are_deleted_meanwhile(
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     shutil.rmtree(source)
     target = tmp_path / "copy"
-    fetch_all(grant, target)
+    fetch_all(lease, target)
     assert contents(target) == before
-    copied = DeltaTable(target, version=grant.tables[0].version)
+    copied = DeltaTable(target, version=lease.tables[0].version)
     assert copied.to_pyarrow_table().num_rows == 9_000
 
 
@@ -159,7 +159,7 @@ def test_a_lease_ends_with_its_donor_and_a_new_one_goes_on(
 ) -> None:
     leases = lake_of(cluster, "A") / "_sparktxlog" / "leases"
     before = contents(lake_of(cluster, "A") / "t")
-    (old,) = order(cluster).grants
+    (old,) = order(cluster).leases
     donor = cluster.nodes["A"]
     donor.kill()
     assert [path.name for path in leases.iterdir()] == [old.lease_id]
@@ -175,7 +175,7 @@ def test_a_lease_ends_with_its_donor_and_a_new_one_goes_on(
     # It saved what its worker had reported; the heartbeat tells the other node that it lives.
     wait_until(cluster.all_linked)
     assert report(cluster, "A")["verdict"] == "IN_SYNC"
-    (fresh,) = order(cluster).grants
+    (fresh,) = order(cluster).leases
     assert fresh.lease_id != old.lease_id
     fetch_all(fresh, tmp_path / "copy")
     assert contents(tmp_path / "copy") == before

@@ -69,7 +69,7 @@ def _copy_is_ordered_and_told(a: NodeProcess, end: int) -> None:
     order = {"worker_id": "wA", "forced": False}
     status, ticket = ask(a, "POST", "/v1/worker/copies", order)
     assert status == 200, ticket
-    assert [grant["node_id"] for grant in ticket["grants"]] == ["B"]
+    assert [lease["node_id"] for lease in ticket["leases"]] == ["B"]
 
     def own() -> Any:
         return next(r for r in a.status()["replicas"] if r["worker_id"] == "wA")

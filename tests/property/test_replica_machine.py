@@ -83,8 +83,8 @@ class Replica:
             self.backed_up = False
 
     @property
-    def grant(self) -> Any:
-        return type("Grant", (), {"position": self.snapshot, "node_id": "B"})
+    def lease(self) -> Any:
+        return type("Lease", (), {"position": self.snapshot, "node_id": "B"})
 
     def back_up(self) -> None:
         self.step()
@@ -111,7 +111,7 @@ class Replica:
 
 
 class Copying(Replica):
-    """A replica that is its own copy: `request` without a range asks for a grant."""
+    """A replica that is its own copy: `request` without a range asks for a lease."""
 
     def request(self, *span: int) -> Any:
         return super().request(*span) if span else self.request_copy()

@@ -51,7 +51,7 @@ from sparktxlog.model.copying import (
     CHUNK_DIGEST_HEADER,
     CopyTicket,
     Decision,
-    Grant,
+    Lease,
 )
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
@@ -92,16 +92,16 @@ async def give_replica(node: Node, rows: int = 10_000) -> Path:
 class Holder:
     """Uses a lease over HTTP."""
 
-    def __init__(self, session: aiohttp.ClientSession, grant: Grant) -> None:
+    def __init__(self, session: aiohttp.ClientSession, lease: Lease) -> None:
         self._session = session
-        self.grant = grant
-        self.base = f"{grant.url}/replica/v1/leases/{grant.lease_id}"
+        self.lease = lease
+        self.base = f"{lease.url}/replica/v1/leases/{lease.lease_id}"
 
     async def call(
         self, method: str, path: str = "", *, token: str | None = None, body: Any = None
     ) -> tuple[int, Any, Any]:
         """Return status, headers, and JSON or bytes."""
-        shown = self.grant.token if token is None else token
+        shown = self.lease.token if token is None else token
         headers = {"Authorization": f"Bearer {shown}"} if shown else {}
         async with self._session.request(
             method, self.base + path, headers=headers, json=body
@@ -148,17 +148,17 @@ def test_a_peer_gets_a_lease_and_its_worker_reads_every_file(tmp_path: Path) -> 
             (directory / "p=a%20b+ü&x" / "y z.parquet").write_bytes(b"z" * (CHUNK + 1))
             before = contents(directory)
             size = await link.replica_size()
-            grant = await link.request_lease("w")
+            lease = await link.request_lease("w")
             assert link.round_trip_s is not None
             assert 0 < link.round_trip_s < 10
-            assert size.position == grant.position == a.base.ordered.value
+            assert size.position == lease.position == a.base.ordered.value
             assert [path for path, _ in size.files["t"]] == [
                 path for path in before if path.startswith("part-")
             ]
-            holder = Holder(session, grant)
+            holder = Holder(session, lease)
             status, _, document = await holder.call("GET")
-            assert (status, msgspec.convert(document, Grant)) == (200, grant)
-            got = {f.path: await holder.file(f.path, f.size_bytes) for f in grant.tables[0].files}
+            assert (status, msgspec.convert(document, Lease)) == (200, lease)
+            got = {f.path: await holder.file(f.path, f.size_bytes) for f in lease.tables[0].files}
             assert got == before
             names = [["t", path] for path in before]
             status, _, document = await holder.call("POST", "/digests", body={"files": names})
@@ -218,15 +218,15 @@ def test_what_the_contract_does_not_allow_is_refused_with_field_and_value(tmp_pa
             a, b = nodes["A"], nodes["B"]
             await create(a)
             directory = await give_replica(a)
-            grant = await b.base.links["A"].request_lease("w")
-            holder = Holder(session, grant)
-            file = grant.tables[0].files[-1]
+            lease = await b.base.links["A"].request_lease("w")
+            holder = Holder(session, lease)
+            file = lease.tables[0].files[-1]
             await _refusals(holder, file.path, file.size_bytes)
             with (directory / file.path).open("ab") as out:
                 out.write(b"!")
             status, _, document = await holder.chunk(path=file.path)
             assert (status, document["title"]) == (410, "file-changed")
-            gone = Holder(session, replace(grant, lease_id="0" * 32))
+            gone = Holder(session, replace(lease, lease_id="0" * 32))
             assert (await gone.call("GET"))[0] == 410
 
     asyncio.run(main())
@@ -257,14 +257,14 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
             await give_replica(b)
             copies = c.fleet.copies
             ticket = await copies.ticket(DECISION, ["A", "B"])
-            assert [grant.node_id for grant in ticket.grants] == ["A", "B"]
+            assert [lease.node_id for lease in ticket.leases] == ["A", "B"]
             assert ticket.decision == DECISION
             # A donor that fails is passed over, first or further.
             c.base.links["A"].request_lease = _no_lease  # type: ignore[method-assign]
             again = await copies.ticket(DECISION, ["X", "A", "B"])
-            assert [grant.node_id for grant in again.grants] == ["B"]
+            assert [lease.node_id for lease in again.leases] == ["B"]
             assert again.copy_id != ticket.copy_id
-            assert [g.node_id for g in (await copies.ticket(DECISION, ["B", "A"])).grants] == ["B"]
+            assert [g.node_id for g in (await copies.ticket(DECISION, ["B", "A"])).leases] == ["B"]
             with pytest.raises(LocalProtocolError, match=r"X: .*no peer.*; A: it burns") as caught:
                 await copies.ticket(DECISION, ["X", "A"])
             assert (caught.value.http_status, caught.value.definite) == (409, True)
@@ -272,7 +272,7 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def _no_lease(worker_id: str, *, named: bool) -> Grant:
+async def _no_lease(worker_id: str, *, named: bool) -> Lease:
     raise TransportError("it burns")
 
 
@@ -301,7 +301,7 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
             link = b.base.links["A"]
             ask = link.request_lease
 
-            async def lie(worker_id: str, *, named: bool) -> Grant:
+            async def lie(worker_id: str, *, named: bool) -> Lease:
                 return replace(await ask(worker_id, named=named), **changes)
 
             link.request_lease = lie  # type: ignore[method-assign]
@@ -330,7 +330,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             await until(lambda: b.base.published.value == 3_001)
             await until(lambda: b.base.journal.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays IN_SYNC.
-            assert (await b.fleet.copies.ticket(DECISION, ["A"])).grants[0].position == 1
+            assert (await b.fleet.copies.ticket(DECISION, ["A"])).leases[0].position == 1
             kept = b.base.journal.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
@@ -340,7 +340,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             assert (answer["verdict"], answer["plan"]) == ("IN_SYNC", "replay")
             ask = b.base.links["A"].request_lease
 
-            async def lend(worker_id: str, *, named: bool) -> Grant:
+            async def lend(worker_id: str, *, named: bool) -> Lease:
                 return replace(await ask(worker_id, named=named), position=inside)
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
@@ -365,10 +365,10 @@ def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
             link.url = second
             link.greet_again()
             await until(lambda: link.up)
-            grant = (await b.fleet.copies.ticket(DECISION, ["A"])).grants[0]
-            assert (grant.url, link.url) == (second, second)
-            where = f"{grant.url}/replica/v1/leases/{grant.lease_id}"
-            token = {"Authorization": f"Bearer {grant.token}"}
+            lease = (await b.fleet.copies.ticket(DECISION, ["A"])).leases[0]
+            assert (lease.url, link.url) == (second, second)
+            where = f"{lease.url}/replica/v1/leases/{lease.lease_id}"
+            token = {"Authorization": f"Bearer {lease.token}"}
             async with aiohttp.ClientSession() as session, session.get(where, headers=token) as got:
                 assert got.status == 200
 
@@ -387,7 +387,7 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
             task = asyncio.create_task(b.fleet.copies.ticket(DECISION, ["A"]))
             await until(lambda: ordered._waiting)
             ordered.advance(1)
-            assert (await task).grants[0].position == 1
+            assert (await task).leases[0].position == 1
 
     asyncio.run(main())
 
@@ -414,7 +414,7 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
                 ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
             assert planner.asked == [("w", True, "")]
             assert ticket.decision == DECISION
-            assert [grant.node_id for grant in ticket.grants] == ["A"]
+            assert [lease.node_id for lease in ticket.leases] == ["A"]
             refusal = replace(DECISION, plan="stop", reason="the last healthy replica")
             for decision, donors in ((refusal, ["A"]), (DECISION, [])):
                 planner.answer = (decision, donors)
@@ -449,17 +449,17 @@ def test_nodes_that_compress_differently_refuse_each_other(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def _as_a_target_does(grant: Grant) -> dict[str, bytes]:
+def _as_a_target_does(lease: Lease) -> dict[str, bytes]:
     """Fetch all files through the target's own connection; blocks."""
-    link = DonorLink(grant, silence_s=10)
+    link = DonorLink(lease, silence_s=10)
     got = {}
     try:
-        for file in grant.tables[0].files:
+        for file in lease.tables[0].files:
             data = memoryview(bytearray(file.size_bytes))
             for offset in range(0, file.size_bytes, CHUNK):
                 link.fetch("t", file.path, offset, data[offset : offset + CHUNK])
             got[file.path] = bytes(data)
-        digests = link.digests([FileTask.of("t", file) for file in grant.tables[0].files])
+        digests = link.digests([FileTask.of("t", file) for file in lease.tables[0].files])
         assert list(digests.values()) == [tree_digest(data, CHUNK) for data in got.values()]
         link.renew()
         link.release()
@@ -483,7 +483,7 @@ def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool
             (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
             (directory / "empty").write_bytes(b"")
             ticket = await b.fleet.copies.ticket(DECISION, ["A"])
-            got = await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
+            got = await asyncio.to_thread(_as_a_target_does, ticket.leases[0])
             assert got == contents(directory)
             sent, plain = a.base.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
             assert (sent < plain - 2 * CHUNK) if compressed else sent == plain

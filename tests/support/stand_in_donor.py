@@ -1,6 +1,6 @@
 """A donor for tests: the routes of `/replica/v1` on threads, with faults at will.
 
-python tests/support/stand_in_donor.py DIRECTORY [zstd|none] [CHUNK_BYTES]   serves, prints grant
+python tests/support/stand_in_donor.py DIRECTORY [zstd|none] [CHUNK_BYTES]   serves, prints lease
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import zstandard
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
     CHUNK_DIGEST_HEADER,
-    Grant,
+    Lease,
     OfferedFile,
     OfferedTable,
 )
@@ -98,8 +98,8 @@ class StandInDonor(ThreadingHTTPServer):
     def server_close(self) -> None:
         self.socket.close()
 
-    def grant(self) -> Grant:
-        return Grant(
+    def lease(self) -> Lease:
+        return Lease(
             lease_id=self.lease_id,
             token=self.token,
             node_id=self.node_id,
@@ -251,7 +251,7 @@ def main(argv: list[str]) -> None:
         compression=argv[1] if len(argv) > 1 else "none",
         chunk_bytes=int(argv[2]) if len(argv) > 2 else 65_536,
     )
-    sys.stdout.write(msgspec.json.encode(donor.grant()).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(donor.lease()).decode() + "\n")
     sys.stdout.flush()
     donor.serve_forever()
 

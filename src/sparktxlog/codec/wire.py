@@ -19,7 +19,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
-from sparktxlog.model.copying import Grant, ReplicaSize
+from sparktxlog.model.copying import Lease, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
@@ -115,7 +115,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """Asks a donor for a lease on its replica; the answer is a `Grant`."""
+    """Asks a donor for a lease on its replica; the answer is a `Lease`."""
 
     #: The worker that wants to copy.
     worker_id: str
@@ -173,7 +173,7 @@ Message = (
     | RunsRequest
     | RunsAnswer
     | LeaseRequest
-    | Grant
+    | Lease
     | ReplicaSize
     | SnapshotOffer
     | TableVersions

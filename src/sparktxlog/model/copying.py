@@ -1,6 +1,6 @@
 """Messages between donor, target and their nodes about a copy of a replica.
 
-A *donor* pins the files of its replica under a *lease* and offers them as a `Grant`.  The *target*
+A *donor* pins the files of its replica under a `Lease`.  The *target*
 fetches the missing files in chunks, straight from the donor's node, with the lease's token.  The
 target's own node only arranges the copy; no file passes through it.
 """
@@ -32,7 +32,7 @@ class OfferedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTable:
-    """A table of the donor's replica at the granted position."""
+    """A table of the donor's replica at the position of the lease."""
 
     definition: TableDefinition
     #: Delta version at the donor with exactly the transactions up to the position.
@@ -44,7 +44,7 @@ class OfferedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Lease:
     """A lease and the files that it pins: the snapshot of a donor's replica at one position."""
 
     lease_id: str
@@ -145,11 +145,11 @@ class MadePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTicket:
-    """What a worker needs for a copy: grants, best donor first."""
+    """What a worker needs for a copy: leases, best donor first."""
 
     copy_id: str
     decision: Decision
-    grants: tuple[Grant, ...] = ()
+    leases: tuple[Lease, ...] = ()
     #: Chunks to fetch at once (`replication.streams`).
     streams: Int64 = 8
 

@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownKindError,
 )
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
@@ -142,7 +142,7 @@ class PeerRoutes(RouteHandlers):
     Args:
         peering: Processes messages of peers and answers their requests.
         files: Checks staged files before they are sent.
-        donor: Grants peers leases on this node's replica.
+        donor: Gives peers leases on this node's replica.
         giver: Gives peers files of commit tables.
     """
 
@@ -223,8 +223,8 @@ class PeerRoutes(RouteHandlers):
         found = await self._giver.open(uuid, version, wanted)
         return _sent(request, size, partial(self._giver.pieces, found))
 
-    async def grant_lease(self, sender: str, body: wire.LeaseRequest) -> Grant:
-        return await self._donor.grant(f"{body.worker_id[:80]} of {sender}", named=body.named)
+    async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
+        return await self._donor.lend(f"{body.worker_id[:80]} of {sender}", named=body.named)
 
 
 def _sent(

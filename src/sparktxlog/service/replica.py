@@ -1,6 +1,6 @@
 """Routes for the holder of a lease: files of this node's replica.
 
-The lease's token gives access only to the pinned files that its grant lists.  Reading, hashing and
+The lease's token gives access only to the pinned files that it lists.  Reading, hashing and
 compressing happen in threads; large bodies are sent in slices, so that rounds of the protocol go
 on between them.
 """
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
+from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.service.declared_route import BINARY
 from sparktxlog.service.endpoints import RouteHandlers
@@ -30,7 +30,7 @@ class ReplicaRoutes(RouteHandlers):
     def __init__(self, donor: Donor) -> None:
         self._donor = donor
 
-    def lease(self, lease: str, token: str) -> Grant:
+    def lease(self, lease: str, token: str) -> Lease:
         return self._donor.lease(lease, token)
 
     def renew(self, lease: str) -> None:

@@ -59,7 +59,7 @@ from sparktxlog.model.answers import (
     UndecidedAnswer,
     VoidAnswer,
 )
-from sparktxlog.model.copying import CopyTicket, Decision, Grant, ReplicaSize, Transfer
+from sparktxlog.model.copying import CopyTicket, Decision, Lease, ReplicaSize, Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.receipt import Receipt
@@ -534,12 +534,12 @@ _PEERS = (
         at_witness=False,
         **_FILE,
     ),
-    _peer("POST /leases", "grant_lease", "A lease", wire.LeaseRequest, answer=Grant),
+    _peer("POST /leases", "lend", "A lease", wire.LeaseRequest, answer=Lease),
     _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
 )
 
 _LEASES = (
-    _lease("GET", "", "lease", "What the lease pins", answer=Grant),
+    _lease("GET", "", "lease", "What the lease pins", answer=Lease),
     _lease("DELETE", "", "release", "End the lease"),
     _lease("POST", "/renew", "renew", "Renew the lease"),
     _lease("GET", "/chunks", "chunk", "A piece of a pinned file", query=_PIECE, **_FILE),

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from sparktxlog.model.copying import Grant, ReplicaSize
+from sparktxlog.model.copying import Lease, ReplicaSize
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
@@ -688,7 +688,7 @@ class PeerLink:
 
     # -- copies ------------------------------------------------------------------------------------
 
-    async def request_lease(self, worker_id: str, *, named: bool = False) -> Grant:
+    async def request_lease(self, worker_id: str, *, named: bool = False) -> Lease:
         """Ask the peer for a lease on its replica; it pins the files before it answers.
 
         Args:
@@ -698,12 +698,12 @@ class PeerLink:
         Raises:
             TransportError: The peer cannot be reached, or is no donor now; a lease it may have
                 granted expires.
-            RemoteProtocolError: The answer is not a grant.
+            RemoteProtocolError: The answer is not a lease.
         """
         body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
         await self._wait_greeted()
         return wire.decode(
-            Grant, await self._request("POST", "/peer/v1/leases", body, _DONOR_PATIENCE)
+            Lease, await self._request("POST", "/peer/v1/leases", body, _DONOR_PATIENCE)
         )
 
     async def replica_size(self) -> ReplicaSize:
@@ -712,15 +712,15 @@ class PeerLink:
         answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_PATIENCE)
         return wire.decode(ReplicaSize, answer)
 
-    async def release_lease(self, grant: Grant) -> None:
+    async def release_lease(self, lease: Lease) -> None:
         """Release a lease of the peer before it expires.
 
         Raises:
             TransportError: The request failed; the lease will expire.
         """
         assert self._connections is not None
-        url, target = self.url, f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
-        headers = {"authorization": f"Bearer {grant.token}"}
+        url, target = self.url, f"/replica/v1/leases/{quote(lease.lease_id, safe='')}"
+        headers = {"authorization": f"Bearer {lease.token}"}
         tls = self._signer.tls(url, self.node_id)
         with talking_to(url, self.node_id):
             received = await self._connections.request(

@@ -1,4 +1,4 @@
-"""A donor without a node: grants over a lake's directories, and files taken from there."""
+"""A donor without a node: leases over a lake's directories, and files taken from there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import (
     CopyTicket,
     Decision,
-    Grant,
+    Lease,
     OfferedFile,
     OfferedTable,
     Transfer,
@@ -50,10 +50,10 @@ def offer(
     )
 
 
-def grant(
+def lease(
     tables: Iterable[OfferedTable], position: int, chain_hash: str = "h", lineage: str = "test"
-) -> Grant:
-    return Grant(
+) -> Lease:
+    return Lease(
         lease_id="lease",
         token="token",
         node_id="b",
@@ -69,15 +69,15 @@ def grant(
     )
 
 
-def grant_of(lake: Path) -> Grant:
-    """Return a grant of a replica as its worker left it."""
+def lease_of(lake: Path) -> Lease:
+    """Return a lease of a replica as its worker left it."""
     state = read_state(lake)
     assert state is not None
     tables = [
         offer(lake / name, table.definition, table.version, table.signature)
         for name, table in sorted(state.tables.items())
     ]
-    return grant(tables, state.position, state.chain_hash, state.lineage)
+    return lease(tables, state.position, state.chain_hash, state.lineage)
 
 
 class FolderFetcher(DonorFetcher):
@@ -132,13 +132,13 @@ class FolderFetcher(DonorFetcher):
 
 
 class CopyLog(MemoryLog):
-    """A node that grants copies of another lake."""
+    """A node that leases copies of another lake."""
 
     def __init__(self, log: LogBuilder, lake: Path, donor: Path) -> None:
         super().__init__(log, lake)
         self.donor = donor
         self.transfers: list[Transfer] = []
-        self.grants: tuple[Grant, ...] | None = None
+        self.leases: tuple[Lease, ...] | None = None
         self.tickets = 0
         self.planned = Decision(worker_id="w", plan="copy", reason="because")
 
@@ -148,10 +148,10 @@ class CopyLog(MemoryLog):
     def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
         self._check()
         self.tickets += 1
-        found = self.grants if self.grants is not None else (grant_of(self.donor),)
+        found = self.leases if self.leases is not None else (lease_of(self.donor),)
         if not found:
             raise ApplyError("nobody lends")
-        return CopyTicket(copy_id=f"t{self.tickets}", decision=self.planned, grants=found)
+        return CopyTicket(copy_id=f"t{self.tickets}", decision=self.planned, leases=found)
 
     def record_transfer(self, transfer: Transfer) -> None:
         self.transfers.append(transfer)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, grant_of
+from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, lease_of
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, Row, expected, table
 
@@ -225,10 +225,10 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     damaged.unlink()
     damaged.write_bytes(bytes(len(content)))
     site.source.answer = Answer(verdict="DIVERGED", plan="copy", reason="keyed is not ours")
-    site.source.grants = ()
+    site.source.leases = ()
     with pytest.raises(ApplyError, match="nobody lends"):
         site.copy(forced=False)
-    site.source.grants = None
+    site.source.leases = None
     site.source.answer = Answer(verdict="IN_SYNC", plan="up-to-date")
     outcome = site.copy()
     site.check()
@@ -250,15 +250,15 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
 
 def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
     before = {name: site.rows(name) for name in ("keyed", "bronze.parts")}
-    granted = grant_of(site.source.donor)
+    granted = lease_of(site.source.donor)
     lying = replace(granted.tables[0], signature=granted.tables[1].signature)
-    site.source.grants = (replace(granted, tables=(lying, granted.tables[1])),)
+    site.source.leases = (replace(granted, tables=(lying, granted.tables[1])),)
     with pytest.raises(ApplyError, match="its report says"):
         site.copy()
     assert {name: site.rows(name) for name in before} == before
     assert {transfer.outcome == "done" for transfer in site.source.transfers} == {False}
     # Nothing was replaced: a replay brings the replica on.
-    site.source.grants = None
+    site.source.leases = None
     with closing(ReplicaDirectory(site.lake)) as directory:
         Applier(site.spark, site.source, directory).run_once()
     site.check()

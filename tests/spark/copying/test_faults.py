@@ -97,7 +97,7 @@ class Sites:
 
         class Watched(DonorFetcher):
             def hold(self, ticket: Any) -> None:
-                donors[:] = [grant.node_id for grant in ticket.grants]
+                donors[:] = [lease.node_id for lease in ticket.leases]
                 super().hold(ticket)
 
         over = threading.Event()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.copying.donor import CopyLog, FolderFetcher, grant, offer
+from tests.spark.copying.donor import CopyLog, FolderFetcher, lease, offer
 from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.worker.apply.signatures import signature_of
@@ -70,7 +70,7 @@ class Donor:
             offers.append(offer(path, definition, version, signature_of(frame, definition)))
         empty = LogBuilder(self.root)
         source = CopyLog(empty, self.root / target, self.root / "donor")
-        source.grants = (grant(offers, position),)
+        source.leases = (lease(offers, position),)
         with closing(ReplicaDirectory(source.lake)) as directory:
             return Applier(
                 self.spark,

@@ -232,7 +232,7 @@ def test_a_frozen_donor_is_given_up_for_another_one(
 
     class Watched(DonorFetcher):
         def hold(self, ticket: Any) -> None:
-            donors[:] = [grant.node_id for grant in ticket.grants]
+            donors[:] = [lease.node_id for lease in ticket.leases]
             super().hold(ticket)
 
     def freeze() -> None:

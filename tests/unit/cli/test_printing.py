@@ -205,9 +205,7 @@ def test_every_command_is_in_a_group_of_the_help(
     program = typer.main.get_command(app)
     assert isinstance(program, GroupedCommands)
     listed = [name for names in GROUPS.values() for name in names]
-    assert sorted(listed) == sorted(program.commands), (
-        "GROUPS names each once"
-    )
+    assert sorted(listed) == sorted(program.commands), "GROUPS names each once"
     assert invoke(monkeypatch, "--help") == 0
     shown = capsys.readouterr().out
     places = [shown.index(f"\n{title}:\n") for title in GROUPS]

@@ -9,7 +9,7 @@ import pytest
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
-from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable, ReplicaSize
+from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable, ReplicaSize
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import TableState, WorkerReport
@@ -96,7 +96,7 @@ TAIL = Tail(
         ),
     ),
 )
-GRANT = Grant(
+LEASE = Lease(
     lease_id="l",
     token="t",
     node_id="a",
@@ -129,7 +129,7 @@ MESSAGES: list[wire.Message] = [
     wire.LeaseRequest(worker_id="w"),
     wire.RunsRequest(runs=(("a", 1, 7),)),
     wire.RunsAnswer(payloads=(b"p", None)),
-    GRANT,
+    LEASE,
     ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
     TAIL,
     Announcement(

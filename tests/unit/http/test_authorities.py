@@ -17,7 +17,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import CertificateError, ConfigError, TransportError, UnreachableError
 from sparktxlog.http.authorities import CA_VARIABLE, trust
 from sparktxlog.http.link import Http
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 
 
@@ -158,7 +158,7 @@ def test_copies_are_fetched_from_certified_donors_only(
     serve: Serve, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = serve(authority.issue("A"))
-    grant = Grant(
+    lease = Lease(
         url=node.url,
         node_id="A",
         lease_id="x",
@@ -172,11 +172,11 @@ def test_copies_are_fetched_from_certified_donors_only(
         lease_s=1.0,
     )
     monkeypatch.setenv(CA_VARIABLE, "")
-    with closing(DonorLink(grant)) as link, pytest.raises(CertificateError):
+    with closing(DonorLink(lease)) as link, pytest.raises(CertificateError):
         link.release()
     assert node.asked == []
     monkeypatch.setenv(CA_VARIABLE, str(authority.ca_file))
-    with closing(DonorLink(grant)) as link, pytest.raises(TransportError) as caught:
+    with closing(DonorLink(lease)) as link, pytest.raises(TransportError) as caught:
         link.release()  # it does not know the method, but it was asked
     assert type(caught.value) is not UnreachableError
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import structlog
 
 from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolError, TxLogError
-from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Grant
+from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Lease
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.planning import Planning
 from sparktxlog.transport.peer_link import PeerLink
@@ -68,15 +68,15 @@ class Copies:
         Raises:
             LocalProtocolError: None of them gave a lease; the message has the reasons (definite).
         """
-        grants: list[Grant] = []
+        leases: list[Lease] = []
         failures: list[str] = []
         rest = list(donors)
-        while rest and not grants:
-            grants += await self._ask([rest.pop(0)], decision.worker_id, failures, named)
-        wanted = self._config.replication_max_donors - len(grants)
-        if grants and rest and wanted > 0:
-            grants += await self._ask(rest[:wanted], decision.worker_id, failures, named)
-        if not grants:
+        while rest and not leases:
+            leases += await self._ask([rest.pop(0)], decision.worker_id, failures, named)
+        wanted = self._config.replication_max_donors - len(leases)
+        if leases and rest and wanted > 0:
+            leases += await self._ask(rest[:wanted], decision.worker_id, failures, named)
+        if not leases:
             raise LocalProtocolError(
                 f"no donor for worker {decision.worker_id!r}: "
                 f"{'; '.join(failures) or 'none is known'}",
@@ -87,52 +87,52 @@ class Copies:
         ticket = CopyTicket(
             copy_id=uuid.uuid4().hex,
             decision=decision,
-            grants=tuple(grants),
+            leases=tuple(leases),
             streams=self._config.replication_streams,
         )
         _log.info(
             "copy arranged",
             copy=ticket.copy_id,
             worker=decision.worker_id,
-            donors=[grant.node_id for grant in grants],
-            position=grants[0].position,
+            donors=[lease.node_id for lease in leases],
+            position=leases[0].position,
             reason=decision.reason,
         )
         return ticket
 
     async def _ask(
         self, donors: Sequence[str], worker_id: str, failures: list[str], named: bool
-    ) -> list[Grant]:
-        """Return the grants of those who gave one, in the order of the donors."""
+    ) -> list[Lease]:
+        """Return the leases of those who gave one, in the order of the donors."""
         answers = await asyncio.gather(
-            *(self._grant(donor, worker_id, named) for donor in donors), return_exceptions=True
+            *(self._lease(donor, worker_id, named) for donor in donors), return_exceptions=True
         )
-        grants = []
+        leases = []
         for donor, answer in zip(donors, answers, strict=True):
-            if isinstance(answer, Grant):
-                grants.append(answer)
+            if isinstance(answer, Lease):
+                leases.append(answer)
             elif isinstance(answer, TxLogError):
                 _log.warning("no lease", donor=donor, worker=worker_id, reason=str(answer))
                 failures.append(f"{donor}: {answer.message}")
             else:
                 raise answer
-        return grants
+        return leases
 
-    async def _grant(self, donor: str, worker_id: str, named: bool) -> Grant:
+    async def _lease(self, donor: str, worker_id: str, named: bool) -> Lease:
         link = self._base.links.get(donor)
         if link is None:
             raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
-        grant = await link.request_lease(worker_id, named=named)
+        lease = await link.request_lease(worker_id, named=named)
         try:
-            await self._check(grant, donor, link.urls)
+            await self._check(lease, donor, link.urls)
         except BaseException:
-            await self._give_back(link, grant)
+            await self._give_back(link, lease)
             raise
         # The donor names its first address; the one in use certainly leads there.
-        return replace(grant, url=link.url)
+        return replace(lease, url=link.url)
 
-    async def _check(self, grant: Grant, donor: str, urls: Sequence[str]) -> None:
-        """Compare a grant with what this node knows itself.
+    async def _check(self, lease: Lease, donor: str, urls: Sequence[str]) -> None:
+        """Compare a lease with what this node knows itself.
 
         Raises:
             RemoteProtocolError: It belongs to another log, history or configuration (definite).
@@ -140,13 +140,13 @@ class Copies:
         config = self._config
         compression = "zstd" if config.replication_compression else "none"
         for what, theirs, ours in (
-            ("node", grant.node_id, donor),
-            ("URL", grant.url, grant.url if grant.url in urls else " or ".join(urls)),
-            ("lineage", grant.lineage, config.lineage),
-            ("replication.compression", grant.compression, compression),
+            ("node", lease.node_id, donor),
+            ("URL", lease.url, lease.url if lease.url in urls else " or ".join(urls)),
+            ("lineage", lease.lineage, config.lineage),
+            ("replication.compression", lease.compression, compression),
             (
                 "replication.chunk-bytes",
-                str(grant.chunk_bytes),
+                str(lease.chunk_bytes),
                 str(config.replication_chunk_bytes),
             ),
         ):
@@ -155,33 +155,33 @@ class Copies:
                     f"{donor!r} offers a replica with {what} {theirs[:200]!r}, here it is {ours!r}",
                     donor=donor,
                 )
-        reached = await self._base.ordered.reach(grant.position, _REACH_S)
-        if reached < grant.position:
+        reached = await self._base.ordered.reach(lease.position, _REACH_S)
+        if reached < lease.position:
             raise RemoteProtocolError(
-                f"{donor!r} offers position {grant.position}, the queue here ends at {reached}",
+                f"{donor!r} offers position {lease.position}, the queue here ends at {reached}",
                 hint="Wait until this node has caught up.",
                 donor=donor,
             )
         try:
-            here = await self._base.run_blocking(self._base.journal.read_hash_at, grant.position)
+            here = await self._base.run_blocking(self._base.journal.read_hash_at, lease.position)
         except ExpiredError as error:
             raise RemoteProtocolError(
-                f"{donor!r} offers position {grant.position}, which is too old to be compared with "
+                f"{donor!r} offers position {lease.position}, which is too old to be compared with "
                 f"this node's history: {error.message}",
                 hint="Let the donor's worker catch up, then try again.",
                 donor=donor,
             ) from error
-        if here is None or here.hex() != grant.chain_hash:
+        if here is None or here.hex() != lease.chain_hash:
             found = "none" if here is None else here.hex()[:12]
             raise RemoteProtocolError(
-                f"{donor!r} offers another history: hash {grant.chain_hash[:12]} at position "
-                f"{grant.position}, here {found}",
+                f"{donor!r} offers another history: hash {lease.chain_hash[:12]} at position "
+                f"{lease.position}, here {found}",
                 donor=donor,
             )
 
     @staticmethod
-    async def _give_back(link: PeerLink, grant: Grant) -> None:
+    async def _give_back(link: PeerLink, lease: Lease) -> None:
         try:
-            await link.release_lease(grant)
+            await link.release_lease(lease)
         except TxLogError as error:
             _log.info("lease left to expire", donor=link.node_id, reason=str(error))

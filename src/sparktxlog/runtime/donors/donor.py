@@ -28,7 +28,7 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
-from sparktxlog.model.copying import Grant, OfferedTable, ReplicaSize
+from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
@@ -76,14 +76,14 @@ class Donor:
             config.replication_chunk_bytes, compress=config.replication_compression
         )
         self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)
-        self._granting = 0
+        self._lending = 0
         self._sizes: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._threads = ThreadPoolExecutor(
             max_workers=_THREADS, thread_name_prefix="donor", initializer=_step_back
         )
 
     async def start(self) -> None:
-        """Remove the pins of leases that a former start of this node granted."""
+        """Remove the pins of leases that a former start of this node gave."""
         stale = await self._run(self._pins.release_others)
         if stale:
             _log.info("pins of a former start removed", leases=len(stale))
@@ -99,8 +99,8 @@ class Donor:
 
     # -- leases ------------------------------------------------------------------------------------
 
-    async def grant(self, worker_id: str, *, named: bool = False) -> Grant:
-        """Pin the replica as its newest report says it is, and grant a lease on it.
+    async def lend(self, worker_id: str, *, named: bool = False) -> Lease:
+        """Pin the replica as its newest report says it is, and give a lease on it.
 
         No file's content is read.  The caller compares position and chain hash with its own log.
 
@@ -114,29 +114,29 @@ class Donor:
             StorageError: The files cannot be pinned; nothing stays pinned.
         """
         self._leases.expire()
-        if len(self._leases) + self._granting >= MAX_LEASES:
+        if len(self._leases) + self._lending >= MAX_LEASES:
             raise BusyError(
-                f"node {self._config.node_id!r} has granted {MAX_LEASES} leases",
+                f"node {self._config.node_id!r} has given {MAX_LEASES} leases",
                 hint="Copy from another site, or later.",
                 limit=MAX_LEASES,
             )
-        self._granting += 1
+        self._lending += 1
         try:
-            grant, pinned = await self._pinned_grant(named)
+            lease, pinned = await self._pin(named)
         finally:
-            self._granting -= 1
-        self._leases.add(grant, pinned)
+            self._lending -= 1
+        self._leases.add(lease, pinned)
         _log.info(
-            "lease granted",
-            lease=grant.lease_id,
+            "lease given",
+            lease=lease.lease_id,
             worker=worker_id,
-            position=grant.position,
-            tables=len(grant.tables),
-            files=sum(len(table.files) for table in grant.tables),
+            position=lease.position,
+            tables=len(lease.tables),
+            files=sum(len(table.files) for table in lease.tables),
         )
-        return grant
+        return lease
 
-    async def _pinned_grant(self, named: bool) -> tuple[Grant, dict[str, tuple[PinnedFile, ...]]]:
+    async def _pin(self, named: bool) -> tuple[Lease, dict[str, tuple[PinnedFile, ...]]]:
         config = self._config
         report = await self._report(named)
         lease_id = secrets.token_hex(16)
@@ -150,7 +150,7 @@ class Donor:
         except (NotFoundError, StorageError):
             await self._run(self._pins.release, lease_id)
             raise
-        grant = Grant(
+        lease = Lease(
             lease_id=lease_id,
             token=secrets.token_urlsafe(32),
             node_id=config.node_id,
@@ -164,7 +164,7 @@ class Donor:
             lease_s=config.replication_lease,
             tables=tables,
         )
-        return grant, pinned
+        return lease, pinned
 
     async def _report(self, named: bool) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""
@@ -196,14 +196,14 @@ class Donor:
             )
         return report
 
-    def lease(self, lease_id: str, token: str) -> Grant:
-        """Return the grant of a lease and renew it.
+    def lease(self, lease_id: str, token: str) -> Lease:
+        """Return a lease and renew it.
 
         Raises:
             LeaseGoneError: Released, expired, or of a former start (definite).
             UnauthorizedError: Not the lease's token (definite).
         """
-        return self._leases.find(lease_id, token).grant
+        return self._leases.find(lease_id, token).lease
 
     def release(self, lease_id: str, token: str) -> None:
         """End a lease; its pins are removed in the background.  Errors as `lease`."""
@@ -237,7 +237,7 @@ class Donor:
         """Return a chunk of a pinned file.
 
         Args:
-            offset: A multiple of the grant's chunk size, below the file's size.
+            offset: A multiple of the lease's chunk size, below the file's size.
             length: Bytes, 1 to the chunk size; fewer come at the file's end.
 
         Raises:

@@ -20,17 +20,17 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.storage.copies.pins import PinnedFile
 
 _log = structlog.get_logger("sparktxlog.donor")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Lease:
-    """A grant and its pins."""
+class PinnedLease:
+    """A lease and its pins."""
 
-    grant: Grant
+    lease: Lease
     #: Table → path → pinned file.
     files: dict[str, dict[str, PinnedFile]]
     #: Monotonic seconds at which it ends if it is not used before.
@@ -49,7 +49,7 @@ class Lease:
         if found is None:
             raise NotFoundError(
                 f"the lease has no file {path[:300]!r} in table {table!r}",
-                hint="The grant lists all files.",
+                hint="The lease lists all files.",
                 field="path",
                 value=path[:300],
             )
@@ -74,7 +74,7 @@ class Leases:
         self._clock = clock
         self._on_end = on_end
         self._on_count = on_count
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, PinnedLease] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -83,17 +83,17 @@ class Leases:
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._leases
 
-    def add(self, grant: Grant, pinned: Mapping[str, tuple[PinnedFile, ...]]) -> None:
+    def add(self, lease: Lease, pinned: Mapping[str, tuple[PinnedFile, ...]]) -> None:
         """Add a new lease; its time begins."""
-        self._leases[grant.lease_id] = Lease(
-            grant=grant,
+        self._leases[lease.lease_id] = PinnedLease(
+            lease=lease,
             files={table: {file.path: file for file in files} for table, files in pinned.items()},
-            deadline=self._clock() + grant.lease_s,
+            deadline=self._clock() + lease.lease_s,
         )
         self._on_count(len(self._leases))
         self._set_timer()
 
-    def find(self, lease_id: str, token: str) -> Lease:
+    def find(self, lease_id: str, token: str) -> PinnedLease:
         """Return a lease and renew it.
 
         Raises:
@@ -101,44 +101,42 @@ class Leases:
             UnauthorizedError: Not the lease's token (definite).
         """
         self.expire()
-        lease = self._leases.get(lease_id)
-        if lease is None:
+        held = self._leases.get(lease_id)
+        if held is None:
             raise lease_gone()
-        if not hmac.compare_digest(lease.grant.token.encode(), token.encode()):
+        if not hmac.compare_digest(held.lease.token.encode(), token.encode()):
             raise UnauthorizedError(
                 "the token is not this lease's", hint="Send 'Authorization: Bearer <token>'."
             )
-        lease.deadline = self._clock() + lease.grant.lease_s
-        return lease
+        held.deadline = self._clock() + held.lease.lease_s
+        return held
 
     @contextmanager
-    def using(self, lease_id: str, token: str) -> Iterator[Lease]:
+    def using(self, lease_id: str, token: str) -> Iterator[PinnedLease]:
         """Hold a lease while a request is under way, and renew it at its end."""
-        lease = self.find(lease_id, token)
-        lease.users += 1
+        held = self.find(lease_id, token)
+        held.users += 1
         try:
-            yield lease
+            yield held
         finally:
-            lease.users -= 1
-            lease.deadline = self._clock() + lease.grant.lease_s
+            held.users -= 1
+            held.deadline = self._clock() + held.lease.lease_s
 
     def expire(self) -> list[str]:
         """End the leases whose time is over; return them."""
         now = self._clock()
         over = [
-            name
-            for name, lease in self._leases.items()
-            if not lease.users and lease.deadline <= now
+            name for name, held in self._leases.items() if not held.users and held.deadline <= now
         ]
         for name in over:
             self.end(name, "expired")
         return over
 
     def end(self, lease_id: str, why: str) -> None:
-        """End a present lease."""
-        lease = self._leases.pop(lease_id)
+        """End a present held."""
+        held = self._leases.pop(lease_id)
         self._on_count(len(self._leases))
-        _log.info("lease ended", lease=lease_id, why=why, position=lease.grant.position)
+        _log.info("lease ended", lease=lease_id, why=why, position=held.lease.position)
         self._on_end(lease_id)
 
     def close(self) -> None:
@@ -150,11 +148,11 @@ class Leases:
     def _set_timer(self) -> None:
         """Check again when the first lease may be over."""
         if self._timer is None and self._leases:
-            first = min(self._leases.values(), key=lambda lease: lease.deadline)
+            first = min(self._leases.values(), key=lambda held: held.deadline)
             # A lease in use may be past its time: it is checked again a lease later.
             left_s = first.deadline - self._clock()
             self._timer = asyncio.get_running_loop().call_later(
-                left_s if left_s > 0 else first.grant.lease_s, self._on_timer
+                left_s if left_s > 0 else first.lease.lease_s, self._on_timer
             )
 
     def _on_timer(self) -> None:

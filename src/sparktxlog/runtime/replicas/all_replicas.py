@@ -242,9 +242,9 @@ class Fleet:
                 copy_id=ticket.copy_id,
                 worker_id=worker_id,
                 decision=ticket.decision,
-                donors=tuple(grant.node_id for grant in ticket.grants),
+                donors=tuple(lease.node_id for lease in ticket.leases),
                 started_at=self._base.clock.now(),
-                position=min((grant.position for grant in ticket.grants), default=0),
+                position=min((lease.position for lease in ticket.leases), default=0),
             )
         )
         return ticket

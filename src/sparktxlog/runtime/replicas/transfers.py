@@ -44,7 +44,7 @@ class RunningCopy:
     donors: tuple[str, ...]
     #: Log time of the ticket, microseconds.
     started_at: int
-    #: Least position of its grants, where the worker's replay begins; 0 = unknown.
+    #: Least position of its leases, where the worker's replay begins; 0 = unknown.
     position: int = 0
 
 

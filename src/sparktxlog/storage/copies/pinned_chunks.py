@@ -155,7 +155,7 @@ class ChunkReader:
         if not 1 <= length <= self._chunk_bytes:
             raise InvalidRequestError(
                 f"length is {length}, 1 to {self._chunk_bytes} bytes are allowed",
-                hint="The grant has chunk_bytes.",
+                hint="The lease has chunk_bytes.",
                 field="length",
                 value=length,
             )

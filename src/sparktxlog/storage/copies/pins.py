@@ -55,7 +55,7 @@ class PinnedFile:
     identity: FileIdentity
 
     def offered(self) -> OfferedFile:
-        """Return the file as grants list it."""
+        """Return the file as leases list it."""
         return OfferedFile(
             path=self.path,
             size_bytes=self.identity.size_bytes,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sparktxlog.model.copying import CopyTicket, Grant, OfferedFile
+from sparktxlog.model.copying import CopyTicket, Lease, OfferedFile
 from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.parts import (
@@ -63,14 +63,14 @@ class DonorFetcher:
     def __init__(self, lake: Path, copy_id: str) -> None:
         self._space = CopyWorkspace(lake, copy_id)
         self._keeper: LeaseKeeper | None = None
-        self._grants: tuple[Grant, ...] = ()
+        self._leases: tuple[Lease, ...] = ()
         self._streams = 1
         self._shown = monotonic()
 
     def hold(self, ticket: CopyTicket) -> None:
         """Fetch with a ticket from now on; keep its leases alive until `release`."""
-        self._grants, self._streams = ticket.grants, ticket.streams
-        self._keeper = LeaseKeeper(ticket.grants)
+        self._leases, self._streams = ticket.leases, ticket.streams
+        self._keeper = LeaseKeeper(ticket.leases)
 
     def staged(self, table: str) -> Path:
         """Return the directory that a table's files are fetched to."""
@@ -84,7 +84,7 @@ class DonorFetcher:
         """
         self._space.adopt_older()
         return select_files(
-            self._space, self._grants[0], [FileTask.of(table, file) for file in files]
+            self._space, self._leases[0], [FileTask.of(table, file) for file in files]
         )
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
@@ -98,7 +98,7 @@ class DonorFetcher:
     def fetch(self, wanted: Wanted) -> Fetched:
         """Fetch the selected files, verified and durable; errors of `fetch_files`."""
         return fetch_files(
-            self._space, self._grants, wanted, streams=self._streams, progress=self._show
+            self._space, self._leases, wanted, streams=self._streams, progress=self._show
         )
 
     def _show(self, done_bytes: int, total_bytes: int) -> None:
@@ -138,7 +138,7 @@ class ExecutorFetcher(DonorFetcher):
         """As `DonorFetcher`; what executors cannot fetch, the driver fetches."""
         began, done = monotonic(), list[FetchedPart]()
         plans = plan_parts(
-            self._space, self._grants, wanted, parts=self._parts, streams=TASK_STREAMS
+            self._space, self._leases, wanted, parts=self._parts, streams=TASK_STREAMS
         )
         if plans:
             try:
@@ -150,7 +150,7 @@ class ExecutorFetcher(DonorFetcher):
                     )
             except (PySparkException, Py4JError) as error:
                 _logger.warning("executors failed, the driver fetches: %s", str(error)[:500])
-                wanted = select_files(self._space, self._grants[0], wanted.tasks)
+                wanted = select_files(self._space, self._leases[0], wanted.tasks)
         reused_bytes = wanted.size_bytes - wanted.missing_bytes
         keep_parts(self._space, wanted, done)
         fetched = sum((part.fetched for part in done), super().fetch(wanted))

@@ -23,7 +23,7 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLogError
-from sparktxlog.model.copying import CatchUpKind, CopyTicket, Grant, Transfer
+from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.backup.old_files import back_up
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
@@ -132,10 +132,10 @@ class ReplicaCopy:
         return self.state.copying is None
 
     @property
-    def grant(self) -> Grant:
-        """The best donor's grant."""
+    def lease(self) -> Lease:
+        """The best donor's lease."""
         assert self.ticket is not None
-        return self.ticket.grants[0]
+        return self.ticket.leases[0]
 
     @property
     def staging(self) -> CopyStager:
@@ -165,16 +165,16 @@ class ReplicaCopy:
         self.ticket = self._source.copy_ticket(
             self.state.worker_id, forced=self.pending.forced, donor=self.pending.donor
         )
-        if not self.ticket.grants:
+        if not self.ticket.leases:
             raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
         self._fetcher.hold(self.ticket)
-        grant = self.grant
+        lease = self.lease
         self._staging = CopyStager(
-            self._session, self._lake, self.state, self._fetcher, grant, self._options
+            self._session, self._lake, self.state, self._fetcher, lease, self._options
         )
-        if grant.lineage != self._info.lineage:
+        if lease.lineage != self._info.lineage:
             raise DivergedError(
-                f"donor {grant.node_id} is of lineage {grant.lineage!r}, "
+                f"donor {lease.node_id} is of lineage {lease.lineage!r}, "
                 f"this node of {self._info.lineage!r}"
             )
 
@@ -194,7 +194,7 @@ class ReplicaCopy:
         """
         tables: dict[str, ReplicaTable] = {}
         self._save_rows()
-        for offered in self.grant.tables:
+        for offered in self.lease.tables:
             name = offered.definition.name
             version = self.staging.standing.get(name)
             if version is None:
@@ -240,7 +240,7 @@ class ReplicaCopy:
         examined = examine(
             self._lake / name,
             known,
-            lineage=self.grant.lineage,
+            lineage=self.lease.lineage,
             name=name,
             copy_id=self._copy_id,
             placed=self.pending.renamed.get(name),
@@ -282,7 +282,7 @@ class ReplicaCopy:
                     self._session,
                     self._lake,
                     staged,
-                    self.grant,
+                    self.lease,
                     self._quarantine,
                     self._copy_id,
                     self._examined[staged.name],
@@ -311,29 +311,29 @@ class ReplicaCopy:
             if (self._lake / name).exists():
                 known = self.state.tables[name]
                 foreign = foreign_commits(
-                    self._lake / name, known.version, self.grant.lineage, name
+                    self._lake / name, known.version, self.lease.lineage, name
                 )
-                reason = f"not there at position {self.grant.position}"
+                reason = f"not there at position {self.lease.position}"
                 self._quarantine.save_files(name, foreign, reason)
                 self._quarantined[name] = -1
 
     def _record(self, tables: dict[str, ReplicaTable]) -> None:
-        grant = self.grant
-        if Way.RENAME.value in self.staging.ways.values() or grant.position < self.state.position:
+        lease = self.lease
+        if Way.RENAME.value in self.staging.ways.values() or lease.position < self.state.position:
             # Recorded versions belong to other Delta logs now, or to another history.
             self._directory.forget_snapshots()
-        self._directory.record_snapshot(grant.position, tables)
+        self._directory.record_snapshot(lease.position, tables)
         self.state = replace(
             self.state,
-            lineage=grant.lineage,
-            epoch=grant.epoch,
-            position=grant.position,
-            chain_hash=grant.chain_hash,
+            lineage=lease.lineage,
+            epoch=lease.epoch,
+            position=lease.position,
+            chain_hash=lease.chain_hash,
             tables=tables,
             pending=None,
             copying=None,
             # With the copy's id: another copy of the same position makes other tables.
-            copied_from=f"{grant.node_id}@{grant.position}/{self._copy_id}",
+            copied_from=f"{lease.node_id}@{lease.position}/{self._copy_id}",
         )
         self._directory.save(self.state)
 
@@ -355,9 +355,9 @@ class ReplicaCopy:
         fetched = staging.fetched if staging else Fetched()
         return CopyOutcome(
             copy_id=self._copy_id,
-            donor=self.grant.node_id,
+            donor=self.lease.node_id,
             from_position=self._from_position,
-            position=self.grant.position,
+            position=self.lease.position,
             tables=dict(sorted(staging.ways.items())) if staging else {},
             quarantined=dict(self._quarantined),
             seconds=round(monotonic() - self._started, 3),
@@ -375,7 +375,7 @@ class ReplicaCopy:
             worker_id=self.state.worker_id,
             node_id=self._info.node_id,
             kind=CatchUpKind.COPY,
-            donors=tuple(grant.node_id for grant in self.ticket.grants),
+            donors=tuple(lease.node_id for lease in self.ticket.leases),
             from_position=outcome.from_position,
             to_position=outcome.position if end == "done" else outcome.from_position,
             started_at=self._started_at,

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.errors import ApplyError
-from sparktxlog.model.copying import Grant, OfferedTable
+from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
@@ -59,7 +59,7 @@ class CopyStager:
         lake: Root of the replica's tables.
         state: Of the replica, with the copy journaled in it.
         fetcher: Fetches the files.
-        grant: Of the best donor, whose tables are copied.
+        lease: Of the best donor, whose tables are copied.
         options: How the copy is made.
     """
 
@@ -69,7 +69,7 @@ class CopyStager:
         lake: Path,
         state: ReplicaState,
         fetcher: DonorFetcher,
-        grant: Grant,
+        lease: Lease,
         options: CopyOptions,
     ) -> None:
         assert state.copying is not None
@@ -78,7 +78,7 @@ class CopyStager:
         self._state = state
         self._pending: PendingCopy = state.copying
         self._fetcher = fetcher
-        self._grant = grant
+        self._lease = lease
         self._options = options
         self.fetched = Fetched()
         self.staged: dict[str, StagedTable] = {}
@@ -110,7 +110,7 @@ class CopyStager:
         #: Log of the replica's table, None = the donor's log replaces it.
         olds: dict[str, LogVersion | None] = {}
         logs: dict[str, Wanted] = {}
-        for offered in self._grant.tables:
+        for offered in self._lease.tables:
             name = offered.definition.name
             with failures_named(name):
                 standing = self._find_standing(offered)
@@ -122,7 +122,7 @@ class CopyStager:
                 logs[name] = self._select_log(offered, whole=olds[name] is None)
         self._fetcher.require_space([*logs.values()])
         planned = {}
-        for offered in self._grant.tables:
+        for offered in self._lease.tables:
             name = offered.definition.name
             if name in logs:
                 with failures_named(name):
@@ -181,7 +181,7 @@ class CopyStager:
         """Return the version of a table that a recount finds equal to the offered one."""
         definition = offered.definition
         table, known = self._lake / definition.name, self._state.tables.get(definition.name)
-        version, way = find_copy(table, self._pending.copy_id, self._grant), Way.COMMIT.value
+        version, way = find_copy(table, self._pending.copy_id, self._lease), Way.COMMIT.value
         if version is None and definition.name in self._pending.swapped:
             version = offered.version if is_renamed(table, offered) else None
             way = Way.RENAME.value
@@ -201,7 +201,7 @@ class CopyStager:
 
     def _find_equal(self, offered: OfferedTable, known: ReplicaTable | None) -> int | None:
         """Return the recorded version of a table that did not change since the position."""
-        if known is None or known.diverged or self._state.position > self._grant.position:
+        if known is None or known.diverged or self._state.position > self._lease.position:
             return None
         if (known.signature, known.definition) != (offered.signature, offered.definition):
             return None
@@ -219,12 +219,12 @@ class CopyStager:
             found = signature_of(read_newest(self._session, str(staged.path)), definition)
         if found != wanted:
             raise ApplyError(
-                f"table {staged.name!r} from {self._grant.node_id} counts {found.to_text()}, "
+                f"table {staged.name!r} from {self._lease.node_id} counts {found.to_text()}, "
                 f"its report says {wanted.to_text()}",
                 hint="Nothing was changed here.  Verify the donor (jobs/verify.py), or copy from "
                 "another one.",
                 table=staged.name,
-                donor=self._grant.node_id,
+                donor=self._lease.node_id,
             )
 
 

@@ -22,7 +22,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.errors import CopyConflictError
-from sparktxlog.model.copying import Grant, OfferedTable
+from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import (
@@ -69,7 +69,7 @@ def swap_table(
     session: SparkSession,
     lake: Path,
     staged: StagedTable,
-    grant: Grant,
+    lease: Lease,
     quarantine: TableQuarantine,
     copy_id: str,
     examined: int,
@@ -78,7 +78,7 @@ def swap_table(
 
     Args:
         session: The worker's own.
-        grant: Position, hash and node that the staged table comes from.
+        lease: Position, hash and node that the staged table comes from.
         examined: Newest version of the old table that was examined; -1 = it had no commit.
 
     Raises:
@@ -95,23 +95,23 @@ def swap_table(
             _rename(session, lake, staged, quarantine)
         # Not the newest version: later commits of others must be found as theirs.
         return staged.offered.version
-    done = find_copy(table, copy_id, grant)
+    done = find_copy(table, copy_id, lease)
     if done is not None:
         return done
     with tagged(session, "swap", staged.name):
         _place_files(staged, table)
-        version = _commit(session, table, staged, grant, copy_id, examined)
+        version = _commit(session, table, staged, lease, copy_id, examined)
     settle(table, version, version)
     return version
 
 
-def find_copy(table: Path, copy_id: str, grant: Grant) -> int | None:
+def find_copy(table: Path, copy_id: str, lease: Lease) -> int | None:
     """Return the newest version if a copy's own commit made it, None otherwise."""
     newest = newest_commit(table)
     if newest < 0:
         return None
     own = read_commit(table, newest).own
-    wanted = (grant.lineage, copy_id, grant.position, grant.chain_hash)
+    wanted = (lease.lineage, copy_id, lease.position, lease.chain_hash)
     if own is not None and (own.lineage, own.copy_id, own.last_position, own.to_hash) == wanted:
         return newest
     return None
@@ -190,24 +190,24 @@ def _commit(
     session: SparkSession,
     table: Path,
     staged: StagedTable,
-    grant: Grant,
+    lease: Lease,
     copy_id: str,
     examined: int,
 ) -> int:
     offered = staged.offered
     own = OwnCommit(
-        lineage=grant.lineage,
-        epoch=grant.epoch,
+        lineage=lease.lineage,
+        epoch=lease.epoch,
         table=staged.name,
-        first=grant.position,
-        last_position=grant.position,
-        from_hash=grant.chain_hash,
-        to_hash=grant.chain_hash,
+        first=lease.position,
+        last_position=lease.position,
+        from_hash=lease.chain_hash,
+        to_hash=lease.chain_hash,
         step=COPY_STEP,
         last=True,
         signature=offered.signature.to_text(),
         copy_id=copy_id,
-        donor=grant.node_id,
+        donor=lease.node_id,
     )
     return commit_files(session, table, staged.log, own, examined)
 

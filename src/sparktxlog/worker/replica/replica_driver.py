@@ -4,7 +4,7 @@
              tells the node and copies.
     REQUEST  asks the node for a missing range, with growing pauses.  If the log no longer has the
              range, the driver copies.
-    LOAD     copies: keeps the old files, gets a grant, stages all tables, restarts from the copy
+    LOAD     copies: keeps the old files, gets a lease, stages all tables, restarts from the copy
     IDLE     stands still, with a reason: no attempts are left, or neither replay nor copy helps
              (a refused token, an unreadable answer, a full disk)
 
@@ -269,8 +269,8 @@ class ReplicaDriver:
             raise
         failed = 0
         while True:
-            self._get_grant(copy)
-            _logger.info("copying position %d from %s", copy.grant.position, copy.grant.node_id)
+            self._get_lease(copy)
+            _logger.info("copying position %d from %s", copy.lease.position, copy.lease.node_id)
             try:
                 copy.stage_tables()
                 return copy.restart()
@@ -293,9 +293,9 @@ class ReplicaDriver:
                 if fault_of(error) is Fault.TRANSPORT:
                     self._pause(failed, error)
 
-    def _get_grant(self, copy: ReplicaCopy) -> None:
+    def _get_lease(self, copy: ReplicaCopy) -> None:
         try:
-            self._retried("asking for a grant", copy.request, copy.fail)
+            self._retried("asking for a lease", copy.request, copy.fail)
         except _FATAL:
             raise
         except TxLogError as error:

@@ -143,21 +143,21 @@ def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
             here.report(5, version=0)
             here.report(10)
             write_state(here.lake, "w", 12)
-            grant = await here.donor.grant("w of B")
-            assert (grant.position, grant.chain_hash) == (10, bytes([10] * 32).hex())
-            assert (grant.node_id, grant.url) == ("A", "http://127.0.0.1:7070")
-            assert (grant.lineage, grant.epoch) == (here.config.lineage, 1)
-            assert (grant.chunk_bytes, grant.compression, grant.lease_s) == (CHUNK, "zstd", 60)
-            assert len(grant.token) >= 43
-            (table,) = grant.tables
+            lease = await here.donor.lend("w of B")
+            assert (lease.position, lease.chain_hash) == (10, bytes([10] * 32).hex())
+            assert (lease.node_id, lease.url) == ("A", "http://127.0.0.1:7070")
+            assert (lease.lineage, lease.epoch) == (here.config.lineage, 1)
+            assert (lease.chunk_bytes, lease.compression, lease.lease_s) == (CHUNK, "zstd", 60)
+            assert len(lease.token) >= 43
+            (table,) = lease.tables
             assert (table.definition, table.version, table.signature) == (
                 DEFINITION,
                 here.version,
                 SIGNATURE,
             )
             assert [file.path for file in table.files] == sorted(contents(here.lake / "t"))
-            other = await here.donor.grant("w of C")
-            assert len({grant.token, other.token, grant.lease_id, other.lease_id}) == 4
+            other = await here.donor.lend("w of C")
+            assert len({lease.token, other.token, lease.lease_id, other.lease_id}) == 4
             assert here.metric("leases") == 2
 
     asyncio.run(main())
@@ -172,10 +172,10 @@ def test_a_replica_that_stands_before_a_change_is_lent_as_it_is(tmp_path: Path) 
             here.changed = (20, again.applied_to(DEFINITION))
             assert here.changed[1].fingerprint() == DEFINITION.fingerprint()
             here.report(10)
-            (table,) = (await here.donor.grant("w of B")).tables
+            (table,) = (await here.donor.lend("w of B")).tables
             assert table.definition == DEFINITION
             here.report(20)
-            (table,) = (await here.donor.grant("w of B")).tables
+            (table,) = (await here.donor.lend("w of B")).tables
             assert table.definition.in_files(["v"]) == ("__txlog_2_v",)
 
     asyncio.run(main())
@@ -233,7 +233,7 @@ def test_who_is_no_donor_says_why_and_pins_nothing(
         async with world(tmp_path) as here:
             arrange(here)
             with pytest.raises(kind, match=text):
-                await here.donor.grant("w")
+                await here.donor.lend("w")
             assert here.leases() == []
 
     asyncio.run(main())
@@ -243,7 +243,7 @@ def test_a_lease_lives_as_long_as_it_is_used(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here:
             here.report()
-            used, unused = await here.donor.grant("w"), await here.donor.grant("w")
+            used, unused = await here.donor.lend("w"), await here.donor.lend("w")
             for _ in range(3):
                 here.now += 40
                 here.donor.lease(used.lease_id, used.token)
@@ -265,7 +265,7 @@ def test_nobody_needs_to_ask_for_a_lease_to_expire(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path, **{"replication.lease": 1}) as here:
             here.report()
-            await here.donor.grant("w")
+            await here.donor.lend("w")
             here.now += 2  # the timer fires a second from now and finds it over
             await unpinned(here, 0)
 
@@ -276,15 +276,15 @@ def test_wrong_tokens_open_nothing_and_renew_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here:
             here.report()
-            grant, other = await here.donor.grant("w"), await here.donor.grant("w")
+            lease, other = await here.donor.lend("w"), await here.donor.lend("w")
             here.now += 59
-            for token in ("", "x", other.token, grant.token + "x", "ü"):
+            for token in ("", "x", other.token, lease.token + "x", "ü"):
                 with pytest.raises(UnauthorizedError):
-                    here.donor.lease(grant.lease_id, token)
+                    here.donor.lease(lease.lease_id, token)
                 with pytest.raises(UnauthorizedError):
-                    await here.donor.chunk(grant.lease_id, token, "t", "x", 0, 1)
+                    await here.donor.chunk(lease.lease_id, token, "t", "x", 0, 1)
             here.now += 2
-            assert here.donor._leases.expire() == [grant.lease_id, other.lease_id]
+            assert here.donor._leases.expire() == [lease.lease_id, other.lease_id]
 
     asyncio.run(main())
 
@@ -293,14 +293,14 @@ def test_too_many_leases_are_refused_as_busy(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here:
             here.report()
-            grants = [here.donor.grant("w") for _ in range(MAX_LEASES + 5)]
-            answers = await asyncio.gather(*grants, return_exceptions=True)
+            leases = [here.donor.lend("w") for _ in range(MAX_LEASES + 5)]
+            answers = await asyncio.gather(*leases, return_exceptions=True)
             refused = [answer for answer in answers if isinstance(answer, BusyError)]
             assert len(refused) == 5
             assert refused[0].retryable
             assert len(here.leases()) == MAX_LEASES
             here.now += 61
-            await here.donor.grant("w")
+            await here.donor.lend("w")
 
     asyncio.run(main())
 
@@ -321,14 +321,14 @@ def test_the_copy_is_the_pinned_state_while_the_replica_goes_on(tmp_path: Path) 
         async with world(tmp_path) as here:
             here.report()
             before = contents(here.lake / "t")
-            grant = await here.donor.grant("w")
+            lease = await here.donor.lend("w")
             append_rows(here.lake / "t", 10, seed=2)
             table = DeltaTable(here.lake / "t")
             table.delete()
             table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-            key = (grant.lease_id, grant.token)
+            key = (lease.lease_id, lease.token)
             got = {}
-            for file in grant.tables[0].files:
+            for file in lease.tables[0].files:
                 chunks = [
                     await here.donor.chunk(*key, "t", file.path, at, CHUNK)
                     for at in range(0, file.size_bytes, CHUNK)
@@ -362,9 +362,9 @@ def test_only_listed_files_can_be_named(
     async def main() -> None:
         async with world(tmp_path) as here:
             here.report()
-            grant = await here.donor.grant("w")
+            lease = await here.donor.lend("w")
             write_state(here.lake, "w", 10)
-            key = (grant.lease_id, grant.token)
+            key = (lease.lease_id, lease.token)
             with pytest.raises(kind) as caught:
                 await here.donor.chunk(*key, table, path, 0, 1)
             assert caught.value.fields["value"] == (path if kind is NotFoundError else table)
@@ -431,10 +431,10 @@ def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.Monk
     async def main() -> None:
         async with world(tmp_path) as here:
             here.report()
-            grant = await here.donor.grant("w")
-            assert grant.token not in repr(grant)
-            key = (grant.lease_id, grant.token)
-            path = grant.tables[0].files[0].path
+            lease = await here.donor.lend("w")
+            assert lease.token not in repr(lease)
+            key = (lease.lease_id, lease.token)
+            path = lease.tables[0].files[0].path
             task = asyncio.create_task(here.donor.chunk(*key, "t", path, 0, 1))
             await asyncio.to_thread(began.wait, 10)
             here.now += 1_000
@@ -442,7 +442,7 @@ def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.Monk
             go_on.set()
             assert (await task).plain_bytes == 1
             here.now += 59  # renewed at its end
-            assert here.donor.lease(*key) == grant
+            assert here.donor.lease(*key) == lease
             assert here.donor._leases.expire() == []
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.errors import ApplyError, DiskFullError
-from sparktxlog.model.copying import Grant, OfferedFile, OfferedTable
+from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
@@ -122,7 +122,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         )
         for name in ("one", "two")
     )
-    grant = Grant(
+    lease = Lease(
         lease_id="l",
         token="",
         node_id="b",
@@ -144,7 +144,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         tmp_path,
         state,
         fetcher,
-        grant,
+        lease,
         CopyOptions(verify=False),  # type: ignore[arg-type]
     )
     return made, fetcher

@@ -20,7 +20,7 @@ from tests.unit.worker.apply.test_tables import ADD, metadata, write
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.errors import CopyConflictError, TransportError
-from sparktxlog.model.copying import CopyTicket, Decision, Grant, OfferedFile, OfferedTable
+from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
@@ -118,7 +118,7 @@ class Site:
             copy.ticket = CopyTicket(
                 copy_id="ticket",
                 decision=Decision(worker_id="w", plan="copy", reason=""),
-                grants=(self.grant(staged.offered),),
+                leases=(self.lease(staged.offered),),
             )
             copy._staging = SimpleNamespace(  # type: ignore[assignment]
                 staged={"t": staged}, standing={}, ways={}, fetched=Fetched()
@@ -149,8 +149,8 @@ class Site:
         log = LogVersion(version=0, protocol={}, metadata={}, adds=())
         return StagedTable(offered=offered, path=path, log=log, way=way)
 
-    def grant(self, offered: OfferedTable) -> Grant:
-        return Grant(
+    def lease(self, offered: OfferedTable) -> Lease:
+        return Lease(
             lease_id="lease",
             token="",
             node_id="b",

@@ -36,7 +36,7 @@ class Copy:
         self.replica = replica
 
     @property
-    def grant(self) -> Any:
+    def lease(self) -> Any:
         return type("G", (), {"position": 40, "node_id": "B"})
 
     def back_up(self) -> None:

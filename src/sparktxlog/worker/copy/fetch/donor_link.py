@@ -40,7 +40,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Grant
+from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.supervision import foreseen
 from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask
 
@@ -82,16 +82,16 @@ class DonorLink:
     """A connection to a donor under one lease.  Used by one thread; `abort` and `overdue` by any.
 
     Args:
-        grant: The lease; its file lists are not used.
+        lease: The lease; its file lists are not used.
         silence_s: Longest silence of the donor, seconds.
     """
 
-    def __init__(self, grant: Grant, *, silence_s: float = SILENCE_S) -> None:
-        self._grant = grant
+    def __init__(self, lease: Lease, *, silence_s: float = SILENCE_S) -> None:
+        self._lease = lease
         self._silence_s = silence_s
-        self._base = f"/replica/v1/leases/{quote(grant.lease_id, safe='')}"
-        self._headers = {"Authorization": f"Bearer {grant.token}"}
-        self._connection = connection_to(node_address(grant.url), silence_s)
+        self._base = f"/replica/v1/leases/{quote(lease.lease_id, safe='')}"
+        self._headers = {"Authorization": f"Bearer {lease.token}"}
+        self._connection = connection_to(node_address(lease.url), silence_s)
         self._packed: memoryview | None = None
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         #: Monotonic seconds at which the request under way is overdue, None if there is none.
@@ -104,7 +104,7 @@ class DonorLink:
         """Fetch a chunk that fills the buffer; if its digest is wrong it is fetched again, once.
 
         Args:
-            offset: A multiple of the grant's chunk size.
+            offset: A multiple of the lease's chunk size.
             into: As long as the chunk; its content means nothing after an error.
 
         Raises:
@@ -122,12 +122,12 @@ class DonorLink:
             if not why:
                 return FetchedChunk(digest=digest, wire_bytes=wire)
         raise DamagedChunkError(
-            f"{self._grant.url} sent {path} from byte {offset:,} on damaged, twice: {why}",
+            f"{self._lease.url} sent {path} from byte {offset:,} on damaged, twice: {why}",
             hint="Copy from another site, and look at the disk and memory of this one.",
             table=table,
             path=path,
             offset=offset,
-            node_id=self._grant.node_id,
+            node_id=self._lease.node_id,
         )
 
     def _fetch_once(self, target: str, into: memoryview) -> tuple[int, bytes, str]:
@@ -136,10 +136,10 @@ class DonorLink:
         codec = response.headers.get(CHUNK_CODEC_HEADER, "")
         size = -1 if response.length is None else response.length
         expected = response.headers.get(CHUNK_DIGEST_HEADER, "")
-        compressed = codec == "zstd" and self._grant.compression == "zstd"
+        compressed = codec == "zstd" and self._lease.compression == "zstd"
         if not compressed and codec != "identity":
             raise self._refused(
-                f"sent a chunk as {codec[:20]!r}, compression is {self._grant.compression!r}"
+                f"sent a chunk as {codec[:20]!r}, compression is {self._lease.compression!r}"
             )
         if not 0 <= size <= len(into):
             raise self._refused(f"sent {size:,} bytes for a chunk of {len(into):,}")
@@ -171,7 +171,7 @@ class DonorLink:
 
     def _buffer(self, size: int) -> memoryview:
         if self._packed is None or len(self._packed) < size:
-            self._packed = memoryview(bytearray(max(size, self._grant.chunk_bytes)))
+            self._packed = memoryview(bytearray(max(size, self._lease.chunk_bytes)))
         return self._packed[:size]
 
     # -- digests and the lease ---------------------------------------------------------------------
@@ -284,10 +284,10 @@ class DonorLink:
             try:
                 connection.connect()
             except OSError as error:
-                if refused := certificate_error(self._grant.url, error):
+                if refused := certificate_error(self._lease.url, error):
                     raise refused from error
                 raise UnreachableError(
-                    f"no connection to {self._grant.url}: {error}", node_id=self._grant.node_id
+                    f"no connection to {self._lease.url}: {error}", node_id=self._lease.node_id
                 ) from error
         connection.request(method, target, body=body, headers=self._headers)
         return connection.getresponse()
@@ -313,7 +313,7 @@ class DonorLink:
     def _broken(self, error: Exception) -> TransportError:
         overdue = self.overdue(time.monotonic())
         self._finish()
-        url, node = self._grant.url, self._grant.node_id
+        url, node = self._lease.url, self._lease.node_id
         if isinstance(error, TimeoutError):
             return PeerTimeoutError(f"{url} was silent for {self._silence_s:g} s", node_id=node)
         if overdue:
@@ -325,15 +325,15 @@ class DonorLink:
     def _refused(self, what: str) -> TransportError:
         # The rest of the body would be read as the next answer.
         self._finish()
-        return TransportError(f"{self._grant.url} {what}", node_id=self._grant.node_id)
+        return TransportError(f"{self._lease.url} {what}", node_id=self._lease.node_id)
 
     def _refusal(self, response: http.client.HTTPResponse, method: str, target: str) -> TxLogError:
-        found = error_of(response.read(_MAX_REPLY_BYTES), response.status, self._grant.url)
+        found = error_of(response.read(_MAX_REPLY_BYTES), response.status, self._lease.url)
         what = (
-            f"{self._grant.url} answered {response.status} to {method} {target[:300]}: "
+            f"{self._lease.url} answered {response.status} to {method} {target[:300]}: "
             f"{found.message}"
         )
-        fields: dict[str, Any] = {"node_id": self._grant.node_id, "status": response.status}
+        fields: dict[str, Any] = {"node_id": self._lease.node_id, "status": response.status}
         if response.status in (401, 403):
             return UnauthorizedError(what, hint="Ask the own node for a new ticket.", **fields)
         if response.status == 404 or isinstance(found, FileChangedError):
@@ -386,12 +386,12 @@ class LeaseKeeper:
     Each donor has a thread, so that a silent donor does not cost the others their leases.
     """
 
-    def __init__(self, grants: Sequence[Grant]) -> None:
+    def __init__(self, leases: Sequence[Lease]) -> None:
         self._over = threading.Event()
-        self._links = [DonorLink(grant) for grant in grants]
+        self._links = [DonorLink(lease) for lease in leases]
         self._threads = [
             threading.Thread(target=self._keep, args=pair, name="lease", daemon=True)
-            for pair in zip(grants, self._links, strict=True)
+            for pair in zip(leases, self._links, strict=True)
         ]
         for thread in self._threads:
             thread.start()
@@ -404,9 +404,9 @@ class LeaseKeeper:
         for thread in self._threads:
             thread.join()
 
-    def _keep(self, grant: Grant, link: DonorLink) -> None:
+    def _keep(self, lease: Lease, link: DonorLink) -> None:
         with closing(link):
-            while not self._over.wait(grant.lease_s / _RENEWALS):
+            while not self._over.wait(lease.lease_s / _RENEWALS):
                 try:
                     link.renew()
                 except (LeaseGoneError, UnauthorizedError):
@@ -415,9 +415,9 @@ class LeaseKeeper:
                 except Exception as error:  # noqa: BLE001
                     # It may answer the next time.
                     if not self._over.is_set():
-                        _logger.info("lease of %s: %s", grant.node_id, foreseen(error).message)
-        with closing(DonorLink(grant, silence_s=_RELEASE_S)) as last:
+                        _logger.info("lease of %s: %s", lease.node_id, foreseen(error).message)
+        with closing(DonorLink(lease, silence_s=_RELEASE_S)) as last:
             try:
                 last.release()
             except TxLogError as error:
-                _logger.info("lease of %s is not given back: %s", grant.node_id, error.message)
+                _logger.info("lease of %s is not given back: %s", lease.node_id, error.message)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from sparktxlog.errors import TransportError, TxLogError
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing, sync_parents
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, DonorLink
@@ -40,7 +40,7 @@ _GRACE_S = 1.0
 
 def fetch_files(
     workspace: CopyWorkspace,
-    grants: Sequence[Grant],
+    leases: Sequence[Lease],
     wanted: Wanted,
     *,
     streams: int = 8,
@@ -50,9 +50,9 @@ def fetch_files(
     """Fetch files until all are staged: complete, equal to the first donor's, durable, named.
 
     Args:
-        grants: Best donor first: its list and digests decide; the others help with files that
+        leases: Best donor first: its list and digests decide; the others help with files that
             are equal.  The caller renews their leases.
-        wanted: Selected in this workspace with the first grant; used up.
+        wanted: Selected in this workspace with the first lease; used up.
         streams: Chunks fetched at once.
         progress: Called twice a second and at the end; if it raises, the fetch ends.
         silence_s: Longest silence of a donor.
@@ -67,9 +67,9 @@ def fetch_files(
         After each of them, fetched chunks are kept.
     """
     began, reused_bytes = time.monotonic(), wanted.size_bytes - wanted.missing_bytes
-    grants = usable_grants(grants)
-    schedule = Schedule(wanted.works, [g.node_id for g in grants], matching=len(grants) - 1)
-    threads = FetchThreads(workspace, grants, schedule, silence_s=silence_s)
+    leases = usable_leases(leases)
+    schedule = Schedule(wanted.works, [g.node_id for g in leases], matching=len(leases) - 1)
+    threads = FetchThreads(workspace, leases, schedule, silence_s=silence_s)
 
     def report() -> None:
         if progress is not None:
@@ -89,35 +89,35 @@ def fetch_files(
     )
 
 
-def usable_grants(grants: Sequence[Grant]) -> tuple[Grant, ...]:
-    """Return the first grant and those that can help it: they have the same chunk size.
+def usable_leases(leases: Sequence[Lease]) -> tuple[Lease, ...]:
+    """Return the first lease and those that can help it: they have the same chunk size.
 
     Raises:
-        TransportError: There is no grant (nothing was done).
+        TransportError: There is no lease (nothing was done).
     """
-    if not grants:
+    if not leases:
         raise TransportError("no donor granted a lease", hint="Ask the own node for a new ticket.")
-    return tuple(grant for grant in grants if grant.chunk_bytes == grants[0].chunk_bytes)
+    return tuple(lease for lease in leases if lease.chunk_bytes == leases[0].chunk_bytes)
 
 
 class FetchThreads:
     """The threads of one fetch.
 
     Args:
-        grants: All of the same chunk size.
+        leases: All of the same chunk size.
         silence_s: Longest silence of a donor, seconds.
     """
 
     def __init__(
         self,
         workspace: CopyWorkspace,
-        grants: Sequence[Grant],
+        leases: Sequence[Lease],
         schedule: Schedule,
         *,
         silence_s: float = SILENCE_S,
     ) -> None:
         self._workspace = workspace
-        self._grants = grants
+        self._leases = leases
         self._schedule = schedule
         self._silence_s = silence_s
         #: Grows while other threads read it: they take a copy, which is one step.
@@ -125,15 +125,15 @@ class FetchThreads:
 
     def connect(self, donor: int) -> DonorLink:
         """Return a new link to a donor; `drive` aborts it if it is overdue, or at the end."""
-        link = DonorLink(self._grants[donor], silence_s=self._silence_s)
+        link = DonorLink(self._leases[donor], silence_s=self._silence_s)
         self._links.append(link)
         return link
 
     def matchers(self, works: Sequence[FileWork]) -> list[Callable[[], None]]:
         """Return tasks that ask each donor but the first for equal files; see `match_donor`."""
         return [
-            partial(match_donor, self._schedule, works, donor, grant, self.connect)
-            for donor, grant in enumerate(self._grants)
+            partial(match_donor, self._schedule, works, donor, lease, self.connect)
+            for donor, lease in enumerate(self._leases)
             if donor
         ]
 
@@ -189,7 +189,7 @@ class FetchThreads:
 
     def _stream(self, name: str) -> None:
         """Fetch one chunk after the other."""
-        buffer = chunk_buffer(self._grants[0].chunk_bytes)
+        buffer = chunk_buffer(self._leases[0].chunk_bytes)
         links: dict[int, DonorLink] = {}
         with self._workspace.journal(name) as journal, ExitStack() as opened:
             while (taken := self._schedule.take()) is not None:

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing, sync_file
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
-from sparktxlog.worker.copy.fetch.fetch import FetchThreads, usable_grants
+from sparktxlog.worker.copy.fetch.fetch import FetchThreads, usable_leases
 from sparktxlog.worker.copy.fetch.selection import Inspector, Wanted
 from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
@@ -30,7 +30,7 @@ class FetchPlan:
     #: Number of the part.
     part: int
     #: Without their file lists.
-    grants: tuple[Grant, ...]
+    leases: tuple[Lease, ...]
     #: Only the chunks of this part are missing in them.
     works: tuple[FileWork, ...]
     #: Chunks fetched at once by this part.
@@ -48,7 +48,7 @@ class FetchedPart:
 
 def plan_parts(
     workspace: CopyWorkspace,
-    grants: Sequence[Grant],
+    leases: Sequence[Lease],
     wanted: Wanted,
     *,
     parts: int,
@@ -60,29 +60,29 @@ def plan_parts(
     `fetch_files`, which fetches the rest, verifies the files and names them.
 
     Args:
-        workspace, grants, wanted: As of `fetch_files`.
+        workspace, leases, wanted: As of `fetch_files`.
         parts: At most so many plans are made.
         streams: Chunks that each part fetches at once.
 
     Raises:
-        TransportError: There is no grant.
+        TransportError: There is no lease.
         DiskFullError, StorageError: The workspace cannot be made.
     """
-    grants = usable_grants(grants)
-    schedule = Schedule(wanted.works, [g.node_id for g in grants], matching=len(grants) - 1)
-    threads = FetchThreads(workspace, grants, schedule)
-    with ThreadPoolExecutor(len(grants), thread_name_prefix="matching") as pool:
+    leases = usable_leases(leases)
+    schedule = Schedule(wanted.works, [g.node_id for g in leases], matching=len(leases) - 1)
+    threads = FetchThreads(workspace, leases, schedule)
+    with ThreadPoolExecutor(len(leases), thread_name_prefix="matching") as pool:
         for future in [pool.submit(match) for match in threads.matchers(wanted.works)]:
             future.result()
     with storing(workspace.root):
         # An executor sees by this file that it has the lake of its driver.
         workspace.root.mkdir(parents=True, exist_ok=True)
-    bare = tuple(replace(grant, tables=()) for grant in grants)
+    bare = tuple(replace(lease, tables=()) for lease in leases)
     return [
         FetchPlan(
             workspace=workspace,
             part=part,
-            grants=bare,
+            leases=bare,
             works=tuple(works),
             streams=streams,
         )
@@ -124,11 +124,11 @@ def run_partition(plan: FetchPlan) -> FetchedPart:
             hint="Put the lake on storage that all executors share, or copy without them.",
             path=str(workspace.root),
         )
-    inspector = Inspector(workspace, plan.grants[0].chunk_bytes)
+    inspector = Inspector(workspace, plan.leases[0].chunk_bytes)
     for work in plan.works:
         work.keep(inspector.chunks(work))
-    schedule = Schedule(plan.works, [grant.node_id for grant in plan.grants], proving=False)
-    threads = FetchThreads(workspace, plan.grants, schedule)
+    schedule = Schedule(plan.works, [lease.node_id for lease in plan.leases], proving=False)
+    threads = FetchThreads(workspace, plan.leases, schedule)
     threads.drive([], streams=plan.streams, prefix=f"p{plan.part}-")
     for work in plan.works:
         part = workspace.part(*work.task.key)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from sparktxlog.errors import FileChangedError, LeaseGoneError, TransportError
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
 from sparktxlog.worker.copy.fetch.donor_link import MAX_DIGESTS, DonorLink, digest_batches
@@ -27,7 +27,7 @@ def match_donor(
     schedule: Schedule,
     works: Sequence[FileWork],
     donor: int,
-    grant: Grant,
+    lease: Lease,
     connect: Callable[[int], DonorLink],
 ) -> None:
     """Find the files that another donor than the first may serve, for the schedule.
@@ -36,12 +36,12 @@ def match_donor(
 
     Args:
         donor: Index of the donor.
-        grant: Its grant.
+        lease: Its lease.
         connect: Returns a new link to the donor of an index.
     """
     offer = {
         (table.definition.name, file.path): file.size_bytes
-        for table in grant.tables
+        for table in lease.tables
         for file in table.files
     }
     alike = {w.task.key: w for w in works if offer.get(w.task.key) == w.task.size_bytes}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.errors import DiskFullError
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing
 from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink, digest_batches
@@ -52,14 +52,14 @@ class Wanted:
         return sum(work.missing_bytes for work in self.works)
 
 
-def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTask]) -> Wanted:
+def select_files(workspace: CopyWorkspace, lease: Lease, tasks: Sequence[FileTask]) -> Wanted:
     """Find files in the workspace and in the replica's tables; link the latter into the workspace.
 
     A staged file that differs from the donor's is removed.
 
     Args:
-        grant: Of the first donor, whose digests decide.
-        tasks: Files of this grant.
+        lease: Of the first donor, whose digests decide.
+        tasks: Files of this lease.
 
     Raises:
         UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: The donor does not
@@ -67,11 +67,11 @@ def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTas
         RemoteProtocolError: A path that leads elsewhere (definite).
         DiskFullError, StorageError: A link cannot be made; made ones stay and are right.
     """
-    inspector = Inspector(workspace, grant.chunk_bytes)
+    inspector = Inspector(workspace, lease.chunk_bytes)
     found = [(task, path) for task in tasks if (path := inspector.find_whole(task)) is not None]
     paths, here = dict(found), set[FileTask]()
     with (
-        closing(DonorLink(grant)) as link,
+        closing(DonorLink(lease)) as link,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool,
     ):
         for batch in digest_batches(list(paths)):
@@ -79,12 +79,12 @@ def select_files(workspace: CopyWorkspace, grant: Grant, tasks: Sequence[FileTas
             theirs = link.digests(batch)
             equal = [t for t, digest in zip(batch, own, strict=True) if digest == theirs[t.key]]
             workspace.record_files(
-                FileRecord.of(task, theirs[task.key], grant.chunk_bytes) for task in equal
+                FileRecord.of(task, theirs[task.key], lease.chunk_bytes) for task in equal
             )
             here.update(task for task in equal if _stage(workspace, task, paths[task]))
             for task in set(batch) - here:
                 workspace.staged(*task.key).unlink(missing_ok=True)
-        works = [FileWork.whole(task, grant.chunk_bytes) for task in tasks if task not in here]
+        works = [FileWork.whole(task, lease.chunk_bytes) for task in tasks if task not in here]
         for work, chunks in zip(works, pool.map(inspector.chunks, works), strict=True):
             work.keep(chunks)
     return Wanted(tasks=tuple(tasks), works=tuple(works))

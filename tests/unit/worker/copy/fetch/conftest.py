@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.stand_in_donor import StandInDonor
 
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.selection import Wanted, select_files
 from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
@@ -37,20 +37,20 @@ def write_table(directory: Path, seed: int = 1) -> None:
         target.write_bytes(b"x" * size if compressible else chance.randbytes(size))
 
 
-def tasks_of(grant: Grant) -> list[FileTask]:
+def tasks_of(lease: Lease) -> list[FileTask]:
     return [
-        FileTask.of(table.definition.name, file) for table in grant.tables for file in table.files
+        FileTask.of(table.definition.name, file) for table in lease.tables for file in table.files
     ]
 
 
-def select_all(workspace: CopyWorkspace, grant: Grant) -> Wanted:
-    """Select all files of a grant."""
-    return select_files(workspace, grant, tasks_of(grant))
+def select_all(workspace: CopyWorkspace, lease: Lease) -> Wanted:
+    """Select all files of a lease."""
+    return select_files(workspace, lease, tasks_of(lease))
 
 
-def fetch_all(workspace: CopyWorkspace, grants: Sequence[Grant], **options: Any) -> Fetched:
-    """Fetch all files of the first grant."""
-    return fetch_files(workspace, grants, select_all(workspace, grants[0]), **options)
+def fetch_all(workspace: CopyWorkspace, leases: Sequence[Lease], **options: Any) -> Fetched:
+    """Fetch all files of the first lease."""
+    return fetch_files(workspace, leases, select_all(workspace, leases[0]), **options)
 
 
 def assert_staged(workspace: CopyWorkspace, lake: Path) -> None:

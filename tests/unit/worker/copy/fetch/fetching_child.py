@@ -1,4 +1,4 @@
-"""A process that fetches, to be killed: arguments LAKE COPY_ID STREAMS, the grant on stdin."""
+"""A process that fetches, to be killed: arguments LAKE COPY_ID STREAMS, the lease on stdin."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from tests.unit.worker.copy.fetch.conftest import fetch_all
 
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 if __name__ == "__main__":
-    grant = msgspec.json.decode(sys.stdin.buffer.read(), type=Grant)
+    lease = msgspec.json.decode(sys.stdin.buffer.read(), type=Lease)
     workspace = CopyWorkspace(Path(sys.argv[1]), sys.argv[2])
-    fetch_all(workspace, [grant], streams=int(sys.argv[3]))
+    fetch_all(workspace, [lease], streams=int(sys.argv[3]))

@@ -22,7 +22,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from sparktxlog.model.copying import Grant
+from sparktxlog.model.copying import Lease
 from sparktxlog.worker.copy.fetch.donor_link import (
     DonorLink,
     LeaseKeeper,
@@ -33,7 +33,7 @@ from sparktxlog.worker.copy.fetch.tasks import FileTask
 
 
 def test_lease_calls(donor: StandInDonor) -> None:
-    link = DonorLink(donor.grant(), silence_s=5)
+    link = DonorLink(donor.lease(), silence_s=5)
     link.renew()
     task = FileTask(table="t", path="big.parquet", size_bytes=1, modified_at=0)
     assert link.digests([task]) == {task.key: donor.digest("t", "big.parquet")}
@@ -56,7 +56,7 @@ def test_leases_are_renewed_and_given_back(
 ) -> None:
     donors = new_donor(lease_s=0.15), new_donor("B", lease_s=0.15), new_donor("C")
     donors[2].gone = True
-    keeper = LeaseKeeper([donor.grant() for donor in donors])
+    keeper = LeaseKeeper([donor.lease() for donor in donors])
     wait_until(lambda: all(donor.renewals >= 2 for donor in donors[:2]), what="renewals")
     with caplog.at_level(logging.INFO):
         keeper.release()
@@ -65,7 +65,7 @@ def test_leases_are_renewed_and_given_back(
 
 
 def test_another_token(donor: StandInDonor) -> None:
-    link = DonorLink(replace(donor.grant(), token="wrong"), silence_s=5)
+    link = DonorLink(replace(donor.lease(), token="wrong"), silence_s=5)
     with pytest.raises(UnauthorizedError) as refused:
         link.renew()
     assert "wrong" not in str(refused.value)
@@ -74,14 +74,14 @@ def test_another_token(donor: StandInDonor) -> None:
 
 def test_nobody_listens(new_donor: Callable[..., StandInDonor]) -> None:
     donor = new_donor()
-    grant = donor.grant()
+    lease = donor.lease()
     donor.die()
     with pytest.raises(UnreachableError):
-        DonorLink(grant, silence_s=5).renew()
+        DonorLink(lease, silence_s=5).renew()
 
 
 def test_an_idle_connection_that_the_donor_closed(donor: StandInDonor) -> None:
-    link = DonorLink(donor.grant(), silence_s=5)
+    link = DonorLink(donor.lease(), silence_s=5)
     link.renew()
     donor.cut()
     time.sleep(0.05)
@@ -126,16 +126,16 @@ class _Trickle(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def trickle(donor: StandInDonor) -> Iterator[Grant]:
+def trickle(donor: StandInDonor) -> Iterator[Lease]:
     server = HTTPServer(("127.0.0.1", 0), _Trickle)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    yield replace(donor.grant(), url=f"http://127.0.0.1:{server.server_address[1]}")
+    yield replace(donor.lease(), url=f"http://127.0.0.1:{server.server_address[1]}")
     server.shutdown()
     server.server_close()
 
 
-def test_a_donor_that_trickles_is_overdue(trickle: Grant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_donor_that_trickles_is_overdue(trickle: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps the socket alive, and not the donor."""
     monkeypatch.setattr("sparktxlog.worker.copy.fetch.donor_link.SLOWEST_BYTES_PER_S", 1 << 20)
     link = DonorLink(trickle, silence_s=0.3)
@@ -161,7 +161,7 @@ def test_a_donor_that_trickles_is_overdue(trickle: Grant, monkeypatch: pytest.Mo
 def test_a_donor_that_yields_is_asked_again(donor: StandInDonor) -> None:
     answers = iter(["503 donor-yields", "503 donor-yields", "", "503 busy"])
     donor.fault = lambda path, offset: next(answers)
-    link = DonorLink(donor.grant(), silence_s=5)
+    link = DonorLink(donor.lease(), silence_s=5)
     into = memoryview(bytearray(CHUNK))
     link.fetch("t", "big.parquet", 0, into)
     with pytest.raises(TransportError, match="503"):

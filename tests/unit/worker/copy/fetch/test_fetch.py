@@ -49,14 +49,14 @@ NewDonor = Callable[..., StandInDonor]
 
 
 def test_a_whole_copy(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    grant = donor.grant()
+    lease = donor.lease()
     shown: list[tuple[int, int]] = []
-    stats = fetch_all(workspace, [grant], streams=3, progress=lambda *s: shown.append(s))
+    stats = fetch_all(workspace, [lease], streams=3, progress=lambda *s: shown.append(s))
     assert_staged(workspace, donor.lake)
     assert (stats.size_bytes, stats.fetched_bytes, stats.reused_bytes) == (SIZE, SIZE, 0)
     assert CHUNKS == len(set(donor.chunks)) == len(donor.chunks)
     assert shown[-1] == (SIZE, SIZE)
-    for task in tasks_of(grant):
+    for task in tasks_of(lease):
         assert workspace.staged(*task.key).stat().st_mtime_ns // 1000 == task.modified_at
 
 
@@ -64,8 +64,8 @@ def test_a_whole_copy(donor: StandInDonor, workspace: CopyWorkspace) -> None:
 def test_bytes_on_the_wire(new_donor: NewDonor, workspace: CopyWorkspace, compression: str) -> None:
     """Without compression they are the file's bytes; with it, fewer."""
     donor = new_donor(compression=compression)
-    grant = donor.grant()
-    stats = fetch_all(workspace, [grant], streams=2)
+    lease = donor.lease()
+    stats = fetch_all(workspace, [lease], streams=2)
     assert_staged(workspace, donor.lake)
     text = sum(size for size, compressible in FILES.values() if compressible)
     if compression == "none":
@@ -75,10 +75,10 @@ def test_bytes_on_the_wire(new_donor: NewDonor, workspace: CopyWorkspace, compre
 
 
 def test_a_second_fetch_has_nothing_to_do(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    grant = donor.grant()
-    fetch_all(workspace, [grant])
+    lease = donor.lease()
+    fetch_all(workspace, [lease])
     asked = len(donor.chunks)
-    stats = fetch_all(workspace, [grant])
+    stats = fetch_all(workspace, [lease])
     assert (stats.reused_bytes, stats.fetched_bytes) == (SIZE, 0)
     assert asked == len(donor.chunks)
 
@@ -87,7 +87,7 @@ def test_resume_after_a_failure_at_any_chunk(
     donor: StandInDonor, tmp_path: Path, workspace: CopyWorkspace
 ) -> None:
     """Only what was under way travels twice."""
-    grant = donor.grant()
+    lease = donor.lease()
     streams = 2
     for number in range(0, CHUNKS, 3):
         space = CopyWorkspace(workspace.lake, f"copy-{number}")
@@ -96,9 +96,9 @@ def test_resume_after_a_failure_at_any_chunk(
             "500 internal" if len(donor.chunks) >= n else ""
         )
         with pytest.raises(TransportError):
-            fetch_all(space, [grant], streams=streams)
+            fetch_all(space, [lease], streams=streams)
         donor.fault = lambda path, offset: ""
-        stats = fetch_all(space, [grant], streams=streams)
+        stats = fetch_all(space, [lease], streams=streams)
         assert_staged(space, donor.lake)
         twice = sum(count - 1 for count in Counter(donor.chunks).values())
         assert twice <= streams, number
@@ -117,8 +117,8 @@ def test_a_chunk_damaged_once_is_fetched_again(
         return ""
 
     donor.fault = fault
-    grant = donor.grant()
-    stats = fetch_all(workspace, [grant], streams=2)
+    lease = donor.lease()
+    stats = fetch_all(workspace, [lease], streams=2)
     assert_staged(workspace, donor.lake)
     assert stats.wire_bytes == SIZE + 2 * CHUNK
 
@@ -148,13 +148,13 @@ def test_a_fault_that_stays(
 ) -> None:
     """Every fault has its type, and what was fetched is kept."""
     donor.fault = _at(("big.parquet", 7 * CHUNK), fault)
-    grant = donor.grant()
+    lease = donor.lease()
     with pytest.raises(error, match=part):
-        fetch_all(workspace, [grant], streams=2)
+        fetch_all(workspace, [lease], streams=2)
     assert not list(workspace.root.rglob("big.parquet"))
     donor.fault = lambda path, offset: ""
     donor.chunks.clear()
-    stats = fetch_all(workspace, [grant], streams=2)
+    stats = fetch_all(workspace, [lease], streams=2)
     assert_staged(workspace, donor.lake)
     assert stats.reused_bytes >= 7 * CHUNK
     assert ("big.parquet", 0) not in donor.chunks
@@ -163,18 +163,18 @@ def test_a_fault_that_stays(
 def test_a_silent_donor_is_given_up(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """The socket looks fine."""
     donor.fault = _at(("big.parquet", 2 * CHUNK), "hang")
-    grant = donor.grant()
+    lease = donor.lease()
     began = time.monotonic()
     with pytest.raises(TransportError, match=r"silent for 0\.5 s"):
-        fetch_all(workspace, [grant], streams=2, silence_s=0.5)
+        fetch_all(workspace, [lease], streams=2, silence_s=0.5)
     assert time.monotonic() - began < 20
 
 
 def test_an_expired_lease(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    grant = donor.grant()
+    lease = donor.lease()
     donor.gone = True
     with pytest.raises(LeaseGoneError):
-        fetch_all(workspace, [grant])
+        fetch_all(workspace, [lease])
 
 
 def test_a_connection_that_was_closed_is_opened_again(
@@ -189,8 +189,8 @@ def test_a_connection_that_was_closed_is_opened_again(
         return ""
 
     donor.fault = fault
-    grant = donor.grant()
-    fetch_all(workspace, [grant], streams=1)
+    lease = donor.lease()
+    fetch_all(workspace, [lease], streams=1)
     assert_staged(workspace, donor.lake)
     assert cut
 
@@ -226,8 +226,8 @@ def _when_matched(donors: tuple[StandInDonor, ...], fault: Callable[[str, int], 
 def test_two_donors_share_the_work(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
     donors = new_donor(), new_donor("B")
     _when_matched(donors, lambda path, offset: "")
-    grants = [donor.grant() for donor in donors]
-    fetch_all(workspace, grants, streams=4)
+    leases = [donor.lease() for donor in donors]
+    fetch_all(workspace, leases, streams=4)
     assert_staged(workspace, donors[0].lake)
     assert len(donors[0].chunks) + len(donors[1].chunks) == CHUNKS
     assert donors[0].chunks and donors[1].chunks
@@ -251,8 +251,8 @@ def test_one_of_two_donors_dies(
         return said
 
     donors[dying].fault = fault
-    grants = [donor.grant() for donor in donors]
-    fetch_all(workspace, grants, streams=4)
+    leases = [donor.lease() for donor in donors]
+    fetch_all(workspace, leases, streams=4)
     assert_staged(workspace, donors[0].lake)
     assert given_up == ["AB"[dying]]
 
@@ -264,8 +264,8 @@ def test_another_file_of_the_same_name_is_not_taken(
     other = donors[1].lake / "t" / "big.parquet"
     other.write_bytes(b"y" * other.stat().st_size)
     _when_matched(donors, lambda path, offset: "")
-    grants = [donor.grant() for donor in donors]
-    fetch_all(workspace, grants, streams=4)
+    leases = [donor.lease() for donor in donors]
+    fetch_all(workspace, leases, streams=4)
     assert_staged(workspace, donors[0].lake)
     assert not [path for path, _ in donors[1].chunks if path == "big.parquet"]
 
@@ -274,10 +274,10 @@ def test_a_donor_whose_lease_is_gone(
     new_donor: NewDonor, workspace: CopyWorkspace, given_up: list[str]
 ) -> None:
     donors = new_donor(), new_donor("B", lease_s=0.15)
-    grants = [donor.grant() for donor in donors]
+    leases = [donor.lease() for donor in donors]
     donors[1].gone = True
     donors[0].fault = lambda path, offset: time.sleep(0.03) or ""
-    fetch_all(workspace, grants, streams=2)
+    fetch_all(workspace, leases, streams=2)
     assert_staged(workspace, donors[0].lake)
     assert given_up == ["B"]
 
@@ -286,8 +286,8 @@ def test_a_donor_with_other_chunks_does_not_help(
     new_donor: NewDonor, workspace: CopyWorkspace
 ) -> None:
     donors = new_donor(), new_donor("B", chunk_bytes=2 * CHUNK)
-    grants = [donor.grant() for donor in donors]
-    fetch_all(workspace, grants, streams=2)
+    leases = [donor.lease() for donor in donors]
+    fetch_all(workspace, leases, streams=2)
     assert_staged(workspace, donors[0].lake)
     assert len(donors[0].chunks) == CHUNKS
 
@@ -308,9 +308,9 @@ def test_a_frozen_donor_costs_its_silence_only(
     _when_matched(donors, freeze)
     # The other donor must leave it something.
     donors[1].fault = lambda path, offset: (frozen.wait(20) and "") or ""
-    grants = [donor.grant() for donor in donors]
+    leases = [donor.lease() for donor in donors]
     began = time.monotonic()
-    fetch_all(workspace, grants, streams=4, silence_s=0.7)
+    fetch_all(workspace, leases, streams=4, silence_s=0.7)
     assert time.monotonic() - began < 20
     assert_staged(workspace, donors[0].lake)
     assert given_up == ["A"]
@@ -318,12 +318,12 @@ def test_a_frozen_donor_costs_its_silence_only(
 
 def test_no_donor_is_left(new_donor: NewDonor, workspace: CopyWorkspace) -> None:
     donors = new_donor(), new_donor("B")
-    grants = [donor.grant() for donor in donors]
-    wanted = select_all(workspace, grants[0])
+    leases = [donor.lease() for donor in donors]
+    wanted = select_all(workspace, leases[0])
     for donor in donors:
         donor.die()
     with pytest.raises(TransportError, match="no donor is left"):
-        fetch_files(workspace, grants, wanted)
+        fetch_files(workspace, leases, wanted)
 
 
 def test_no_grant_at_all(workspace: CopyWorkspace) -> None:
@@ -342,11 +342,11 @@ def test_a_caller_may_end_a_fetch(donor: StandInDonor, workspace: CopyWorkspace)
         if len(donor.chunks) >= 8:
             raise KeyboardInterrupt
 
-    grant = donor.grant()
+    lease = donor.lease()
     with pytest.raises(KeyboardInterrupt):
-        fetch_all(workspace, [grant], streams=2, progress=stop)
+        fetch_all(workspace, [lease], streams=2, progress=stop)
     donor.fault = lambda path, offset: ""
-    assert fetch_all(workspace, [grant]).reused_bytes > 0
+    assert fetch_all(workspace, [lease]).reused_bytes > 0
     assert_staged(workspace, donor.lake)
 
 
@@ -357,27 +357,27 @@ def _run(plan: FetchPlan) -> FetchedPart:
 
 def test_parts_for_executors(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """Plans survive pickling, parts are disjoint, and the driver only proves and names."""
-    grant = donor.grant()
-    wanted = select_all(workspace, grant)
-    plans = plan_parts(workspace, [grant], wanted, parts=3)
+    lease = donor.lease()
+    wanted = select_all(workspace, lease)
+    plans = plan_parts(workspace, [lease], wanted, parts=3)
     assert len(plans) == 3
     done = [_run(plan) for plan in plans]
     assert sum(len(work.digests) for part in done for work in part.works) == CHUNKS
     assert len(donor.chunks) == CHUNKS
     assert sum(part.fetched.fetched_bytes for part in done) == SIZE
     keep_parts(workspace, wanted, done)
-    stats = fetch_files(workspace, [grant], wanted)
+    stats = fetch_files(workspace, [lease], wanted)
     assert (stats.fetched_bytes, stats.reused_bytes) == (0, SIZE)
     assert_staged(workspace, donor.lake)
 
 
 def test_a_part_that_failed_is_made_up_for(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    grant = donor.grant()
-    wanted = select_all(workspace, grant)
-    first, *_ = plan_parts(workspace, [grant], wanted, parts=3)
+    lease = donor.lease()
+    wanted = select_all(workspace, lease)
+    first, *_ = plan_parts(workspace, [lease], wanted, parts=3)
     done = _run(first)
     keep_parts(workspace, wanted, [done])
-    assert fetch_files(workspace, [grant], wanted).fetched_bytes == (
+    assert fetch_files(workspace, [lease], wanted).fetched_bytes == (
         SIZE - done.fetched.fetched_bytes
     )
     assert len(donor.chunks) == CHUNKS
@@ -386,9 +386,9 @@ def test_a_part_that_failed_is_made_up_for(donor: StandInDonor, workspace: CopyW
 
 def test_a_part_that_is_run_again(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """A Spark task that failed goes on from the journals of its first attempt."""
-    grant = donor.grant()
-    wanted = select_all(workspace, grant)
-    (plan,) = plan_parts(workspace, [grant], wanted, parts=1)
+    lease = donor.lease()
+    wanted = select_all(workspace, lease)
+    (plan,) = plan_parts(workspace, [lease], wanted, parts=1)
     donor.fault = lambda path, offset: "500 x" if len(donor.chunks) >= 12 else ""
     with pytest.raises(TransportError):
         _run(plan)
@@ -397,7 +397,7 @@ def test_a_part_that_is_run_again(donor: StandInDonor, workspace: CopyWorkspace)
     assert sum(len(work.digests) for work in done.works) == CHUNKS == len(donor.chunks)
     assert 0 < done.fetched.fetched_bytes < SIZE
     keep_parts(workspace, wanted, [done])
-    fetch_files(workspace, [grant], wanted)
+    fetch_files(workspace, [lease], wanted)
     assert_staged(workspace, donor.lake)
 
 
@@ -405,35 +405,35 @@ def test_chunks_that_the_driver_does_not_see_are_fetched(
     donor: StandInDonor, workspace: CopyWorkspace
 ) -> None:
     """Executors have another disk under the same path."""
-    grant = donor.grant()
-    wanted = select_all(workspace, grant)
-    done = [_run(plan) for plan in plan_parts(workspace, [grant], wanted, parts=2)]
+    lease = donor.lease()
+    wanted = select_all(workspace, lease)
+    done = [_run(plan) for plan in plan_parts(workspace, [lease], wanted, parts=2)]
     for part in workspace.root.rglob("*.part"):
         part.unlink()
     keep_parts(workspace, wanted, done)
-    assert fetch_files(workspace, [grant], wanted).fetched_bytes == SIZE
+    assert fetch_files(workspace, [lease], wanted).fetched_bytes == SIZE
     assert_staged(workspace, donor.lake)
 
 
 def test_an_executor_that_does_not_see_the_lake(
     donor: StandInDonor, workspace: CopyWorkspace, tmp_path: Path
 ) -> None:
-    grant = donor.grant()
-    (plan,) = plan_parts(workspace, [grant], select_all(workspace, grant), parts=1)
+    lease = donor.lease()
+    (plan,) = plan_parts(workspace, [lease], select_all(workspace, lease), parts=1)
     with pytest.raises(StorageError, match="does not see the lake"):
         _run(replace(plan, workspace=CopyWorkspace(tmp_path / "elsewhere", "copy1")))
 
 
 def test_wrong_chunks_of_an_earlier_attempt(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """A part that fits its journal but is of another file: fetched again as a whole."""
-    grant = donor.grant()
+    lease = donor.lease()
     donor.fault = _at(("big.parquet", 9 * CHUNK), "500 internal")
     with pytest.raises(TransportError):
-        fetch_all(workspace, [grant], streams=1)
+        fetch_all(workspace, [lease], streams=1)
     donor.fault = lambda path, offset: ""
     other = donor.lake / "t" / "big.parquet"
     other.write_bytes(b"z" * other.stat().st_size)
-    fetch_all(workspace, [grant], streams=2)
+    fetch_all(workspace, [lease], streams=2)
     assert_staged(workspace, donor.lake)
 
 
@@ -441,9 +441,9 @@ def test_a_file_that_never_fits_its_digest(
     donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(donor, "digest", lambda table, path: "00" * 32)
-    grant = donor.grant()
+    lease = donor.lease()
     with pytest.raises(DamagedChunkError, match="fetched 2 times"):
-        fetch_all(workspace, [grant], streams=2)
+        fetch_all(workspace, [lease], streams=2)
 
 
 def test_errors_are_of_one_family() -> None:

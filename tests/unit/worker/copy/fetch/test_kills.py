@@ -35,7 +35,7 @@ def _start(donor: StandInDonor, workspace: CopyWorkspace) -> subprocess.Popen[by
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )
     assert child.stdin is not None
-    child.stdin.write(msgspec.json.encode(donor.grant()))
+    child.stdin.write(msgspec.json.encode(donor.lease()))
     child.stdin.close()
     return child
 

@@ -32,13 +32,13 @@ SIZE = sum(size for size, _ in FILES.values())
 
 def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """No byte of them travels."""
-    grant = donor.grant()
+    lease = donor.lease()
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
-    selection = select_all(workspace, grant)
+    selection = select_all(workspace, lease)
     assert (selection.works, selection.size_bytes) == ((), SIZE)
     assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
-    stats = fetch_files(workspace, [grant], selection)
+    stats = fetch_files(workspace, [lease], selection)
     assert (stats.reused_bytes, stats.fetched_bytes, stats.wire_bytes) == (SIZE, 0, 0)
     assert donor.chunks == []
     assert_staged(workspace, donor.lake)
@@ -46,30 +46,30 @@ def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspac
 
 def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """The staged directory becomes the table's: nothing but its files may be in it."""
-    grant = donor.grant()
+    lease = donor.lease()
     donor.fault = lambda path, offset: "500 x" if offset >= 5 * CHUNK else ""
     with pytest.raises(TransportError):
-        fetch_all(workspace, [grant], streams=1)
+        fetch_all(workspace, [lease], streams=1)
     assert list(workspace.root.rglob("*.part"))
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
     donor.fault = lambda path, offset: ""
-    selection = select_all(workspace, grant)
-    fetch_files(workspace, [grant], selection)
+    selection = select_all(workspace, lease)
+    fetch_files(workspace, [lease], selection)
     assert_staged(workspace, donor.lake)
 
 
 def test_files_that_only_look_alike_are_fetched(
     donor: StandInDonor, workspace: CopyWorkspace
 ) -> None:
-    grant = donor.grant()
+    lease = donor.lease()
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
     with open(own / "big.parquet", "r+b") as file:
         file.write(b"damage")
     (own / "a" / "exact.parquet").write_bytes(b"shorter")
     (own / "b=1" / "text.parquet").unlink()
-    selection = select_all(workspace, grant)
+    selection = select_all(workspace, lease)
     assert [work.task.path for work in selection.works] == [
         "a/exact.parquet",
         "b=1/text.parquet",
@@ -77,7 +77,7 @@ def test_files_that_only_look_alike_are_fetched(
     ]
     missing = sum(work.task.size_bytes for work in selection.works)
     assert (selection.missing_bytes, selection.size_bytes) == (missing, SIZE)
-    stats = fetch_files(workspace, [grant], selection)
+    stats = fetch_files(workspace, [lease], selection)
     assert (stats.fetched_bytes, stats.reused_bytes) == (missing, SIZE - missing)
     assert_staged(workspace, donor.lake)
     assert (own / "big.parquet").read_bytes()[:6] == b"damage"
@@ -85,8 +85,8 @@ def test_files_that_only_look_alike_are_fetched(
 
 def test_no_table_of_its_own(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     """The directory was deleted."""
-    grant = donor.grant()
-    assert len(select_all(workspace, grant).works) == len(FILES)
+    lease = donor.lease()
+    assert len(select_all(workspace, lease).works) == len(FILES)
     assert donor.asked == []
 
 
@@ -94,7 +94,7 @@ def test_no_room(
     donor: StandInDonor, workspace: CopyWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names both figures, and nothing was written."""
-    works = [FileWork.whole(task, CHUNK) for task in tasks_of(donor.grant())]
+    works = [FileWork.whole(task, CHUNK) for task in tasks_of(donor.lease())]
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=10, f_frsize=4096))
     with pytest.raises(DiskFullError, match=rf"needs {SIZE:,} bytes .* 40,960 bytes are free") as e:
         require_space(workspace, works)
@@ -104,11 +104,11 @@ def test_no_room(
 
 
 def test_what_is_here_needs_no_room(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    grant = donor.grant()
-    assert require_space(workspace, select_all(workspace, grant).works) == SIZE
-    small = [task for task in tasks_of(grant) if task.path != "big.parquet"]
-    fetch_files(workspace, [grant], select_files(workspace, grant, small))
-    left = require_space(workspace, select_all(workspace, grant).works)
+    lease = donor.lease()
+    assert require_space(workspace, select_all(workspace, lease).works) == SIZE
+    small = [task for task in tasks_of(lease) if task.path != "big.parquet"]
+    fetch_files(workspace, [lease], select_files(workspace, lease, small))
+    left = require_space(workspace, select_all(workspace, lease).works)
     assert left == FILES["big.parquet"][0]
 
 
@@ -124,12 +124,12 @@ def test_the_disk_fills_up_meanwhile(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return written[-1]
 
-    grant = donor.grant()
+    lease = donor.lease()
     with monkeypatch.context() as patch:
         patch.setattr(placing.os, "pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
-            fetch_all(workspace, [grant], streams=2)
-    stats = fetch_all(workspace, [grant], streams=2)
+            fetch_all(workspace, [lease], streams=2)
+    stats = fetch_all(workspace, [lease], streams=2)
     assert stats.reused_bytes >= 5 * CHUNK
     assert_staged(workspace, donor.lake)
 
@@ -139,5 +139,5 @@ def test_a_link_into_nowhere_is_no_file(donor: StandInDonor, workspace: CopyWork
     own.mkdir()
     target = donor.lake / "t" / "big.parquet"
     (own / "big.parquet").symlink_to(Path(target))
-    grant = donor.grant()
-    assert len(select_all(workspace, grant).works) == len(FILES)
+    lease = donor.lease()
+    assert len(select_all(workspace, lease).works) == len(FILES)

@@ -38,9 +38,9 @@ def test_a_torn_line_swallows_no_other(workspace: CopyWorkspace) -> None:
 def break_off(donor: StandInDonor, older: CopyWorkspace, fault: Fault) -> None:
     """Fetch into an older workspace until a fault ends it."""
     donor.fault = fault
-    grant = donor.grant()
+    lease = donor.lease()
     with pytest.raises(TransportError):
-        fetch_all(older, [grant], streams=1)
+        fetch_all(older, [lease], streams=1)
     donor.fault = lambda path, offset: ""
 
 
@@ -69,11 +69,11 @@ def test_adopting_an_older_copy(
 
     break_off(donor, older, once_the_others_are_proved)
     change_a_file(donor)
-    grant = donor.grant()
+    lease = donor.lease()
     workspace.adopt_older()
     assert [space.copy_id for space in CopyWorkspace.found(workspace.lake)] == ["copy1"]
     workspace.adopt_older()
-    stats = fetch_all(workspace, [grant])
+    stats = fetch_all(workspace, [lease])
     assert_staged(workspace, donor.lake)
     assert ("big.parquet", 0) not in donor.chunks
     assert ("a/exact.parquet", 0) in donor.chunks
@@ -92,9 +92,9 @@ def test_a_part_of_a_file_that_changed_is_fetched_twice(
         donor, older, lambda path, at: "500 x" if (path, at) == ("a/exact.parquet", CHUNK) else ""
     )
     change_a_file(donor)
-    grant = donor.grant()
+    lease = donor.lease()
     workspace.adopt_older()
-    stats = fetch_all(workspace, [grant])
+    stats = fetch_all(workspace, [lease])
     assert_staged(workspace, donor.lake)
     asked = [offset for path, offset in donor.chunks if path == "a/exact.parquet"]
     assert sorted(asked) == [0, CHUNK, CHUNK]
@@ -107,7 +107,7 @@ def test_a_name_is_given_after_its_record(
 ) -> None:
     """Killed between both, a file of another donor would be taken for one fetched before."""
     path = "a/exact.parquet"
-    fetch_all(workspace, [donor.grant()])
+    fetch_all(workspace, [donor.lease()])
     theirs = donor.lake / "t" / path
     first, status = theirs.read_bytes(), theirs.stat()
     theirs.write_bytes(b"other" + first[5:])
@@ -118,11 +118,11 @@ def test_a_name_is_given_after_its_record(
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Path, "replace", named_and_killed)
-        fetch_all(workspace, [donor.grant()])
+        fetch_all(workspace, [donor.lease()])
     assert workspace.staged("t", path).read_bytes()[:5] == b"other"
     theirs.write_bytes(first)
     os.utime(theirs, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    fetch_all(workspace, [donor.grant()])
+    fetch_all(workspace, [donor.lease()])
     assert_staged(workspace, donor.lake)
 
 
