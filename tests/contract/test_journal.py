@@ -62,7 +62,7 @@ def published(first: int, last: int, version: int = 1) -> MarkPublished:
     return MarkPublished(position=last, version=version, segment=segment(first, last))
 
 
-def test_a_new_front_is_empty(bench: Bench) -> None:
+def test_a_new_journal_is_empty(bench: Bench) -> None:
     state = bench.journal.load(100)
     assert state.core.base == MergeBase()
     assert state.published == 0

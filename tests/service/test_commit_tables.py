@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
-from tests.service.test_lost_front import FRONT
+from tests.service.test_lost_journal import JOURNAL_NAME
 from tests.service.test_start_behind_a_snapshot import free_ports
 
 from sparktxlog.codec.commit_requests import committing, creating, dropping
@@ -127,7 +127,7 @@ def test_a_node_that_lost_its_disk_takes_them_over(tmp_path: Path) -> None:
             await _commit(a, committing(_id(4), T, 1, 6))
             await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
             known = a.commit_tables()
-        (tmp_path / "B" / FRONT).unlink()
+        (tmp_path / "B" / JOURNAL_NAME).unlink()
         for _ in ("joins", "has the snapshot"):
             async with pair() as (_, b):
                 assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)

@@ -321,7 +321,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "published",
         "ordered_transactions",
         "rounds",
-        "front_write_seconds",
+        "journal_write_seconds",
         "publish_seconds",
         "log_bytes",
         "peer_position",

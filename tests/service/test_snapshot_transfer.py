@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import config_of, serving, until
-from tests.service.test_lost_front import FRONT, commit
+from tests.service.test_lost_journal import JOURNAL_NAME, commit
 from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.slow_link import SlowLink, slow_link
 
@@ -50,7 +50,7 @@ def test_a_snapshot_whose_link_is_cut_goes_on(
                 await until(lambda: a.membership.joining.proven)
                 await commit(a, 3)
                 await until(lambda: b.base.published.value == 3)
-            (tmp_path / "B" / FRONT).unlink()
+            (tmp_path / "B" / JOURNAL_NAME).unlink()
             async with pair(tmp_path, way, ports) as (_, b):
                 assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
             served: list[int] = []

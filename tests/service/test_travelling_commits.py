@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller, catalog, told
-from tests.service.test_lost_front import FRONT
+from tests.service.test_lost_journal import JOURNAL_NAME
 from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.delta_writer import BEGIN, StagedTable, info_of, lines_of, path_of
 
@@ -543,7 +543,7 @@ async def began_with_a_snapshot(
             await one.write(version)
         await two.placed(3)
         await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
-    (directory / "B" / FRONT).unlink()
+    (directory / "B" / JOURNAL_NAME).unlink()
     before = two.directory.rename(directory / "before")
     for _ in ("joins", "has the snapshot"):
         async with pair(directory, ports, proven=False) as (_, b, _):

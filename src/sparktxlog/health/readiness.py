@@ -32,7 +32,7 @@ def readiness(status: Mapping[str, Any]) -> list[Check]:
         _membership(status),
         _check("submits", "paused" if status.get("paused") else "", "taken"),
         _check("protocol", halted, "takes part"),
-        _check("front", _journal(status), "writable"),
+        _check("journal", _journal(status), "writable"),
         _check("payloads", _damage(status), "whole"),
         _check("publisher", failure, "publishing"),
         _check("running", "stopping" if status.get("stopping") else "", "started"),

@@ -193,7 +193,7 @@ def test_bytes_that_are_no_message(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 1 << 62, (1 << 64) - 1])
-def test_numbers_that_no_front_keeps_are_refused(number: int) -> None:
+def test_numbers_that_no_journal_keeps_are_refused(number: int) -> None:
     body = wire.encode(wire.RunsRequest(runs=(("A", number, 1),)))
     with pytest.raises(RemoteProtocolError):
         wire.decode(wire.RunsRequest, body)

@@ -107,7 +107,7 @@ def test_what_a_killed_process_still_holds_reaches_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_commit_of_the_front_is_durable_and_an_open_transaction_is_not(
+def test_a_commit_of_the_journal_is_durable_and_an_open_transaction_is_not(
     tmp_path: Path, power: bool
 ) -> None:
     disk = SimulatedDisk(tmp_path, "a", Random(1))
@@ -121,7 +121,7 @@ def test_a_commit_of_the_front_is_durable_and_an_open_transaction_is_not(
     journal.close()
 
 
-def test_a_front_that_does_not_sync_loses_commits_with_the_power(tmp_path: Path) -> None:
+def test_a_journal_that_does_not_sync_loses_commits_with_the_power(tmp_path: Path) -> None:
     lost = 0
     for seed in range(10):
         disk = SimulatedDisk(tmp_path / str(seed), "a", Random(seed))
@@ -215,7 +215,7 @@ def test_after_a_failed_fsync_only_what_is_written_again_is_durable(tmp_path: Pa
     assert len(found) > 2
 
 
-def test_a_front_is_not_opened_on_a_disk_that_fails(tmp_path: Path) -> None:
+def test_a_journal_is_not_opened_on_a_disk_that_fails(tmp_path: Path) -> None:
     disks = Disks(tmp_path, Random(1))
     disk = disks.make("a")
     disk.sync_error = errno.ENOSPC

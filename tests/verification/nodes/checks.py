@@ -389,7 +389,7 @@ class Checks:
     def check_end(self) -> None:
         """See that all disks hold the one queue, and all that was told is in it once."""
         for name in self._world.layout.masters:
-            self._check_front(self._world.nodes[name])
+            self._check_journal(self._world.nodes[name])
         self._check_catalogs()
         self._world.tables.check_end()
         for transaction, several in self.told.items():
@@ -402,7 +402,7 @@ class Checks:
                 self.fail(f"{text} was refused for certain, and stands at "
                           f"{self._places[transaction]}")  # fmt: skip
 
-    def _check_front(self, node: SimulatedNode) -> None:
+    def _check_journal(self, node: SimulatedNode) -> None:
         assert node.running is not None
         journal = node.running.base.journal
         after = journal.read_extent().kept_after

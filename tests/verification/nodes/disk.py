@@ -27,7 +27,7 @@ from typing import Any
 from sparktxlog.errors import TxLogError
 from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Write
-from sparktxlog.storage.journal import journal as front_module
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.sqlite_schema import translate
 
@@ -35,7 +35,7 @@ from sparktxlog.storage.journal.sqlite_schema import translate
 _ALL_PAGES = 1_073_741_823
 #: `PRAGMA synchronous` of a journal whose commits are durable.
 _FULL = 2
-_FRONT_FILES = (JOURNAL_NAME, f"{JOURNAL_NAME}-wal")
+_JOURNAL_FILES = (JOURNAL_NAME, f"{JOURNAL_NAME}-wal")
 _SHARED_MEMORY = f"{JOURNAL_NAME}-shm"
 
 _real_fsync = os.fsync
@@ -156,7 +156,7 @@ class SimulatedDisk:
         if stat.S_ISDIR(status.st_mode):
             with os.scandir(path) as entries:
                 self._synced.names[path] = {entry.name: entry.inode() for entry in entries}
-        elif Path(path).name not in _FRONT_FILES:
+        elif Path(path).name not in _JOURNAL_FILES:
             self._synced.content[status.st_ino] = Path(path).read_bytes()
 
     def keeps(self, path: Path) -> bool:
@@ -348,7 +348,7 @@ class Disks:
     def install(self) -> None:
         """Replace `os.fsync`, and how a journal is opened, for the rest of this process."""
         os.fsync = self._fsync  # type: ignore[assignment]
-        module: Any = front_module
+        module: Any = journal_module
         opening = module.open_journal
 
         def opened(path: Path) -> sqlite3.Connection:

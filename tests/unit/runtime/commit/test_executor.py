@@ -45,7 +45,7 @@ def payload(seq: int) -> bytes:
     return encode_payload(RunManifest(n=1, ids=bytes([seq]) * 16, blocks=(), submitted_at=1), [])
 
 
-class GatedFront(TemporaryJournal):
+class GatedJournal(TemporaryJournal):
     """A journal whose writes wait for the test, and fail when it says so."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Bench:
     """An executor with everything around it watched."""
 
     def __init__(self) -> None:
-        self.journal = GatedFront()
+        self.journal = GatedJournal()
         self.holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         self.told: list[Any] = []
         #: How much had been told at each moment of rest.

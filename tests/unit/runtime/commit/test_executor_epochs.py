@@ -51,7 +51,7 @@ VIEW = View(
 BALLOT = BallotState(epoch=1, promised=Ballot(number=1, node="b"))
 
 
-class DyingFront(TemporaryJournal):
+class DyingJournal(TemporaryJournal):
     """A journal whose process is killed after a number of writes."""
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ class DyingFront(TemporaryJournal):
         self.kept.extend(writes)
 
 
-def front_of_a_wedged_node() -> DyingFront:
-    journal = DyingFront()
+def journal_of_a_wedged_node() -> DyingJournal:
+    journal = DyingJournal()
     journal.write([*OWN, *FOREIGN, PutBallot(state=BALLOT)])
     return journal
 
@@ -111,7 +111,7 @@ def persisted(actions: Sequence[Action]) -> list[str]:
 def test_the_core_asks_for_queue_then_view_then_stamps() -> None:
     """What `executor` relies upon when a batch ends in between."""
     kinds = (PersistQueue, PersistView, PersistRestamp)
-    names = persisted([a for a in decide(front_of_a_wedged_node()) if isinstance(a, kinds)])
+    names = persisted([a for a in decide(journal_of_a_wedged_node()) if isinstance(a, kinds)])
     assert names == [
         "PersistQueue",
         "PersistView",
@@ -123,7 +123,7 @@ def test_the_core_asks_for_queue_then_view_then_stamps() -> None:
 
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5, 6, 100])
 def test_a_kill_between_any_two_writes_costs_nothing(killed_after: int) -> None:
-    journal = front_of_a_wedged_node()
+    journal = journal_of_a_wedged_node()
     journal.left = killed_after
     told = asyncio.run(work(journal, decide(journal), max_batch=1))
     if killed_after < 6:
@@ -149,8 +149,8 @@ def test_a_kill_between_any_two_writes_costs_nothing(killed_after: int) -> None:
     assert journal.find_transaction(ids_in(FOREIGN[1])) is None
 
 
-def test_what_the_core_wants_kept_is_what_the_front_gets() -> None:
-    journal = front_of_a_wedged_node()
+def test_what_the_core_wants_kept_is_what_the_journal_gets() -> None:
+    journal = journal_of_a_wedged_node()
     run = replace(OWN[3], header=replace(OWN[3].header, incarnation=3))
     header = replace(run.header, epoch=2, ts=500)
     actions: list[Action] = [

@@ -58,7 +58,7 @@ def test_the_cache_forgets_the_oldest_and_what_nobody_needs() -> None:
     assert held.size_bytes() == 10
 
 
-def test_an_announced_run_leaves_its_payload_to_the_front() -> None:
+def test_an_announced_run_leaves_its_payload_to_the_journal() -> None:
     held = Holdings(foreign_limit_bytes=0, cache_limit_bytes=0)
     held.put_own(1, OwnRun(digest=b"d" * 32, payload=b"x" * 10, session="s"))
     held.announced(1)

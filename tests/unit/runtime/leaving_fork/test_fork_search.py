@@ -194,7 +194,7 @@ def test_an_answer_of_something_else_changes_nothing(
     refused(node, other, UnauthorizedError, "token")
 
 
-def test_a_running_node_and_a_missing_or_damaged_front_are_refused(
+def test_a_running_node_and_a_missing_or_damaged_journal_are_refused(
     node: Node, other: OtherNode
 ) -> None:
     node.order([append_run(4)])
@@ -212,7 +212,7 @@ def test_a_running_node_and_a_missing_or_damaged_front_are_refused(
         quarantine_node(witness, other)
 
 
-def test_a_front_that_another_program_holds_is_left_in_place(tmp_path: Path) -> None:
+def test_a_journal_that_another_program_holds_is_left_in_place(tmp_path: Path) -> None:
     for name in ("journal.sqlite", "journal.sqlite-wal", "next.sqlite"):
         (tmp_path / name).write_bytes(name.encode())
     with pytest.raises(StorageError, match="another program"):

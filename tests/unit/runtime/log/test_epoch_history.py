@@ -139,7 +139,7 @@ def test_each_epoch_is_kept_once_over_restarts() -> None:
     assert history.after(3) == history.after(8) == ()
 
 
-def test_an_epoch_that_a_kill_kept_out_of_the_front_is_taken_up_at_the_start() -> None:
+def test_an_epoch_that_a_kill_kept_out_of_the_journal_is_taken_up_at_the_start() -> None:
     place = Place()
     place.start().take_up(view_of(1), Phase.NORMAL)
     history = place.start()

@@ -281,7 +281,7 @@ def test_epochs_that_a_kill_kept_out_of_the_table_follow_at_the_next_start(tmp_p
     site.journal.close()
 
 
-def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path) -> None:
+def test_an_epoch_that_the_journal_did_not_note_is_made_of_its_view(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.publish(site.epochs(FIRST))
     site.epochs(SECOND, forgets=True)
@@ -290,7 +290,7 @@ def test_an_epoch_that_the_front_did_not_note_is_made_of_its_view(tmp_path: Path
     site.journal.close()
 
 
-def test_what_a_kill_may_keep_out_of_the_front_is_not_in_the_table(tmp_path: Path) -> None:
+def test_what_a_kill_may_keep_out_of_the_journal_is_not_in_the_table(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.publish(site.epochs(FIRST, forgets=True))
     assert not (site.log / "epochs").exists()

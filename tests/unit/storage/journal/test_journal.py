@@ -340,7 +340,7 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> 
         revived.close()
 
 
-def test_a_write_of_unknown_outcome_stops_the_front(tmp_path: Path) -> None:
+def test_a_write_of_unknown_outcome_stops_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write([run_of(seq=1)])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -529,7 +529,7 @@ def test_what_is_held_is_counted_the_same_after_a_start(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_closed_front_says_so(tmp_path: Path) -> None:
+def test_a_closed_journal_says_so(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.close()
     journal.close()

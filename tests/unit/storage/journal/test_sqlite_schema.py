@@ -21,7 +21,7 @@ def test_every_column_of_the_log_tables_is_described() -> None:
     assert all(f"`{OPERATION.field(i).name}`" in section for i in range(OPERATION.num_fields))
 
 
-def test_every_table_of_the_front_is_described(tmp_path: Path) -> None:
+def test_every_table_of_the_journal_is_described(tmp_path: Path) -> None:
     section = _TEXT.split("## Journal")[1].split("\n## ")[0]
     described = re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
     journal = sqlite_schema.open_journal(tmp_path / "journal.sqlite")

@@ -56,7 +56,7 @@ def test_a_row_says_what_is_remembered(tmp_path: Path) -> None:
     assert second == wanted | {"taken_up_at": datetime.fromtimestamp(2, UTC)}
 
 
-def test_the_table_knows_which_epochs_of_a_front_it_holds(tmp_path: Path) -> None:
+def test_the_table_knows_which_epochs_of_a_journal_it_holds(tmp_path: Path) -> None:
     table = HistoryTables(tmp_path, "i")
     assert table.last_epoch == 0
     table.append_epochs([epoch_of(1), epoch_of(2)])

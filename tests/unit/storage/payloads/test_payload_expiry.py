@@ -53,7 +53,7 @@ def put(store: LocalPayloadStore, relative: str, *, age_s: float = 0) -> Path:
     return path
 
 
-def front_with(*paths: str) -> TemporaryJournal:
+def journal_with(*paths: str) -> TemporaryJournal:
     """Return a journal whose runs name a file each: published and expired, published, ordered,
     waiting."""
     journal = TemporaryJournal()
@@ -88,7 +88,7 @@ NAMES = [f"tx{i}/t/part-0.parquet" for i in range(4)]
 
 
 def test_what_unexpired_and_waiting_transactions_name() -> None:
-    assert named_files(front_with(*NAMES), 1) == set(NAMES[1:])
+    assert named_files(journal_with(*NAMES), 1) == set(NAMES[1:])
 
 
 def test_a_placed_file_outlives_the_name_in_the_payload_store(
@@ -120,11 +120,11 @@ def test_only_old_files_that_no_transaction_names_are_removed(store: LocalPayloa
     put(store, ".incoming/live")
     expiry = PayloadExpiry(store)
     # tx0 is expired, and so is named by nobody; its own removal did not get so far.
-    assert expiry.remove_unnamed(front_with(*NAMES), 1, 7 * DAY_S) == 3
+    assert expiry.remove_unnamed(journal_with(*NAMES), 1, 7 * DAY_S) == 3
     left = sorted(entry.name for entry in store.root.iterdir())
     assert left == [".incoming", "growing", "inline", "tx1", "tx2", "tx3", "young"]
     assert [p.name for p in (store.root / ".incoming").iterdir()] == ["live"]
-    assert expiry.remove_unnamed(front_with(*NAMES), 1, 7 * DAY_S) == 0
+    assert expiry.remove_unnamed(journal_with(*NAMES), 1, 7 * DAY_S) == 0
 
 
 def test_files_of_a_submit_under_way_are_left_alone(store: LocalPayloadStore) -> None:

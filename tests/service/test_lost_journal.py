@@ -23,8 +23,7 @@ from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
-from sparktxlog.storage.journal.journal import JOURNAL_NAME as FRONT
-from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 
 
 def alone(directory: Path) -> NodeConfig:
@@ -80,14 +79,14 @@ def refused(config: NodeConfig, match: str) -> CorruptLogError:
 
 
 @pytest.mark.parametrize("lost", ["all", "log"])
-def test_a_node_alone_without_its_front_does_not_start(tmp_path: Path, lost: str) -> None:
+def test_a_node_alone_without_its_journal_does_not_start(tmp_path: Path, lost: str) -> None:
     data = run_alone(tmp_path, 3)
-    kept = (data / FRONT).rename(tmp_path / "kept")
+    kept = (data / JOURNAL_NAME).rename(tmp_path / "kept")
     if lost == "log":
-        (data / FRONT).touch()  # as long as nothing was folded back, all is in the -wal file
+        (data / JOURNAL_NAME).touch()  # as long as nothing was folded back, all is in the -wal file
     for _ in range(2):  # nothing that a first try left makes the second one believe
         refused(alone(tmp_path), "journal.sqlite is new, but there are rows in")
-    kept.rename(data / FRONT)
+    kept.rename(data / JOURNAL_NAME)
 
     async def goes_on() -> None:
         async with started(alone(tmp_path)) as running:
@@ -97,7 +96,7 @@ def test_a_node_alone_without_its_front_does_not_start(tmp_path: Path, lost: str
 
 
 def test_it_ends_with_one_line_and_code_1(tmp_path: Path) -> None:
-    (run_alone(tmp_path, 1) / FRONT).unlink()
+    (run_alone(tmp_path, 1) / JOURNAL_NAME).unlink()
     (port,) = free_ports("A").values()
     (tmp_path / "node.toml").write_text(
         f'node-id = "A"\ndata-dir = "{tmp_path / "A"}"\nlisten = "127.0.0.1:{port}"\n'
@@ -108,19 +107,19 @@ def test_it_ends_with_one_line_and_code_1(tmp_path: Path) -> None:
     assert "[corrupt-log]" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_a_front_without_its_last_transactions_does_not_start(tmp_path: Path) -> None:
+def test_a_journal_without_its_last_transactions_does_not_start(tmp_path: Path) -> None:
     """So it is when the -wal file is lost: the database is as it was when it was last folded."""
-    older = shutil.copy(run_alone(tmp_path, 2) / FRONT, tmp_path / "older")
+    older = shutil.copy(run_alone(tmp_path, 2) / JOURNAL_NAME, tmp_path / "older")
     data = run_alone(tmp_path, 3)
-    shutil.copy(older, data / FRONT)
+    shutil.copy(older, data / JOURNAL_NAME)
     error = refused(alone(tmp_path), "ends at position 5, which the journal does not hold")
     assert error.fields["position"] == 5
 
 
-def test_a_front_of_another_history_does_not_start(tmp_path: Path) -> None:
+def test_a_journal_of_another_history_does_not_start(tmp_path: Path) -> None:
     for name in ("one", "other"):
         run_alone(tmp_path / name, 2)
-    shutil.copy(tmp_path / "other" / "A" / FRONT, tmp_path / "one" / "A" / FRONT)
+    shutil.copy(tmp_path / "other" / "A" / JOURNAL_NAME, tmp_path / "one" / "A" / JOURNAL_NAME)
     refused(alone(tmp_path / "one"), "position 2, which the journal holds with another chain hash")
 
 
@@ -179,7 +178,7 @@ def test_files_without_a_queue_table_tell_as_well(tmp_path: Path, left: str) -> 
 
 def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:
     """SQLite would remove it."""
-    log = tmp_path / f"{FRONT}-wal"
+    log = tmp_path / f"{JOURNAL_NAME}-wal"
     log.write_bytes(b"pages")
     with pytest.raises(JournalLostError, match="its write-ahead log"):
         Journal(tmp_path)
@@ -225,16 +224,16 @@ def cluster_left(tmp_path: Path, ports: dict[str, int]) -> None:
     asyncio.run(main())
 
 
-def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
+def test_a_member_without_its_journal_joins_again(tmp_path: Path) -> None:
     ports = free_ports("ABC")
     cluster_left(tmp_path, ports)
-    (tmp_path / "B" / FRONT).unlink()
+    (tmp_path / "B" / JOURNAL_NAME).unlink()
 
     async def main() -> None:
         async with members(tmp_path, ports) as nodes:
             b = nodes["B"]
             assert b.membership.joining.only_joins and not b.membership.joining.proven
-            (journal,) = [check for check in b.ready() if check[0] == "front"]
+            (journal,) = [check for check in b.ready() if check[0] == "journal"]
             assert not journal[1] and "whose log it can join" in journal[2]
             with pytest.raises(NotMemberError):
                 await b.submit(create(), level=Level.ACCEPTED, timeout=5)
@@ -252,11 +251,11 @@ def test_a_member_without_its_front_joins_again(tmp_path: Path) -> None:
     assert (tmp_path / "B" / "set-aside").is_dir()
 
 
-def test_who_lost_its_front_waits_for_a_member_that_may_have_the_log(tmp_path: Path) -> None:
+def test_who_lost_its_journal_waits_for_a_member_that_may_have_the_log(tmp_path: Path) -> None:
     ports = free_ports("ABC")
     cluster_left(tmp_path, ports)
     for name in "AB":
-        (tmp_path / name / FRONT).unlink()
+        (tmp_path / name / JOURNAL_NAME).unlink()
 
     async def main() -> None:
         async with members(tmp_path, ports, "AB") as nodes:
@@ -269,11 +268,11 @@ def test_who_lost_its_front_waits_for_a_member_that_may_have_the_log(tmp_path: P
     asyncio.run(main())
 
 
-def test_members_that_all_lost_their_fronts_found_no_second_log(tmp_path: Path) -> None:
+def test_members_that_all_lost_their_journals_found_no_second_log(tmp_path: Path) -> None:
     ports = free_ports("AB")
     cluster_left(tmp_path, ports)
     for name in ports:
-        (tmp_path / name / FRONT).unlink()
+        (tmp_path / name / JOURNAL_NAME).unlink()
 
     async def main() -> None:
         async with members(tmp_path, ports) as nodes:
