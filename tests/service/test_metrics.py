@@ -253,16 +253,16 @@ class Story:
         self.a.accept_report(replace(last.told, follows=True, error="no such file"))
         self.patch.setattr(self.a.replicas, "_dead_after_us", 1)
         await until(lambda: self.a.status()["replicas"][0]["silent"])
-        self.a.fleet.note_silent_workers()
+        self.a.all_replicas.note_silent_workers()
 
     async def copy(self) -> None:
         """Copy the replica."""
-        ticket = await self.b.fleet.copies.ticket(DECISION, ["A"])
+        ticket = await self.b.all_replicas.copies.ticket(DECISION, ["A"])
         await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
 
     async def lease(self) -> None:
         """Grant a lease."""
-        await self.b.fleet.copies.ticket(DECISION, ["A"])
+        await self.b.all_replicas.copies.ticket(DECISION, ["A"])
 
     async def diverge(self) -> None:
         """Report a table that somebody wrote to."""

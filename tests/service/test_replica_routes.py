@@ -255,7 +255,7 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
             await create(a)
             await give_replica(a)
             await give_replica(b)
-            copies = c.fleet.copies
+            copies = c.all_replicas.copies
             ticket = await copies.ticket(DECISION, ["A", "B"])
             assert [lease.node_id for lease in ticket.leases] == ["A", "B"]
             assert ticket.decision == DECISION
@@ -306,7 +306,7 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
 
             link.request_lease = lie  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match=text):
-                await b.fleet.copies.ticket(DECISION, ["A"])
+                await b.all_replicas.copies.ticket(DECISION, ["A"])
             leases = a.config.lake_dir / "_sparktxlog" / "leases"
             await until(lambda: not list(leases.iterdir()))
 
@@ -330,7 +330,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             await until(lambda: b.base.published.value == 3_001)
             await until(lambda: b.base.journal.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays IN_SYNC.
-            assert (await b.fleet.copies.ticket(DECISION, ["A"])).leases[0].position == 1
+            assert (await b.all_replicas.copies.ticket(DECISION, ["A"])).leases[0].position == 1
             kept = b.base.journal.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
@@ -345,7 +345,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match="too old to be compared"):
-                await b.fleet.copies.ticket(DECISION, ["A"])
+                await b.all_replicas.copies.ticket(DECISION, ["A"])
 
     asyncio.run(main())
 
@@ -365,7 +365,7 @@ def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
             link.url = second
             link.greet_again()
             await until(lambda: link.up)
-            lease = (await b.fleet.copies.ticket(DECISION, ["A"])).leases[0]
+            lease = (await b.all_replicas.copies.ticket(DECISION, ["A"])).leases[0]
             assert (lease.url, link.url) == (second, second)
             where = f"{lease.url}/replica/v1/leases/{lease.lease_id}"
             token = {"Authorization": f"Bearer {lease.token}"}
@@ -384,7 +384,7 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
             ordered = b.base.ordered
             await until(lambda: ordered.value == 1)
             ordered.value = 0
-            task = asyncio.create_task(b.fleet.copies.ticket(DECISION, ["A"]))
+            task = asyncio.create_task(b.all_replicas.copies.ticket(DECISION, ["A"]))
             await until(lambda: ordered._waiting)
             ordered.advance(1)
             assert (await task).leases[0].position == 1
@@ -408,7 +408,7 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            planner = b.fleet.copies.planner = _Planner(DECISION, ["A"])
+            planner = b.all_replicas.copies.planner = _Planner(DECISION, ["A"])
             url = f"{b.config.master_url}/v1/worker/copies"
             async with session.post(url, json={"worker_id": "w", "forced": True}) as answer:
                 ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
@@ -482,7 +482,7 @@ def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool
             directory = await give_replica(a)
             (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
             (directory / "empty").write_bytes(b"")
-            ticket = await b.fleet.copies.ticket(DECISION, ["A"])
+            ticket = await b.all_replicas.copies.ticket(DECISION, ["A"])
             got = await asyncio.to_thread(_as_a_target_does, ticket.leases[0])
             assert got == contents(directory)
             sent, plain = a.base.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
@@ -590,7 +590,7 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
                 with pytest.raises(
                     InvalidRequestError, match="this node shows and lends"
                 ) as caught:
-                    a.fleet.take_report(replace(report, worker_id="other", lake=lake))
+                    a.all_replicas.take_report(replace(report, worker_id="other", lake=lake))
                 assert caught.value.definite and caught.value.fields["field"] == "lake"
                 assert "lake-dir" in caught.value.hint
             worker_in(own, "w")
@@ -598,11 +598,13 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
             link.symlink_to(own)
             # The worker's machine may see it at another place; old releases do not say where.
             for lake in (str(own), str(link), "/mnt/of/another/machine", ""):
-                assert a.fleet.take_report(replace(report, lake=lake))["verdict"] == "IN_SYNC", lake
+                assert (
+                    a.all_replicas.take_report(replace(report, lake=lake))["verdict"] == "IN_SYNC"
+                ), lake
             copied = worker_in(tmp_path / "copied", "w")
             for worker_id, lake in (("other", other), ("other", "/mnt/lake"), ("w", copied)):
                 with pytest.raises(InvalidRequestError):
-                    a.fleet.take_report(replace(report, worker_id=worker_id, lake=lake))
+                    a.all_replicas.take_report(replace(report, worker_id=worker_id, lake=lake))
             (line,) = a.status()["replicas"]
             assert line["worker_id"] == "w"
 
@@ -689,7 +691,7 @@ def test_a_report_of_many_tables_travels_once(tmp_path: Path) -> None:
             beat = await tell(replace(report, reported_at=2))
             changed = {**tables, "t7": replace(one, version=2)}
             some = await tell(replace(report, reported_at=3, tables=changed))
-            b.fleet.reports = ReportReceiver()  # as after a restart that nobody noticed
+            b.all_replicas.reports = ReportReceiver()  # as after a restart that nobody noticed
             await tell(replace(report, reported_at=4, tables=changed))
             assert sizes == [2_000, 0, 1, 0]
             assert beat < whole // 50 and some < whole // 50

@@ -120,7 +120,7 @@ def test_the_lag_is_kept_until_a_replica_has_caught_up(tmp_path: Path) -> None:
 
                 async def sampled(rows: int) -> list[dict[str, Any]]:
                     """Measure, and have it written with the next transaction."""
-                    await a.fleet.lag.sample([])
+                    await a.all_replicas.lag.sample([])
                     await asyncio.to_thread(client.append, "bronze.b", [{"id": 9}])
                     end = a.status()["position"]
                     await until(lambda: a.status()["published"] == end)

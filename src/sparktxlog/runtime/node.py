@@ -48,7 +48,7 @@ from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.metrics import StatusMetrics
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
-from sparktxlog.runtime.replicas.all_replicas import Fleet
+from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.transfers import Transfers
 from sparktxlog.runtime.state_files import StateFiles
@@ -103,7 +103,7 @@ class Node:
         #: Epochs, for operators.
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
-        self.fleet = Fleet(base, self.core, self.log, self.replicas, transfers)
+        self.all_replicas = AllReplicas(base, self.core, self.log, self.replicas, transfers)
         self.donor = Donor(base, self.replicas, throttle)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
@@ -123,14 +123,22 @@ class Node:
         #: What both kinds of tables are.
         self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
         self.open_transactions = OpenTransactions(base.budgets)
-        self.peering = Peering(base, self.core, self.membership, self.fleet)
+        self.peering = Peering(base, self.core, self.membership, self.all_replicas)
         self._delivery = Delivery(
             base, self.core, self.membership, self.log, self.fetcher, self.files
         )
         #: What this site and the others hold of the data.
-        self.sites_data = SitesData(base, self.membership, self.fleet, self.catalog.overview)
+        reports = self.all_replicas
+        self.sites_data = SitesData(base, self.membership, reports, self.catalog.overview)
         shown = NodeStatus(
-            base, core, self.membership, log, self.fleet, self.fetcher, self.damage, self.sites_data
+            base,
+            core,
+            self.membership,
+            log,
+            self.all_replicas,
+            self.fetcher,
+            self.damage,
+            self.sites_data,
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.
@@ -145,10 +153,10 @@ class Node:
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
         self.queue, self.maintain = self.log.queue, self.log.maintain
-        self.accept_report, self.take_recount = self.fleet.accept_report, self.fleet.take_recount
-        self.order_copy, self.take_transfer = self.fleet.order_copy, self.fleet.take_transfer
-        self.signatures, self.snapshot = self.fleet.signatures, self.fleet.snapshot
-        self.plan, self.transfers = self.fleet.planning.look, transfers.latest
+        self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
+        self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
+        self.signatures, self.snapshot = reports.signatures, reports.snapshot
+        self.plan, self.transfers = reports.planning.look, transfers.latest
         self.settings, self.audit = base.settings.show, self.core.audit
         #: All this as tables, and for readers by SQL as files.
         self.views = ViewRows(base, self._answers())
@@ -173,8 +181,8 @@ class Node:
             "waits": lambda: self.waits.latest(_MOST_RECORDS),
             "rounds": lambda: self.waits.rounds(_MOST_RECORDS),
             "survival": self.survivals,
-            "differences": self.fleet.differences.named,
-            "plans": lambda: self.fleet.planning.history.latest(_MOST_RECORDS),
+            "differences": self.all_replicas.differences.named,
+            "plans": lambda: self.all_replicas.planning.history.latest(_MOST_RECORDS),
             "settings": self.settings,
             "audit": self.audit.latest,
             "transfers": lambda: self.transfers(_MOST_RECORDS),
@@ -205,7 +213,7 @@ class Node:
         }
         self.audit.note_secrets(secrets, base.state.values[INSTANCE])
         self._run("core", self._run_core())
-        self._run("watching workers", self.fleet.watch_workers())
+        self._run("watching workers", self.all_replicas.watch_workers())
         self._run("watching waits", self.waits.watch())
         self._run("watching the disk", self.membership.aside.watch())
         if base.certificate is not None:
@@ -213,7 +221,7 @@ class Node:
         if not config.is_witness:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
-            self._run("measuring lag", self.fleet.lag.watch(self.catalog.overview.lines))
+            self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("placing commits", self.catalog.placer.watch())
@@ -223,7 +231,7 @@ class Node:
             self._run("recounting commit tables", self.catalog.schedule.watch())
         self.membership.start(self._connections)
         if publishes:
-            self.log.start(self.fleet)
+            self.log.start(self.all_replicas)
         _log.info(
             "started",
             node=config.node_id,
@@ -279,7 +287,7 @@ class Node:
         self.base.budgets.close()
         owners = (
             *(self.membership, self._delivery, self.catalog.fetcher, self.fetcher, self.files),
-            *(self.fleet, self.donor, self.catalog.placer),
+            *(self.all_replicas, self.donor, self.catalog.placer),
         )
         for owner in owners:
             await owner.close()

@@ -28,7 +28,7 @@ from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.loop_threads import stuck_warnings
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.sites_data import SitesData
-from sparktxlog.runtime.replicas.all_replicas import Fleet
+from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 
 #: Most undecided transactions that a status lists, which is asked for often.
 _MOST_LISTED = 20
@@ -43,7 +43,7 @@ class NodeStatus:
         core: CoreLoop,
         membership: Membership,
         log: PublishedLog,
-        fleet: Fleet,
+        all_replicas: AllReplicas,
         fetcher: RunFetcher,
         damage: Damage,
         sites_data: SitesData,
@@ -52,7 +52,7 @@ class NodeStatus:
         self._core = core
         self._membership = membership
         self._log = log
-        self._fleet = fleet
+        self._all_replicas = all_replicas
         self._fetcher = fetcher
         self._damage = damage
         self._commit_tables = sites_data.commit_tables
@@ -86,7 +86,7 @@ class NodeStatus:
                 only their number, and commit tables that are not in sync.
         """
         base, membership, log = self._base, self._membership, self._log
-        replicas, damage = self._fleet.replicas, self._damage
+        replicas, damage = self._all_replicas.replicas, self._damage
         status, now = base.master.status(), base.clock.now()
         epochs, failure, alarm = membership.epochs, log.publisher.failure, self._core.cycle.halted
         halted, undecided = status.halted, base.master.undecided
@@ -130,7 +130,7 @@ class NodeStatus:
             "synchronous": _synchronous(status, now),
             "waiting_for": [_wait(item, now) for item in status.waiting_for],
             "peers": membership.peers(status, now),
-            "replicas": self._fleet.status(now, tables=tables),
+            "replicas": self._all_replicas.status(now, tables=tables),
             "log_bytes": log.pruning.log_bytes(),
             "clock_distance_us": status.clock_distance_us,
             "fetching": len(self._fetcher),
@@ -162,7 +162,7 @@ class NodeStatus:
         return [
             *self._membership.epochs.warnings(),
             *self._membership.strangers.warnings(self._base.links.values(), now),
-            *self._fleet.replicas.warnings(now),
+            *self._all_replicas.replicas.warnings(now),
             *self._damage.warnings(),
             *stuck_warnings(self._base.stuck_files()),
             *self._log.lag.warnings(),

@@ -54,7 +54,7 @@ from sparktxlog.runtime.commit.run_fetching import check_run
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
-from sparktxlog.runtime.replicas.all_replicas import Fleet
+from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 from sparktxlog.transport import signing
 from sparktxlog.transport.node_certificate import speaks_only_tls
 from sparktxlog.transport.peer_link import WATCH_S
@@ -77,12 +77,12 @@ class Peering:
         base: Foundation,
         core: CoreLoop,
         membership: Membership,
-        fleet: Fleet,
+        all_replicas: AllReplicas,
     ) -> None:
         self._base = base
         self._core = core
         self._membership = membership
-        self._fleet = fleet
+        self._all_replicas = all_replicas
         self._greeter = membership.greeter
         #: Snapshots for joining nodes.
         self.snapshots = SnapshotGiver(base)
@@ -360,7 +360,7 @@ class Peering:
         for report in envelope.reports:
             if report.node_id != sender:
                 raise RemoteProtocolError(f"node {sender!r} reports for {report.node_id!r}")
-            if self._fleet.accept_foreign_report(report):
+            if self._all_replicas.accept_foreign_report(report):
                 kept.append(report.label)
         answer = PostAnswer(kept=tuple(filter(None, kept)))
         link = self._base.links.get(sender) if has_runs else None

@@ -52,7 +52,7 @@ class StateRoutes(RouteHandlers):
         self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
-        self.plan, self.report = node.plan, node.fleet.take_report
+        self.plan, self.report = node.plan, node.all_replicas.take_report
         self.take_recount, self.take_transfer = node.take_recount, node.take_transfer
 
     def status(self, tables: int) -> StatusAnswer:

@@ -19,7 +19,7 @@ from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
-from sparktxlog.runtime.replicas.all_replicas import Fleet
+from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 
 #: Seconds between two looks at what this site holds; each post carries it in any case.
 _LOOK_S = 1.0
@@ -32,12 +32,12 @@ class SitesData:
         self,
         base: Foundation,
         membership: Membership,
-        fleet: Fleet,
+        all_replicas: AllReplicas,
         commit_tables: TableOverview,
     ) -> None:
         self._base = base
         self._membership = membership
-        self._fleet = fleet
+        self._all_replicas = all_replicas
         self.commit_tables = commit_tables
         #: What was sent to the peers last, without waiting for another post.
         self._sent: SiteData | None = None
@@ -123,7 +123,7 @@ class SitesData:
         """Return site → position of its replica that is in sync and not contested."""
         return {
             line["node_id"]: int(line["position"])
-            for line in self._fleet.status(self._base.clock.now(), tables=False)
+            for line in self._all_replicas.status(self._base.clock.now(), tables=False)
             if line["verdict"] == "IN_SYNC" and not line.get("contested")
         }
 

@@ -32,7 +32,7 @@ from sparktxlog.storage.dropped_tables import dropped_path
 _MAX_WAIT_S = 300.0
 
 
-class Fleet:
+class AllReplicas:
     """Judges the reports of workers and decides how replicas catch up; belongs to the event loop.
 
     **After calling** the constructor: run `watch_workers`, and `close` in the end.

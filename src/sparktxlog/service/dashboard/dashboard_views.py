@@ -61,7 +61,7 @@ class DashboardViews:
         verdict = judge(status)
         differing = [
             {"severity": "alarm", "text": one["sentence"], "way_out": "", "word": ""}
-            for one in self._node.fleet.differences.found()
+            for one in self._node.all_replicas.differences.found()
         ]
         return {
             "node": status["node_id"],
@@ -146,7 +146,7 @@ class DashboardViews:
             "sites": list(replicas),
             "tables": [self._table_line(name, replicas) for name in shown],
             "total": len(self._node.tables()),
-            "differences": await self._node.fleet.differences.named(),
+            "differences": await self._node.all_replicas.differences.named(),
             "more_after": shown[-1] if len(names) > len(shown) else None,
             "commit_tables": status["commit_tables"],
         }
@@ -183,7 +183,7 @@ class DashboardViews:
                 if (batch := line.get("batch"))
             ],
             "running": running,
-            "plans": self._node.fleet.planning.history.latest(LINES),
+            "plans": self._node.all_replicas.planning.history.latest(LINES),
             "ended": list(reversed(self._node.transfers(LINES))),
         }
 
