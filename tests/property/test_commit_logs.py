@@ -23,8 +23,8 @@ from tests.verification.simulation.commits import check_histories
 from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.effects.catalog import Catalog
 from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.messages.posts import Rejection
 from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, PutRun, ResetJournal
@@ -48,12 +48,12 @@ class Node:
         self.commits = CommitFold(kept.values())
         window = IdWindow(1_000, max_run=20)
         window.recover([(1, ids)] if ids else [])
-        self.catalog = Catalog([], window, commits=self.commits)
+        self.catalog = Effects([], window, commits=self.commits)
         self.end = end
 
     def fold(self, facts: RunFacts) -> tuple[list[tuple[int, str]], tuple[CommitTable, ...]]:
         """Return index and code of what a run rejects, and the tables that it changed."""
-        self.rejections, _ = self.catalog.fold(self.end + 1, facts)
+        self.rejections, _ = self.catalog.apply(self.end + 1, facts)
         self.end += facts.n
         changed = self.commits.take_changes()
         self.kept.update((table.uuid, table) for table in changed)
@@ -119,10 +119,10 @@ def test_the_fold_decides_as_the_model_whenever_a_node_restarts() -> None:
         restarted: list[Node] = []
         for run in runs:
             told = _expected(model, steady.end + 1, run, known)
-            found, changed = steady.fold(run)
+            found, changed = steady.apply(run)
             assert found == told, (seed, steady.end)
             for other in restarted:
-                assert other.fold(run) == (found, changed), (seed, other.end)
+                assert other.apply(run) == (found, changed), (seed, other.end)
             ids += run.ids
             assert steady.kept == model.at(steady.end), (seed, steady.end)
             restarted.append(Node(steady.kept, steady.end, ids))
@@ -177,7 +177,7 @@ def test_what_one_transaction_does_to_several_tables_is_all_or_nothing() -> None
         for _ in range(_RUNS):
             commits = _of_one_transaction(random)
             before = dict(node.kept)
-            told, _ = node.fold(_facts(random.randbytes(14), commits))
+            told, _ = node.apply(_facts(random.randbytes(14), commits))
             changed = {uuid for uuid, table in node.kept.items() if before.get(uuid) != table}
             assert changed == (set() if told else {commit.uuid for commit in commits})
             won += len(commits) > 1 and not told
@@ -218,7 +218,7 @@ def test_the_journal_keeps_what_the_fold_says(tmp_path: Path) -> None:
         path = tmp_path / str(seed)
         ends = [0]
         for put, entry, run in zip(puts, entries_of(puts), runs, strict=True):
-            _, changed = node.fold(run)
+            _, changed = node.apply(run)
             append = AppendQueue(entries=(entry,), ordered_at=1, commit_tables=changed)
             states.append(dict(node.kept))
             ends.append(node.end)
@@ -262,12 +262,12 @@ def test_the_fold_tells_in_all_short_logs_what_the_model_of_the_decision_tells(m
 def _told(log: Sequence[Commit]) -> dict[str, str]:
     """Return what the fold tells each commit; one that is repeated is told the same again."""
     node, told = Node({}, 0, b""), dict[str, str]()
-    node.fold(_facts(b"0", [CommitOperation(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")]))
+    node.apply(_facts(b"0", [CommitOperation(kind=CommitKind.CREATE, uuid=_T["t1"], name="s.t")]))
     for word in log:
         if word == REPLACED:
             drop = CommitOperation(kind=CommitKind.DROP, uuid=_T["t1"])
             create = CommitOperation(kind=CommitKind.CREATE, uuid=_T["t2"], name="s.t")
-            assert node.fold(_facts(b"RS", [drop], [create]))[0] == []
+            assert node.apply(_facts(b"RS", [drop], [create]))[0] == []
             continue
         commit = CommitOperation(
             kind=CommitKind.COMMIT,
@@ -275,7 +275,7 @@ def _told(log: Sequence[Commit]) -> dict[str, str]:
             version=word.version,
             timestamp=word.version,
         )
-        codes = [code for _, code in node.fold(_facts(word.name.encode()[:2], [commit]))[0]]
+        codes = [code for _, code in node.apply(_facts(word.name.encode()[:2], [commit]))[0]]
         if codes != ["duplicate-transaction"]:
             (code,) = codes or [""]
             told[word.name] = next(said for said, kept in _CODES.items() if kept == code)

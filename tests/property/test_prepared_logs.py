@@ -26,7 +26,7 @@ from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites
 from sparktxlog.protocol.effects.marking import Marking
@@ -98,9 +98,9 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
     tables, window = [table], IdWindow(16, max_run=4)
     writes, marking, found = LastWrites({}, 100), Marking(), Outcomes()
     writes.after = 0
-    catalog = Catalog(tables, window, writes=writes, marking=marking)
+    catalog = Effects(tables, window, writes=writes, marking=marking)
     for position, word in enumerate(log, start=1):
-        rejections, _ = catalog.fold(position, _facts(word, until), ts=position)
+        rejections, _ = catalog.apply(position, _facts(word, until), ts=position)
         codes = [one.code for one in rejections] or ["committed"]
         if codes != ["prepared"] and word.kind not in ("yes", "no"):
             found[word.name] = Outcome(codes[0], position)
@@ -112,7 +112,7 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
             writes, marking = LastWrites(written, 100), Marking(marking.undecided)
             writes.after = 0
             known = catalog.tables.values()
-            catalog = Catalog(known, window, writes=writes, marking=marking)
+            catalog = Effects(known, window, writes=writes, marking=marking)
     return found
 
 

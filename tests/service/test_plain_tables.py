@@ -10,7 +10,7 @@ from tests.service.local_nodes import until
 from tests.service.test_catalog_api import Caller, catalog
 from tests.support.delta_writer import StagedTable, path_of
 
-from sparktxlog.storage.commit_tables.plain_twin import twin_version
+from sparktxlog.storage.commit_tables.twin import twin_version
 
 
 async def commit(caller: Caller, table: StagedTable, version: int) -> None:

@@ -179,7 +179,7 @@ class ReferenceCatalog:
         #: After each run that changed them: where it ends, id → who said YES.
         self._later: list[tuple[int, dict[bytes, tuple[str, ...]]]] = [(0, {})]
 
-    def fold(
+    def apply(
         self,
         position: int,
         facts: RunFacts,

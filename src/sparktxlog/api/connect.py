@@ -55,7 +55,7 @@ from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_kind import TableDescription, TableKind
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
-from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
+from sparktxlog.worker.commit_tables.delta_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
     ADOPTION_TIMEOUT_S,
     Adoption,

@@ -208,7 +208,7 @@ class Master:
     @property
     def catalog(self) -> Mapping[str, TableDefinition]:
         """Tables at this node's position, by name; a snapshot."""
-        return self._queue.catalog.tables
+        return self._queue.effects.tables
 
     def writes(self, table: str) -> TableWrites | None:
         """Return what was written to a table as of this node's position, None = nothing counts."""
@@ -257,7 +257,7 @@ class Master:
 
     def locate(self, transaction_id: bytes) -> int | None:
         """Return the position of a transaction id, None if not among the last `id_window`."""
-        return self._queue.catalog.locate(transaction_id)
+        return self._queue.effects.locate(transaction_id)
 
     def unstamped(self, transaction_id: bytes) -> bytes | None:
         """Return the digest of the own unstamped run that has a transaction, None if none has."""
@@ -269,7 +269,7 @@ class Master:
             return None
         queue = self._queue
         return Acceptance(
-            position=queue.position, ts=queue.key[1], repeats=tuple(queue.catalog.locate_all(ids))
+            position=queue.position, ts=queue.key[1], repeats=tuple(queue.effects.locate_all(ids))
         )
 
     def handle(self, event: Event, now: int, wall: int | None = None) -> list[Action]:

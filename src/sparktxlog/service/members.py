@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtocolError
 from sparktxlog.model.answers import EpochsAnswer, EpochView, ForceAnswer, VoidAnswer
-from sparktxlog.model.copies import check_expression
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
+from sparktxlog.model.synchro_copies import check_expression
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.messages.view import NO_MAJORITY, Seat, is_rule
 from sparktxlog.runtime.node import Node

@@ -26,7 +26,7 @@ from tests.support.other_readers import SOUGHT, Found, found_by, packages, read_
 
 import sparktxlog
 from sparktxlog.api.connect import TxLog
-from sparktxlog.storage.commit_tables.plain_twin import twin_version
+from sparktxlog.storage.commit_tables.twin import twin_version
 from sparktxlog.worker.apply.steps import TableSteps
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

@@ -25,13 +25,13 @@ from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 from sparktxlog.model.restore_point import RestorePoint
-from sparktxlog.storage.commit_tables.plain_twin import (
+from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
+from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
     stage_twin_commit,
     twin_version,
 )
-from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
-from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.commit_tables import table_upkeep
 

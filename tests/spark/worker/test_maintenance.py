@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.copies.pins import Pins
+from sparktxlog.storage.pinned.pins import Pins
 from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.tables import live_files

@@ -18,8 +18,8 @@ from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.operation import RunFacts
-from sparktxlog.protocol.effects.catalog import Catalog
 from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.last_writes import LastWrites
 from sparktxlog.protocol.effects.marking import Marking
 from sparktxlog.protocol.epoch.changes import Changes
@@ -247,7 +247,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "commits": describe, "marking": describe, "position": _no, "tail": describe,
         "watermarks": describe, "writes": describe,
     },
-    Catalog: {
+    Effects: {
         # No id comes twice here, so nothing depends on the window.
         "_commits": _no, "_marking": _no, "_older_ids": _no, "_tables": describe,
         "_window": _no, "_window_us": _no, "_writes": _no, "tables": _no,

@@ -77,7 +77,7 @@ class Judge:
         told = {one.index: one.code for one in entry.rejections}
         by_id = [index for index, code in told.items() if code in _BY_ID]
         before = len(self._reference.decided)
-        expected = self._reference.fold(entry.position, facts, by_id, after=0, ts=entry.header.ts)
+        expected = self._reference.apply(entry.position, facts, by_id, after=0, ts=entry.header.ts)
         found = {index: code for index, code in told.items() if index not in by_id}
         if found != expected:
             return f"P27: {entry.header} at {entry.position} rejects {found}, not {expected}"

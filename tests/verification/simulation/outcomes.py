@@ -109,7 +109,7 @@ class Outcomes:
                 expected.append((index, _LATE, None))
         by_id = [index for index, _, _ in expected]
         seen_before = len(self.catalog.decided)
-        by_table = self.catalog.fold(entry.position, facts, by_id, after, header.ts)
+        by_table = self.catalog.apply(entry.position, facts, by_id, after, header.ts)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
         if set(by_table.values()) & {"unknown-table", "schema-mismatch"}:
             self._marks.hit("rejected for its table")

@@ -34,7 +34,7 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_properties import MAX_TEXT, why_not
 from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
 from sparktxlog.worker.apply.tables import CLUSTERING
-from sparktxlog.worker.commit_tables.plain_reading import read_delta
+from sparktxlog.worker.commit_tables.delta_reading import read_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs.job import OK, JobContext
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import client_token
-from sparktxlog.worker.commit_tables.plain_reading import newest_version, read_plain_table
+from sparktxlog.worker.commit_tables.delta_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import Adoption
 from sparktxlog.worker.commit_tables.table_adoption import adopt as adopt_commits
 

@@ -1,6 +1,6 @@
 """Which commit becomes which version of which commit table (protocol P36).
 
-Part of the catalog's fold: what is known here follows from the queue alone, so every site decides
+Part of the effects: what is known here follows from the queue alone, so every site decides
 the same.  What a transaction does to several tables takes effect as a whole, or not at all.  A run
 without commits costs one comparison, a commit two look-ups.
 """

@@ -1,6 +1,6 @@
 """Who wrote to which table last, and which conditions that breaks (protocol P27).
 
-Part of the catalog's fold: what is known here follows from the queue alone, so every site rejects
+Part of the effects: what is known here follows from the queue alone, so every site rejects
 the same transactions.  A run costs O(tables that it touches); its transactions are counted, not
 looked at, but for those with conditions.
 """
@@ -55,7 +55,7 @@ class LastWrites:
         return None if found is None else found.position
 
     def count_at(self, position: int) -> bool:
-        """Return whether a run that starts at a position is folded with conditions and writes."""
+        """Return whether a run that starts at a position counts with conditions and writes."""
         return self.after is not None and position > self.after
 
     def take(self) -> Written:
@@ -65,7 +65,7 @@ class LastWrites:
 
     # -- writes ------------------------------------------------------------------------------------
 
-    def fold(
+    def apply(
         self, position: int, facts: RunFacts, rejected: dict[int, Rejection], broken: Broken
     ) -> None:
         """Judge the conditions of a run that creates no table, and note what takes effect.

@@ -1,6 +1,6 @@
 """Prepared transactions that are undecided, and the marks that decide them (protocol P35).
 
-Part of the catalog's fold: what is known here follows from the queue alone, so every site decides
+Part of the effects: what is known here follows from the queue alone, so every site decides
 the same.  A run without marks costs one comparison.
 """
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from sparktxlog.model.copies import DEFAULT_EXPRESSION, copies_of
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.synchro_copies import DEFAULT_EXPRESSION, copies_of
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
 
 #: Wire version of views and nodes that name none.
@@ -94,7 +94,7 @@ class View:
     #: before the first view that brought this into force (P27, P31).  None = nowhere yet.
     conditions_after: int | None = None
     #: How many members hold a synchronous transaction before it is ordered (P34): an expression
-    #: over N, see `model.copies`; empty = the default.
+    #: over N, see `model.synchro_copies`; empty = the default.
     synchro_rule: str = ""
 
     @property

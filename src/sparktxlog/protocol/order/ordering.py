@@ -235,7 +235,7 @@ class Ordering:
 
     def _was_ordered(self, submit: RunSubmitted) -> bool:
         """Return whether an earlier copy of it is in the queue."""
-        return bool(self._queue.catalog.locate_all(submit.facts.ids))
+        return bool(self._queue.effects.locate_all(submit.facts.ids))
 
     def on_submit(self, submit: RunSubmitted, now: int) -> None:
         """Make an own run durable and stamp it, or let it wait for its stamp (P1, P1a, P3b)."""
@@ -773,7 +773,7 @@ class Ordering:
             synchronous=synchronous_status(
                 self._staging, self._own.runs, self._peers, self._config.quorum
             ),
-            rows_until=queue.catalog.rows_until(),
+            rows_until=queue.effects.rows_until(),
         )
 
     def incoming(self, limit: int) -> list[IncomingRun]:

@@ -11,8 +11,8 @@ from collections import deque
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.protocol.effects.catalog import Catalog
 from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites
 from sparktxlog.protocol.effects.marking import Marking
@@ -40,8 +40,20 @@ class SynchronizedQueue:
     """End of this node's synchronized queue; grows only at its end (I4)."""
 
     __slots__ = (
-        "_created", "_fresh", "_recent", "_uncounted_to", "base", "catalog",
-        "commits", "hash", "key", "marking", "position", "tail", "watermarks", "writes",
+        "_created",
+        "_fresh",
+        "_recent",
+        "_uncounted_to",
+        "base",
+        "commits",
+        "effects",
+        "hash",
+        "key",
+        "marking",
+        "position",
+        "tail",
+        "watermarks",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, config: MasterConfig, state: RecoveredState) -> None:
@@ -69,7 +81,7 @@ class SynchronizedQueue:
         self.marking = Marking(state.undecided)
         #: Commit tables (P36).
         self.commits = CommitFold(state.commit_tables)
-        self.catalog = Catalog(
+        self.effects = Effects(
             state.tables,
             window,
             state.older_ids,
@@ -129,7 +141,7 @@ class SynchronizedQueue:
                 position=self.position + 1,
             )
         stream.pop()
-        rejections, created = self.catalog.fold(
+        rejections, created = self.effects.apply(
             self.position + 1, facts, header.ts, header.size_bytes, header.origin
         )
         entry = QueueEntry(

@@ -65,7 +65,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
-from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
+from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames

@@ -10,7 +10,7 @@ from sparktxlog.health.verdicts import SiteState, table_state
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
-from sparktxlog.runtime.commit_tables.plain_tables import PlainTables
+from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher, TableTransfer
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation

@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.model.copying import Lease
-from sparktxlog.storage.copies.pins import PinnedFile
+from sparktxlog.storage.pinned.pins import PinnedFile
 
 _log = structlog.get_logger("sparktxlog.donor")
 

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.plain_twin import (
+from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
+from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
     published,
     twin_version,
     with_actions,
 )
-from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.durability import (
     read_whole,
     storing,

@@ -16,12 +16,12 @@ from typing import Any
 from sparktxlog.errors import InvalidRequestError, RowTableError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.ids import local_path
-from sparktxlog.storage.commit_tables.plain_twin import (
+from sparktxlog.storage.commit_tables.released_log import drop_unused_features
+from sparktxlog.storage.commit_tables.twin import (
     extend_plain_twin,
     make_plain_twin,
     twin_version,
 )
-from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.durability import storing, sync_directory
 
 

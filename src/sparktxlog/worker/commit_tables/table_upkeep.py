@@ -39,15 +39,6 @@ from sparktxlog.errors import (
     first_lines,
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
-from sparktxlog.storage.commit_tables.plain_twin import (
-    extend_plain_twin,
-    make_plain_twin,
-    own_version,
-    stage_twin_commit,
-    twin_version,
-    with_feature,
-    withdraw_twin_commit,
-)
 from sparktxlog.storage.commit_tables.table_checkpoints import (
     forget_taken,
     live_files_at,
@@ -63,6 +54,15 @@ from sparktxlog.storage.commit_tables.table_sweep import (
     retention_ms,
     unneeded_files,
     unused_directories,
+)
+from sparktxlog.storage.commit_tables.twin import (
+    extend_plain_twin,
+    make_plain_twin,
+    own_version,
+    stage_twin_commit,
+    twin_version,
+    with_feature,
+    withdraw_twin_commit,
 )
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.worker_session import applier_session

@@ -28,7 +28,8 @@ from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.storage.commit_tables.plain_twin import (
+from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
+from sparktxlog.storage.commit_tables.twin import (
     TwinCommit,
     add_unchanged_version,
     make_plain_twin,
@@ -36,7 +37,6 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     twin_version,
     withdraw_twin_commit,
 )
-from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.worker_session import has_jvm
 

@@ -11,8 +11,8 @@ from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTab
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.effects.catalog import Catalog
 from sparktxlog.protocol.effects.commits import CommitFold
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites
 
@@ -51,7 +51,7 @@ class Log:
         writes = LastWrites({}, 100)
         writes.after = 0
         window = IdWindow(100, max_run=50)
-        self.catalog = Catalog([TABLE], window, writes=writes, commits=self.commits)
+        self.catalog = Effects([TABLE], window, writes=writes, commits=self.commits)
         self.end = 0
 
     def run(
@@ -67,7 +67,7 @@ class Log:
         several = [[own] if isinstance(own, CommitOperation) else own for own in given]
         commits = tuple((at, commit) for at, own in enumerate(several) for commit in own)
         run = RunFacts(n=n, ids=ids, commits=commits, **facts)
-        self.rejections, _ = self.catalog.fold(self.end + 1, run)
+        self.rejections, _ = self.catalog.apply(self.end + 1, run)
         self.end += n
         return [f"{lost.index} {lost.code}" for lost in self.rejections]
 

@@ -13,7 +13,7 @@ from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites
 
@@ -25,18 +25,18 @@ def _table(name: str, kind: str = "bigint") -> TableDefinition:
     return TableDefinition(name=name, columns=(Column(name="c", type=kind),))
 
 
-def _folding(after: int | None, *tables: str) -> tuple[Catalog, LastWrites]:
+def _folding(after: int | None, *tables: str) -> tuple[Effects, LastWrites]:
     writes = LastWrites({}, _WINDOW)
     writes.after = after
     window = IdWindow(1_000, max_run=50)
-    return Catalog(map(_table, tables), window, writes=writes), writes
+    return Effects(map(_table, tables), window, writes=writes), writes
 
 
 def _some(random: Random, n: int) -> tuple[int, ...]:
     return tuple(index for index in range(n) if random.random() < 0.5) or (n - 1,)
 
 
-def _run(random: Random, number: int, position: int, catalog: Catalog) -> RunFacts:
+def _run(random: Random, number: int, position: int, catalog: Effects) -> RunFacts:
     n = random.choice((1, 1, 2, 7))
     touches = tuple(
         Touch(
@@ -79,8 +79,8 @@ def test_a_fold_by_runs_is_one_by_transactions(seed: int) -> None:
     position, conflicts = 1, 0
     for number in range(400):
         facts = _run(random, number, position, catalog)
-        rejections, created = catalog.fold(position, facts)
-        expected = reference.fold(position, facts, (), after)
+        rejections, created = catalog.apply(position, facts)
+        expected = reference.apply(position, facts, (), after)
         assert {one.index: one.code for one in rejections} == expected, facts
         for one in rejections:
             if one.code == "conflict":
@@ -101,7 +101,7 @@ def test_what_nobody_counted_is_as_old_as_the_beginning() -> None:
     for position in range(1, 6):
         ids = position.to_bytes(16, "big")
         facts = RunFacts(n=1, ids=ids, touches=(Touch(table="t", schema_version=1),))
-        assert catalog.fold(position, facts) == ((), ())
+        assert catalog.apply(position, facts) == ((), ())
     assert (writes.take(), writes.of("t")) == ((), TableWrites(version=0, position=5))
     early, late = (Condition(read_position=at, reads=("t",), versions=(("t", 0),)) for at in (4, 5))
     lost = writes.conflict(early, 6, 0)
@@ -116,7 +116,7 @@ def test_a_condition_where_none_counts_yet_is_a_conflict() -> None:
         catalog, _ = _folding(after, "t")
         condition = Condition(versions=(("t", 0),))
         facts = RunFacts(n=1, ids=bytes(16), conditions=((0, condition),))
-        (rejection,), _ = catalog.fold(1, facts)
+        (rejection,), _ = catalog.apply(1, facts)
         assert (rejection.code, rejection.table) == ("conflict", None)
 
 
@@ -126,7 +126,7 @@ def test_it_is_known_up_to_where_workers_have_something_to_apply() -> None:
 
     def fold(position: int, **facts: Any) -> None:
         ids = position.to_bytes(16, "big")
-        catalog.fold(position, RunFacts(n=1, ids=ids, **facts))
+        catalog.apply(position, RunFacts(n=1, ids=ids, **facts))
 
     fold(1)  # of a commit table, or without effect
     assert catalog.rows_until() == 0

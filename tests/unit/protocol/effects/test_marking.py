@@ -12,7 +12,7 @@ from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.effects import marking as module
-from sparktxlog.protocol.effects.catalog import Catalog
+from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites
 from sparktxlog.protocol.effects.marking import Marking
@@ -33,13 +33,13 @@ class Log:
         self.writes = LastWrites({}, 100)
         self.writes.after = 0
         window = IdWindow(100, max_run=50)
-        self.catalog = Catalog([T], window, writes=self.writes, marking=self.marking)
+        self.catalog = Effects([T], window, writes=self.writes, marking=self.marking)
         self.end = 0
 
     def run(self, n: int = 1, ids: bytes = b"", ts: int = 0, **facts: Any) -> list[str]:
         """Fold a run; return index and code of what it rejects."""
         ids = ids or b"".join((self.end + at + 1).to_bytes(16, "big") for at in range(n))
-        rejections, _ = self.catalog.fold(
+        rejections, _ = self.catalog.apply(
             self.end + 1, RunFacts(n=n, ids=ids, **facts), ts or self.end, size_bytes=10
         )
         self.end += n

@@ -44,8 +44,8 @@ from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
-from sparktxlog.storage.copies.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.storage.copies.pins import PinnedFile
+from sparktxlog.storage.pinned.pinned_chunks import Chunk, ChunkReader
+from sparktxlog.storage.pinned.pins import PinnedFile
 
 CHUNK = 65_536
 

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from tests.support.delta_writer import BEGIN, FEATURES, StagedTable, info_of, lines_of
 
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
-from sparktxlog.storage.commit_tables.plain_twin import make_plain_twin
 from sparktxlog.storage.commit_tables.released_log import drop_unused_features
+from sparktxlog.storage.commit_tables.twin import make_plain_twin
 
 SCHEMA = json.dumps({"type": "struct", "fields": [
     {"name": "id", "type": "long", "nullable": True, "metadata": {}}]})  # fmt: skip

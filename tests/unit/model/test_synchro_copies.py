@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.copies import DEFAULT_EXPRESSION, check_expression, copies_of
+from sparktxlog.model.synchro_copies import DEFAULT_EXPRESSION, check_expression, copies_of
 
 
 @pytest.mark.parametrize(

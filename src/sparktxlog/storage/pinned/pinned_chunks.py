@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import zstandard
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
-from sparktxlog.storage.copies.pins import FileIdentity, PinnedFile
+from sparktxlog.storage.pinned.pins import FileIdentity, PinnedFile
 
 #: Levels of compression, the better one first.  The second takes 2/3 of the time; it is used if the
 #: sample gets larger by `SIMILAR` at most.

@@ -13,9 +13,9 @@ import zstandard
 from tests.support.replica_lakes import tree_digest
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError
-from sparktxlog.storage.copies import pinned_chunks as chunks
-from sparktxlog.storage.copies.pinned_chunks import ChunkReader
-from sparktxlog.storage.copies.pins import PinnedFile, Pins
+from sparktxlog.storage.pinned import pinned_chunks as chunks
+from sparktxlog.storage.pinned.pinned_chunks import ChunkReader
+from sparktxlog.storage.pinned.pins import PinnedFile, Pins
 
 CHUNK = 65_536
 SIZES = (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17)

@@ -1,4 +1,4 @@
-"""Catalog and outcomes, computed from the synchronized queue alone (protocol P25b to P36).
+"""Effects: tables and outcomes, computed from the synchronized queue alone (P25b to P36).
 
 Every site processes the same runs in the same order, so every site rejects the same transactions.
 A transaction is REJECTED as a whole if its id is already in the id window, if it is ordered later
@@ -48,7 +48,7 @@ Created = tuple[tuple[int, TableDefinition], ...]
 _NONE: Mapping[str, TableDefinition] = MappingProxyType({})
 
 
-class Catalog:
+class Effects:
     """Tables at the end of the synchronized queue, and the ids of its last positions.
 
     Args:
@@ -105,7 +105,7 @@ class Catalog:
         """Return (index, first position) of those of the ids that are among the last positions."""
         return self._window.locate_all(ids)
 
-    def fold(
+    def apply(
         self,
         position: int,
         facts: RunFacts,
@@ -139,7 +139,7 @@ class Catalog:
         ):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
-            self._writes.fold(position, facts, rejected, self._broken)
+            self._writes.apply(position, facts, rejected, self._broken)
         return tuple(rejected[index] for index in sorted(rejected)), tuple(created)
 
     def _reject_by_id(self, position: int, facts: RunFacts, ts: int) -> dict[int, Rejection]:

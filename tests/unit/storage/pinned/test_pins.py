@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from tests.support.replica_lakes import append_rows, contents
 
 from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
-from sparktxlog.storage.copies.live_files import live_files
-from sparktxlog.storage.copies.pins import Pins
+from sparktxlog.storage.pinned.live_files import live_files
+from sparktxlog.storage.pinned.pins import Pins
 
 
 @pytest.fixture

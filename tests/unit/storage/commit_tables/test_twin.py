@@ -17,7 +17,12 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.commit_table import REPLACES_NOTHING, commit_file_name
-from sparktxlog.storage.commit_tables.plain_twin import (
+from sparktxlog.storage.commit_tables.table_checkpoints import (
+    forget_taken,
+    newest_checkpoint,
+    take_checkpoint,
+)
+from sparktxlog.storage.commit_tables.twin import (
     add_unchanged_version,
     extend_plain_twin,
     make_plain_twin,
@@ -25,11 +30,6 @@ from sparktxlog.storage.commit_tables.plain_twin import (
     stage_twin_commit,
     twin_version,
     with_feature,
-)
-from sparktxlog.storage.commit_tables.table_checkpoints import (
-    forget_taken,
-    newest_checkpoint,
-    take_checkpoint,
 )
 
 PROTOCOL = {
