@@ -65,6 +65,22 @@ def test_tests_that_documents_name_exist() -> None:
     assert lost == []
 
 
+def test_where_to_look_is_true() -> None:
+    """Each file of the table is there, and names what the table says it has."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("## Where to look")[2].partition("## ")[0]
+    named = re.findall(r"`([\w/]+\.py)`(?: \(`(\w+)`\))?", table)
+    assert table.count("| Wh") >= 20
+    wrong = [f"{file}: {word}" for file, word in named if not _has(file, word)]
+    assert wrong == []
+
+
+def _has(file: str, word: str) -> bool:
+    path = PACKAGE / file
+    found = rf"^\s*(?:async )?(?:def|class) {word}\b|^{word}\b|\.{word}\(" if word else ""
+    return path.is_file() and re.search(found, path.read_text(), re.MULTILINE) is not None
+
+
 def _rejection_codes() -> set[str]:
     """Return the codes with which the order of the log rejects a transaction."""
     codes = set()

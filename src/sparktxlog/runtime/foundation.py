@@ -22,7 +22,7 @@ from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
-from sparktxlog.runtime.membership.data_owner import claim
+from sparktxlog.runtime.membership.data_owner import claim, refuse_older
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
@@ -145,6 +145,7 @@ def lay_foundation(config: NodeConfig) -> Foundation:
     """
     certificate = NodeCertificate.of(config)
     make_data_dir(config)
+    refuse_older(config)
     reserve = Reserve(config.data_dir)
     try:
         return _opened(config, reserve, certificate)

@@ -131,14 +131,7 @@ class Node:
         reports = self.all_replicas
         self.sites_data = SitesData(base, self.membership, reports, self.catalog.overview)
         shown = NodeStatus(
-            base,
-            core,
-            self.membership,
-            log,
-            self.all_replicas,
-            self.fetcher,
-            self.damage,
-            self.sites_data,
+            base, core, self.membership, log, reports, self.fetcher, self.damage, self.sites_data
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.

@@ -18,6 +18,8 @@ from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.journal.sqlite_schema import read_named_value
 
 _OWNER = "owner"
+#: The journal of commits before the first release.
+_OLDER = "front.sqlite"
 #: Ids of the nodes that founded the log.
 _FOUNDERS = "founders"
 
@@ -48,14 +50,28 @@ def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutVa
     return [*writes, PutValue(name=_FOUNDERS, value=listed.encode())]
 
 
+def refuse_older(config: NodeConfig) -> None:
+    """Refuse the data directory of a commit before the first release.
+
+    Raises:
+        ConfigError: It is one (definite).
+    """
+    if (config.data_dir / _OLDER).exists():
+        why = f"a commit before version 1 wrote it ({_OLDER}), and this release cannot read it"
+        hint = "Begin with an empty data-dir.  Adopt the tables of the lake to keep their rows."
+        raise not_usable(config, "data-dir", config.data_dir, why, hint)
+
+
 def check_data_dir(config: NodeConfig) -> None:
     """Check that a node could start with what is in its data directory; changes nothing.
 
     Raises:
-        ConfigError: It is another node's, or its journal is damaged (definite).
+        ConfigError: It is another node's, its journal is damaged, or a commit before the first
+            release wrote it (definite).
         NewerReleaseError: A newer release wrote it (definite).
         JournalLostError: Its journal is lost, and there is no peer to join (definite).
     """
+    refuse_older(config)
     journal = config.data_dir / JOURNAL_NAME
     if journal.exists():
         try:

@@ -12,6 +12,7 @@ from sparktxlog.config.checking import resolve
 from sparktxlog.errors import ConfigError, JournalLostError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.recovery import RecoveredState
+from sparktxlog.runtime.foundation import lay_foundation
 from sparktxlog.runtime.membership.data_owner import check_data_dir, claim
 from sparktxlog.storage.interfaces import JournalState
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
@@ -61,3 +62,14 @@ def test_the_rest_of_a_log_without_its_journal_is_told(tmp_path: Path) -> None:
     (own.payload_dir / "t" / "part.parquet").write_bytes(b"x")
     with pytest.raises(JournalLostError, match="the journal was lost"):
         check_data_dir(own)
+
+
+def test_a_directory_of_a_commit_before_the_first_release_is_refused(tmp_path: Path) -> None:
+    """Also at the start of a node, which else would take it for one that lost its journal."""
+    own = _config(tmp_path / "a")
+    own.data_dir.mkdir(parents=True, exist_ok=True)
+    (own.data_dir / "front.sqlite").touch()
+    for start in (check_data_dir, lay_foundation):
+        with pytest.raises(ConfigError, match="before version 1") as caught:
+            start(own)
+        assert "empty data-dir" in caught.value.hint
