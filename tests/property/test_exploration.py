@@ -193,7 +193,7 @@ def test_every_field_has_a_plan() -> None:
             if fields:
                 missing[type(value).__name__] = fields
     assert missing == {}
-    assert seen >= {"CoreDisk", "Marking", "LastWrites", "Catalog", "Staging"}
+    assert seen >= {"CoreDisk", "Marking", "LastWrites", "Effects", "Staging"}
 
 
 def _objects(value: Any, seen: set[int]) -> Iterator[object]:
@@ -294,7 +294,7 @@ def test_what_the_queue_led_to_counts() -> None:
         lambda disk, queue: disk.tables.clear(),
         lambda disk, queue: disk.writes.clear(),
         lambda disk, queue: disk.undecided.clear(),
-        lambda disk, queue: queue.catalog._tables.clear(),
+        lambda disk, queue: queue.effects._tables.clear(),
         lambda disk, queue: queue.writes._by_table.clear(),
         lambda disk, queue: setattr(queue.writes, "after", None),
         lambda disk, queue: queue.marking._by_id.clear(),

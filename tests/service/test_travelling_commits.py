@@ -579,7 +579,7 @@ def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
             assert warning["code"] == "commit-table-not-placed"
             assert "No site that answers has them: A: " in warning["text"]
             assert unwhole["code"] == "site-not-whole"
-            assert "1 commit tables are not whole here" in unwhole["text"]
+            assert "1 commit tables are not whole" in unwhole["text"]
             assert warning["text"].startswith(said)
             (line,) = b.status()["commit_tables"]["tables"]
             assert line["name"] == "default.t" and line["version"] is None

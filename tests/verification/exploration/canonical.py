@@ -188,6 +188,8 @@ _RULES: dict[type, dict[str, Rule]] = {
     CurrentEpoch: {
         "_config": _no, "view": describe, "is_member": describe, "phase": describe,
         "ordering": describe,
+        # No disk is slow here.
+        "aside": _no,
     },
     # Configured, and equal in all states of a node.
     MasterConfig: {field.name: _no for field in dataclasses.fields(MasterConfig)},
@@ -243,7 +245,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     # what is undecided do, too, unless the core is wrong: a mutant must not be merged with itself.
     SynchronizedQueue: {
         "_created": describe, "_fresh": describe, "_recent": _names,
-        "_uncounted_to": _no, "base": describe, "catalog": describe, "hash": _no, "key": describe,
+        "_uncounted_to": _no, "base": describe, "effects": describe, "hash": _no, "key": describe,
         "commits": describe, "marking": describe, "position": _no, "tail": describe,
         "watermarks": describe, "writes": describe,
     },

@@ -67,7 +67,7 @@ PLACING: Mapping[str, Patch] = {
     ),
     "settles-without-a-sync": Patch(
         path=_PLACER,
-        old="                await self._base.run_on_files(self._places.sync, paths)\n",
+        old='                await self._base.run_on_files("", self._places.sync, paths)\n',
         new="                await asyncio.sleep(0)\n",
     ),
 }

@@ -10,6 +10,10 @@ of peers would make another log of what is on the disk, and all workers would be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from sparktxlog.config import NodeConfig, not_usable
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
@@ -22,6 +26,8 @@ _OWNER = "owner"
 _OLDER = "front.sqlite"
 #: Ids of the nodes that founded the log.
 _FOUNDERS = "founders"
+#: Their addresses then, until the nodes decide upon some: else a copy of a log looks like the log.
+_ADDRESSES = "founding-addresses"
 
 
 def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutValue]:
@@ -47,7 +53,14 @@ def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutVa
             "peer remove`: they tell all nodes."
         )
         raise not_usable(config, "data-dir", config.data_dir, why, hint)
-    return [*writes, PutValue(name=_FOUNDERS, value=listed.encode())]
+    urls = msgspec.json.encode({place.id: place.url for place in config.places})
+    founded = [PutValue(name=_FOUNDERS, value=listed.encode())]
+    return [*writes, *founded, PutValue(name=_ADDRESSES, value=urls)]
+
+
+def founding_addresses(values: Mapping[str, bytes]) -> dict[str, str]:
+    """Return node → its addresses when the log began; empty = not known."""
+    return msgspec.json.decode(values.get(_ADDRESSES, b"{}"), type=dict[str, str])
 
 
 def refuse_older(config: NodeConfig) -> None:

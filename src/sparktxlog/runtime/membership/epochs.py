@@ -39,6 +39,7 @@ from sparktxlog.protocol.messages.view import Phase, Seat, View, Voided, decisio
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory, view_of
+from sparktxlog.runtime.membership.data_owner import founding_addresses
 from sparktxlog.runtime.membership.reachability import (
     HEARD_US,
     AddressReports,
@@ -58,12 +59,19 @@ _TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
 
 Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
+_COPY = (
+    "all nodes have other addresses than {}: this is a cluster that moved, or a copy of one.  If "
+    "the original still runs, give this one another cluster-secret, and let no worker of one use "
+    "the other."
+)
+
 
 class Epochs:
     """Follows the core's phases and passes operators' requests to it."""
 
     def __init__(self, base: Foundation, core: CoreLoop, greeter: Greeter) -> None:
         self._config = base.config
+        self._founded = founding_addresses(base.state.values)
         self._master = base.master
         self._node_id = base.config.node_id
         self._cycle = core.cycle
@@ -256,6 +264,8 @@ class Epochs:
         found += [
             {"code": "not-in-force", "text": t} for t in differences(self._config, view, used)
         ]
+        if moved_since(self._config, view, self._founded):
+            found.append({"code": "not-in-force", "text": _COPY.format("when the log began")})
         return found
 
     def decision(self, lineage: str, epoch: int) -> str:
@@ -436,12 +446,23 @@ def _moved_places(config: NodeConfig, view: View, used: Mapping[str, str]) -> li
             "are linked, or change the configuration."
         )
     if len(found) > 1 and len(found) == len(config.places) and has_moved(config, view.roster):
-        found.append(
-            "all nodes have other addresses than they decided upon: this is a cluster that moved, "
-            "or a copy of one.  If the original still runs, give this one another cluster-secret, "
-            "and let no worker of one use the other."
-        )
+        found.append(_COPY.format("they decided upon"))
     return found
+
+
+def moved_since(config: NodeConfig, view: View, founded: Mapping[str, str]) -> bool:
+    """Return whether all nodes of a log that decided upon no address have other ones than at first.
+
+    Args:
+        founded: Node → its addresses when the log began.
+    """
+    if len(config.places) < 2 or any(seat.url for seat in view.roster):
+        return False
+    known = {place: split_urls(founded.get(place.id, "")) for place in config.places}
+    return all(
+        urls and len(elsewhere(place.urls, urls)) == len(place.urls)
+        for place, urls in known.items()
+    )
 
 
 def differences(config: NodeConfig, view: View, used: Mapping[str, str]) -> list[str]:

@@ -25,7 +25,7 @@ from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.protocol.messages.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.membership.epochs import Epochs, differences
+from sparktxlog.runtime.membership.epochs import Epochs, differences, moved_since
 
 SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
 
@@ -218,3 +218,20 @@ def test_an_address_that_answers_is_not_to_be_set_back() -> None:
     for used in ({}, {"B": old}):  # the node is where the file says
         (text,) = differences(config, view, used)
         assert f"peer set B --address {old}" in text
+
+
+def test_a_copy_of_a_log_that_decided_nothing_is_told() -> None:
+    """Its seats have no addresses: those when the log began are compared."""
+    settings = {"node-id": "A", "master-url": "http://10.0.0.1:7070", "data-dir": "unused"}
+    peers = {"peer.1.id": "B", "peer.1.url": "http://10.0.0.2:7070"}
+    secrets = dict.fromkeys(("cluster-secret", "client-token"), "16 characters or more")
+    config = load_config(None, settings | peers | secrets, {})
+    view, own = view_of(1, "AB"), "http://10.0.0.1:7070"
+    there, moved = "http://10.0.0.2:7070", "http://10.1.0.9:7070"
+    assert not moved_since(config, view, {})
+    assert not moved_since(config, view, {"A": own, "B": there})
+    assert not moved_since(config, view, {"A": own, "B": moved}), "one node moved"
+    assert not moved_since(config, view, {"A": moved, "B": f"{moved},{there}"})
+    assert moved_since(config, view, {"A": moved, "B": moved})
+    decided = replace(view, roster=tuple(replace(seat, url=own) for seat in view.roster))
+    assert not moved_since(config, decided, {"A": moved, "B": moved})
