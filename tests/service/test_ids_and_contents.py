@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pyarrow as pa
+import pytest
 from tests.service.local_nodes import cluster, until
 
 from sparktxlog import Client
@@ -210,6 +211,44 @@ def test_a_repeat_that_does_not_fit_any_more_is_compared_by_the_tables_of_then(
             # What did not fit then, either, is no repeat.
             status, problem = await submit(a, one, {**_rows(1), "table": "nowhere"})
             assert (status, problem["title"]) == (404, "unknown-table")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "value", "other"),
+    [
+        ("int", "double", 5, 6),
+        ("int", "decimal(12,2)", 5, 6),
+        ("float", "double", 0.1, 0.2),
+        ("decimal(5,2)", "decimal(10,4)", "1.25", "1.26"),
+    ],
+)
+def test_a_repeat_after_a_column_became_wider_is_one(
+    tmp_path: Path, narrow: str, wide: str, value: Any, other: Any
+) -> None:
+    def rows(value: Any) -> dict[str, Any]:
+        return {"kind": "append", "table": "t", "rows": [{"x": value}]}
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes, _calling() as submit:
+            a, (made, one, wider) = nodes["A"], _names(3)
+            create = {**_CREATE, "columns": [{"name": "x", "type": narrow}]}
+            assert (await submit(a, made, create))[0] == 200
+            assert (await submit(a, one, rows(value)))[1]["position"] == 2
+            widen = {"kind": "alter_table", "table": "t", "widen": {"x": wide}}
+            assert (await submit(a, wider, widen))[0] == 200
+            status, receipt = await submit(a, one, rows(value))
+            assert (status, receipt.get("position")) == (200, 2), receipt
+            _check_taken(await submit(a, one, rows(other)), one, 2)
+            if narrow == "int":
+                _, receipt = await submit.post(
+                    a,
+                    f"/v1/tables/t/rows?transaction_id={one}",
+                    data=_stream(pa.table({"x": pa.array([value], pa.int32())})),
+                    headers={"content-type": "application/vnd.apache.arrow.stream"},
+                )
+                assert receipt.get("position") == 2, receipt
 
     asyncio.run(main())
 

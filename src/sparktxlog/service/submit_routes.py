@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,7 @@ from sparktxlog.codec.validation import (
 )
 from sparktxlog.errors import (
     CommitRejectedError,
+    IdTakenError,
     InvalidRequestError,
     OversizeError,
     StaleSchemaError,
@@ -71,6 +72,7 @@ from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routes import AFTER, FIRST_WINS, LEVEL, SCHEMA_VERSION, TIMEOUT
 
 _T = TypeVar("_T")
+_AsThen: TypeAlias = Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest]
 
 
 class Waiting(NamedTuple):
@@ -122,10 +124,10 @@ class SubmitRoutes(RouteHandlers):
             except CommitRejectedError as error:
                 prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
+        as_then = partial(prepare, wanted, identity, limits=self._limits)
         if isinstance(prepared, CommitRejectedError):
-            as_then = partial(prepare, wanted, identity, limits=self._limits)
             return await self._refused(prepared, identity, waiting, as_then, wanted.commits or ())
-        return await self.commit(prepared, wanted.transaction_id, waiting)
+        return await self.commit(prepared, wanted.transaction_id, waiting, as_then)
 
     def _prepare(
         self, wanted: TransactionRequest, identity: bytes, size_bytes: int
@@ -139,11 +141,18 @@ class SubmitRoutes(RouteHandlers):
         return identity
 
     async def commit(
-        self, prepared: PreparedTransaction, given_id: str | None, waiting: Waiting
+        self,
+        prepared: PreparedTransaction,
+        given_id: str | None,
+        waiting: Waiting,
+        as_then: _AsThen | None = None,
     ) -> Response:
         """Look at its staged files, and submit it; return its receipt.
 
         A transaction without effect is recorded only if the client gave it an id.
+
+        Args:
+            as_then: As of `_refused`; None = it cannot be made again.
 
         Raises:
             TxLogError: As `Node.submit`; ConflictError if a condition does not hold, or a table
@@ -171,7 +180,13 @@ class SubmitRoutes(RouteHandlers):
         is_nothing = not prepared.operations and given_id is None
         if is_nothing and prepared.condition is None and not prepared.participants:
             return json_response(Receipt.of_nothing(waiting.level))
-        receipt = await self._node.submit(prepared, **waiting._asdict())
+        try:
+            receipt = await self._node.submit(prepared, **waiting._asdict())
+        except IdTakenError as error:
+            if as_then is None or error.fields["position"] is None:
+                raise
+            # A type that is wider by now gives the same values another form.
+            return await self._refused(error, prepared.transaction_id, waiting, as_then)
         self._named(file for operation in prepared.operations for file in operation.files)
         return self._told_single(receipt, rows=prepared.carried)
 
@@ -197,7 +212,7 @@ class SubmitRoutes(RouteHandlers):
         error: CommitRejectedError,
         of: bytes | RunManifest,
         waiting: Waiting,
-        as_then: Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest],
+        as_then: _AsThen,
         commits: Sequence[StagedCommitRequest] = (),
     ) -> Response:
         """Answer a submit that does not fit; a repeat gets the receipt of the first one.
@@ -232,7 +247,7 @@ class SubmitRoutes(RouteHandlers):
         self,
         error: CommitRejectedError,
         first: Receipt,
-        as_then: Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest],
+        as_then: _AsThen,
     ) -> Receipt:
         position = first.position if first.prepared_at is None else first.prepared_at
         assert position is not None, "it is ordered"
@@ -342,7 +357,7 @@ class SubmitRoutes(RouteHandlers):
         if isinstance(found, CommitRejectedError):
             return await self._refused(found, identity, waiting, decode)
         if isinstance(found, PreparedTransaction):
-            return await self.commit(found, text, waiting)
+            return await self.commit(found, text, waiting, decode)
         manifest, payload = found
         check_writes(lambda: (table,))
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
