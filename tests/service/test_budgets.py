@@ -198,6 +198,36 @@ def test_a_greedy_token_takes_its_share_and_nothing_else(
     asyncio.run(main())
 
 
+def test_what_is_added_to_a_transaction_counts_once(tmp_path: Path) -> None:
+    """So one addition may be as long as any body; it counts until the transaction ends."""
+
+    async def main() -> None:
+        async with two_tokens(tmp_path, body_limit=BODY) as (node, token, _):
+            memory = node.base.budgets.memory
+            memory.most = BODY * 3 // 2
+            _, opened = await token("POST", "/v1/open-transactions", {})
+            path = f"/v1/open-transactions/{opened['transaction_id']}"
+            columns = [
+                {"name": f"c{number}", "type": "bigint", "comment": "x" * 600}
+                for number in range(70)
+            ]
+            create = {"kind": "create_table", "table": "t", "columns": columns}
+            body = json.dumps({"operations": [create]})
+            assert BODY * 2 // 3 < len(body) < BODY
+            status, shown = await token("POST", f"{path}/operations", json.loads(body))
+            assert (status, shown.get("size_bytes")) == (200, len(body)), shown
+            assert memory.used == len(body)
+            status, refusal = await token("POST", f"{path}/operations", json.loads(body))
+            assert (status, refusal["title"]) == (429, "share-used-up")
+            other = {"operations": [{"kind": "append", "table": "nowhere", "rows": []}]}
+            assert (await token("POST", f"{path}/operations", other))[0] == 404
+            assert memory.used == len(body)
+            assert (await token("DELETE", path))[0] == 204
+            assert memory.used == 0
+
+    asyncio.run(main())
+
+
 def test_large_bodies_of_a_token_wait_for_few_of_another_one(tmp_path: Path) -> None:
     """Nor for a large addition to a transaction whose commit is under way."""
     large = b'{"operations": 7' + b" " * (300 << 10) + b"}"

@@ -15,7 +15,12 @@ from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import AddedOperations, OpenRequest, decode_added
 from sparktxlog.codec.runs import RunLimits
 from sparktxlog.codec.transactions import Session
-from sparktxlog.errors import ConflictError, InvalidRequestError, TransactionNotOpenError
+from sparktxlog.errors import (
+    CommitRejectedError,
+    ConflictError,
+    InvalidRequestError,
+    TransactionNotOpenError,
+)
 from sparktxlog.model.answers import OpenedTransaction
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.runtime.commit.open_transactions import OpenTransaction
@@ -90,13 +95,13 @@ class OpenRoutes(RouteHandlers):
         check_writes(lambda: (operation.table for operation in added.operations))
         first = preparation.given
         is_large = len(body) > THREAD_BYTES or takes_long(added.operations)
-        self._open.take_memory(transaction, len(body))
+        self._open.check_open(transaction)
         try:
             await checked(is_large, preparation.add, added.operations, self._node.tables())
-        except BaseException as error:
-            self._open.give_memory(transaction, len(body))
+        except CommitRejectedError as error:
             self._submits.name_winner(error)
             raise
+        self._open.keep_memory(transaction, len(body))
         transaction.last_added = (first, digest)
 
     async def commit_transaction(self, request: Request) -> Response:

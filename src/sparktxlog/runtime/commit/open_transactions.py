@@ -201,22 +201,15 @@ class OpenTransactions:
         """Return the content of a transaction that ended, as far as it is remembered."""
         return Content(transaction_id, digest=self._ended.get(transaction_id, ("", b""))[1])
 
-    def take_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
-        """Count the bytes of a request that adds operations.
+    def keep_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
+        """Keep the bytes of a request that added operations, which counts them until it ends.
 
         Raises:
             TransactionNotOpenError: It ended meanwhile (definite).
-            BusyError: Its token, or all, use up the memory for requests (definite).
         """
         self.check_open(transaction)
-        self._memory.take(size_bytes, transaction.owner)
+        self._memory.keep(transaction.owner, size_bytes)
         transaction.size_bytes += size_bytes
-
-    def give_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
-        """Take back what a refused request counted."""
-        size_bytes = min(size_bytes, transaction.size_bytes)  # 0 if it ended meanwhile
-        self._memory.give(transaction.owner, size_bytes)
-        transaction.size_bytes -= size_bytes
 
     def end(self, transaction: OpenTransaction, how: str) -> None:
         """Forget a transaction; how it ended is remembered for a while."""

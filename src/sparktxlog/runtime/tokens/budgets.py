@@ -81,6 +81,10 @@ class Budget:
         self._held[holder] += amount
         return holder
 
+    def keep(self, holder: str, amount: int) -> None:
+        """Count once more what a token has; who took it gives it back before the next await."""
+        self._held[holder] += amount
+
     def give(self, holder: str, amount: int = 1) -> None:
         """Give back what was taken for a token."""
         self._held[holder] -= amount

@@ -70,20 +70,22 @@ def test_number_and_ids_are_bounded() -> None:
 
 def test_memory_is_given_back_once() -> None:
     async def work(opened: OpenTransactions) -> None:
+        memory = opened._memory
         one, other = _new(1), _new(2)
         opened.open(one)
         opened.open(other)
-        opened.take_memory(one, 60)
-        with pytest.raises(ShareUsedUpError, match="has 60 of this node's 150 bytes"):
-            opened.take_memory(other, 41)
-        opened.take_memory(other, 40)
+        for transaction, size in ((one, 60), (other, 40)):
+            holder = memory.take(size)
+            opened.keep_memory(transaction, size)
+            memory.give(holder, size)
+        with pytest.raises(ShareUsedUpError, match="has 100 of this node's 150 bytes"):
+            memory.take(1)
         opened.end(one, "it was rolled back")
-        opened.give_memory(one, 60)  # the request that was under way fails after that
-        opened.take_memory(other, 60)
         with pytest.raises(TransactionNotOpenError, match="it was rolled back"):
-            opened.take_memory(one, 1)
-        with pytest.raises(ShareUsedUpError):
-            opened.take_memory(other, 1)
+            opened.keep_memory(one, 60)  # a request that was under way
+        assert memory.used == 40
+        opened.end(other, "it was rolled back")
+        assert memory.used == 0
 
     _run(work)
 
