@@ -194,7 +194,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()
-        raise translate(error, path) from error
+        raise translate(error, path, opening=True) from error
     except BaseException:
         connection.close()
         raise
@@ -321,11 +321,15 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def translate(error: sqlite3.Error, path: Path, *, reading: bool = False) -> StorageError:
+def translate(
+    error: sqlite3.Error, path: Path, *, reading: bool = False, opening: bool = False
+) -> StorageError:
     """Return the error of this project for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     fields = {"path": str(path), "sqlite": name}
-    if name == "SQLITE_FULL":
+    # The index of the write-ahead log, which an orderly stop removed, found no room.  In a write
+    # that may come after the log has all of it.
+    if name == "SQLITE_FULL" or (opening and name == "SQLITE_IOERR_SHMSIZE"):
         return DiskFullError(
             f"no space left for {path}; nothing of this write was kept",
             hint="Free space on that disk; then the node continues.",

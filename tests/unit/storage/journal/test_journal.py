@@ -340,6 +340,26 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_recovers(tmp_path: Path) -> 
         revived.close()
 
 
+def test_a_start_after_an_orderly_stop_says_that_the_disk_is_full(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "small") as directory:
+        if not os.path.ismount(directory):
+            pytest.skip("mounting a file system needs root")
+        journal = Journal(directory)
+        journal.write([run_of(seq=1)])
+        journal.close()
+        filler = directory / "filler"
+        with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        with pytest.raises(DiskFullError) as caught:
+            Journal(directory)
+        assert caught.value.definite
+        filler.unlink()
+        revived = Journal(directory)
+        assert len(list(revived.load(10).core.incoming)) == 1
+        revived.close()
+
+
 def test_a_write_of_unknown_outcome_stops_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write([run_of(seq=1)])
