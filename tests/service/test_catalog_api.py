@@ -221,6 +221,34 @@ def test_a_writer_that_is_not_told_asks_again(
     asyncio.run(main())
 
 
+def test_what_is_refused_or_created_after_all_counts_as_staged_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path, commit_table_dir=str(tmp_path / "a b")) as caller:
+            staged = caller.node.base.budgets.staged_tables
+            assert told(await caller.ask("POST", STAGING, {"name": "t"}))[0] == 501
+            assert staged.used == 0
+        async with catalog(tmp_path) as caller:
+            staged, submits = caller.node.base.budgets.staged_tables, caller.node.catalog._submits
+            table, submit = await caller.stage(), submits.submit
+            table.write_first(table.add())
+
+            async def lose_the_answer(transaction: Any, **how: Any) -> Any:
+                await submit(transaction, **how)
+                raise CommitStateUnknownError("not in time")
+
+            monkeypatch.setattr(submits, "submit", lose_the_answer)
+            creation = table.creation("t")
+            assert (await caller.ask("POST", path_of(), creation))[0] == 500
+            monkeypatch.setattr(submits, "submit", submit)
+            assert staged.used == 1
+            assert (await caller.ask("POST", path_of(), creation))[0] == 200
+            assert staged.used == 0
+
+    asyncio.run(main())
+
+
 def _changed(commit: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return commit | {key.replace("_", "-"): value for key, value in changes.items()}
 

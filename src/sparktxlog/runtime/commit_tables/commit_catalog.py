@@ -220,8 +220,12 @@ class CommitCatalog:
         full = self._free(schema, name)
         uuid = str(uuids.uuid4())
         self._staged.take(uuid, uuid)
-        await self._run(uuid, self._places.make, uuid)
-        await self._owners.take(uuid)
+        try:
+            await self._run(uuid, self._places.make, uuid)
+            await self._owners.take(uuid)
+        except BaseException:
+            self._staged.give(uuid, uuid)
+            raise
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
 
@@ -272,10 +276,10 @@ class CommitCatalog:
             full = self._free(schema, request.name)
             self._owners.check(uuid)
             await self._make_known(uuid, full, request)
-            self._staged.give(uuid, uuid)
-            await self._owners.release(uuid)
         elif known.name != full:
             raise NameTakenError(f"the table at this location is {known.name!r}", value=full)
+        self._staged.give(uuid, uuid)
+        await self._owners.release(uuid)
         return await self.load(schema, request.name)
 
     async def _make_known(self, uuid: str, name: str, request: CreateTableRequest) -> None:
