@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,12 +20,14 @@ from tests.support.command_line import invoke
 from tests.support.node_processes import HttpProblem, call
 
 from sparktxlog import Client
+from sparktxlog.codec.mark_requests import mark_id
 from sparktxlog.errors import (
     InvalidRequestError,
     NotParticipantError,
     NotPreparedError,
     RolledBackError,
 )
+from sparktxlog.model.operation import Mark
 from sparktxlog.protocol.messages.versions import PREPARED
 from sparktxlog.runtime import node_status
 from sparktxlog.runtime.commit import acceptance
@@ -180,6 +183,10 @@ def test_what_cannot_be_prepared_or_marked_is_refused(tmp_path: Path) -> None:
         _prepare(url, "p")
         assert _refused(lambda: _mark(url, "q")) == ("not-a-participant", True)
         assert _refused(lambda: _mark(url, "a b")) == bad
+        # Somebody took its id: it would be "committed", and nothing marked.
+        mark = mark_id(Mark(transaction_id=uuid.UUID(X).bytes, participant="p", yes=True))
+        _commit(url, _append(), transaction_id=str(uuid.UUID(bytes=mark)))
+        assert _refused(lambda: _mark(url, "p")) == ("id-taken", True)
         assert [one["position"] for one in call(f"{url}/v1/prepared")] == [2]
 
     asyncio.run(main())

@@ -59,15 +59,18 @@ class ContentDigests:
         for place, operation in zip(places, transaction.operations, strict=True):
             if place is not None and (operation.rows is None or operation.claim is not None):
                 self._put(tx, place, _content_of(operation))
-        commits = [
+        commits: list[tuple[object, ...]] = [
             (one.kind.value, one.uuid, one.name, one.version, one.timestamp)
             for one in transaction.commits
         ] or [
             ("commit", as_uuid(one.table_id), "", one.proposed_version, one.timestamp)
             for one in transaction.staged_commits
         ]
-        for said in (*commits, *(("participant", name) for name in transaction.participants)):
-            self._put(tx, 0, said)
+        said = [*commits, *(("participant", name) for name in transaction.participants)]
+        if (mark := transaction.mark) is not None:
+            said.append(("mark", mark.transaction_id.hex(), mark.participant, mark.yes))
+        for one in said:
+            self._put(tx, 0, one)
         return places
 
     def _put(self, tx: int, op: int, said: Sequence[object]) -> None:

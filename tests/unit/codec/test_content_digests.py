@@ -23,7 +23,7 @@ from sparktxlog.codec.transactions import (
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import OperationKind, StagedFile
+from sparktxlog.model.operation import Mark, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -134,6 +134,7 @@ def test_all_that_an_operation_says_counts() -> None:
         table_id=uuid, proposed_version=3, timestamp=9, file_name="x.json", file_size=1
     )
     commit = CommitOperation(kind=CommitKind.COMMIT, uuid=uuid, version=3, timestamp=9)
+    mark = Mark(transaction_id=b"x" * 16, participant="p", yes=True)
     different = [
         _digest(),
         _digest(rows),
@@ -152,6 +153,10 @@ def test_all_that_an_operation_says_counts() -> None:
         _digest(replace(alter, change=TableChange(add=(Column(name="c", type="int"),)))),
         _digest(rows, participants=("p",)),
         _digest(rows, participants=("p", "q")),
+        _digest(mark=mark),
+        _digest(mark=replace(mark, yes=False)),
+        _digest(mark=replace(mark, participant="q")),
+        _digest(mark=replace(mark, transaction_id=bytes(16))),
         _digest(rows, commits=(commit,)),
         _digest(commits=(commit,)),
         _digest(commits=(replace(commit, version=4),)),
