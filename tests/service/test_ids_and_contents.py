@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import aiohttp
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.service.local_nodes import cluster, until
+from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog import Client
 from sparktxlog.codec.assembly import assemble_rows
@@ -249,6 +250,40 @@ def test_a_repeat_after_a_column_became_wider_is_one(
                     headers={"content-type": "application/vnd.apache.arrow.stream"},
                 )
                 assert receipt.get("position") == 2, receipt
+
+    asyncio.run(main())
+
+
+def test_a_node_with_smaller_limits_knows_a_repeat(tmp_path: Path) -> None:
+    many = range(9_000)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack, _calling() as submit:
+            doors = {name: socket.create_server(("127.0.0.1", 0)) for name in "AB"}
+            ports = {name: door.getsockname()[1] for name, door in doors.items()}
+            a, b = [
+                await stack.enter_async_context(
+                    serving(config_of(tmp_path, name, ports, run_limit_bytes=limit), doors[name])
+                )
+                for name, limit in (("A", 1 << 20), ("B", 65_536))
+            ]
+            await until(lambda: all(one.base.links[at].up for one, at in ((a, "B"), (b, "A"))))
+            (made, one) = _names(2)
+            assert (await submit(a, made, _CREATE))[0] == 200
+            _, first = await submit(a, one, _rows(*many))
+            await until(lambda: b.info()["position"] >= first["position"])
+            status, receipt = await submit(b, one, _rows(*many))
+            assert (status, receipt.get("position")) == (200, first["position"]), receipt
+            for rows, expected in ((many, 200), (many[1:], 409)):
+                arrow = pa.table({"id": rows, "n": [one / 3 for one in rows]})
+                status, receipt = await submit.post(
+                    b,
+                    f"/v1/tables/t/rows?transaction_id={one}",
+                    data=_stream(arrow),
+                    headers={"content-type": "application/vnd.apache.arrow.stream"},
+                )
+                assert status == expected, receipt
+            assert (await submit(b, _names(1)[0], _rows(*many)))[1]["title"] == "oversize"
 
     asyncio.run(main())
 

@@ -110,6 +110,8 @@ class SubmitRoutes(RouteHandlers):
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
         )
+        #: Of what a node with other limits may have taken, and is compared here.
+        self._widest = RunLimits(size_bytes=max(self._limits.size_bytes, node.config.body_limit))
 
     async def submit_transaction(self, request: Request) -> Response:
         waited = await self.reach(request)
@@ -124,7 +126,7 @@ class SubmitRoutes(RouteHandlers):
             except CommitRejectedError as error:
                 prepared = error
         waiting = waiting_of(request, wanted.level, wanted.timeout, waited=waited)
-        as_then = partial(prepare, wanted, identity, limits=self._limits)
+        as_then = partial(prepare, wanted, identity, limits=self._widest)
         if isinstance(prepared, CommitRejectedError):
             return await self._refused(prepared, identity, waiting, as_then, wanted.commits or ())
         return await self.commit(prepared, wanted.transaction_id, waiting, as_then)
@@ -253,7 +255,8 @@ class SubmitRoutes(RouteHandlers):
         assert position is not None, "it is ordered"
         try:
             tables = await asyncio.to_thread(self._node.tables_before, position)
-            content = Content(await asyncio.to_thread(as_then, tables))
+            async with self._large_arrow.turn():
+                content = Content(await asyncio.to_thread(as_then, tables))
         except CommitRejectedError:
             raise error from None  # it did not fit then, either
         return self._node.judged(content, first, position)
@@ -341,76 +344,29 @@ class SubmitRoutes(RouteHandlers):
         table, identity = request.path_params["table"], self._id_of(text)
         found: PreparedTransaction | tuple[RunManifest, bytes] | CommitRejectedError
 
-        def decode(tables: Mapping[str, TableDefinition]) -> Any:
-            return self._decode_rows(
-                body, known_table(tables, table), made_for, kind, text, identity
-            )
+        def decode(limits: RunLimits, tables: Mapping[str, TableDefinition]) -> Any:
+            definition = known_table(tables, table)
+            return _decode_rows(body, definition, made_for, kind, text, identity, limits)
+
+        as_then = partial(decode, self._widest)
 
         async with (
             self._bodies.of(request, limit) as body,
             self._turn_of(self._large_arrow, len(body)),
         ):
             try:
-                found = await asyncio.to_thread(decode, self._node.tables())
+                found = await asyncio.to_thread(decode, self._limits, self._node.tables())
             except CommitRejectedError as error:
                 found = error
         if isinstance(found, CommitRejectedError):
-            return await self._refused(found, identity, waiting, decode)
+            return await self._refused(found, identity, waiting, as_then)
         if isinstance(found, PreparedTransaction):
-            return await self.commit(found, text, waiting, decode)
+            return await self.commit(found, text, waiting, as_then)
         manifest, payload = found
         check_writes(lambda: (table,))
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))
-
-    def _decode_rows(
-        self,
-        body: bytes,
-        definition: TableDefinition,
-        made_for: int | None,
-        kind: OperationKind,
-        id_text: str | None,
-        identity: bytes,
-    ) -> PreparedTransaction | tuple[RunManifest, bytes]:
-        table = definition.name
-        check_made_for(definition, made_for)
-        row_schema(definition, kind)
-        rows = read_rows(body, definition, kind, 2 * self._limits.size_bytes, marks=(TX_COLUMN,))
-        txs = None
-        if not rows.num_rows:
-            rows = rows.drop_columns([name for name in rows.column_names if name == TX_COLUMN])
-        if TX_COLUMN in rows.column_names:
-            txs = _transactions_of(rows, table, self._limits)
-            rows = rows.drop_columns([TX_COLUMN])
-        if not rows.num_rows:
-            nothing = without_rows(definition, kind)
-            return PreparedTransaction(
-                transaction_id=identity,
-                operations=() if nothing is None else (nothing,),
-            )
-        check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
-        if rows.nbytes + 4096 > self._limits.size_bytes:
-            raise OversizeError(
-                f"the rows have {rows.nbytes:,} bytes, a run may have {self._limits.size_bytes:,}",
-                hint="Send several requests, or stage the rows as Parquet files.",
-                size_bytes=rows.nbytes,
-                limit_bytes=self._limits.size_bytes,
-            )
-        n = 1 if txs is None else int(txs[-1]) + 1
-        if n == 1 or txs is None:
-            operation = PreparedOperation(
-                table=table, kind=kind, schema_version=definition.schema_version, rows=rows
-            )
-            return PreparedTransaction(transaction_id=identity, operations=(operation,))
-        if id_text is not None:
-            raise InvalidRequestError(
-                f"only one transaction id is given for {n:,} transactions",
-                hint="POST /v1/runs takes an id for each.",
-            )
-        return assemble_rows(
-            table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
-        )
 
     def turn_of_json(self, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body of JSON waits for if it is large."""
@@ -420,6 +376,55 @@ class SubmitRoutes(RouteHandlers):
     def _turn_of(turns: _Turns, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body waits for if it is large."""
         return turns.turn() if size > _LARGE_BYTES else nullcontext()
+
+
+def _decode_rows(
+    body: bytes,
+    definition: TableDefinition,
+    made_for: int | None,
+    kind: OperationKind,
+    id_text: str | None,
+    identity: bytes,
+    limits: RunLimits,
+) -> PreparedTransaction | tuple[RunManifest, bytes]:
+    table = definition.name
+    check_made_for(definition, made_for)
+    row_schema(definition, kind)
+    rows = read_rows(body, definition, kind, 2 * limits.size_bytes, marks=(TX_COLUMN,))
+    txs = None
+    if not rows.num_rows:
+        rows = rows.drop_columns([name for name in rows.column_names if name == TX_COLUMN])
+    if TX_COLUMN in rows.column_names:
+        txs = _transactions_of(rows, table, limits)
+        rows = rows.drop_columns([TX_COLUMN])
+    if not rows.num_rows:
+        nothing = without_rows(definition, kind)
+        return PreparedTransaction(
+            transaction_id=identity,
+            operations=() if nothing is None else (nothing,),
+        )
+    check_rows(definition, kind, rows, txs, None if txs is None else np.zeros_like(txs))
+    if rows.nbytes + 4096 > limits.size_bytes:
+        raise OversizeError(
+            f"the rows have {rows.nbytes:,} bytes, a run may have {limits.size_bytes:,}",
+            hint="Send several requests, or stage the rows as Parquet files.",
+            size_bytes=rows.nbytes,
+            limit_bytes=limits.size_bytes,
+        )
+    n = 1 if txs is None else int(txs[-1]) + 1
+    if n == 1 or txs is None:
+        operation = PreparedOperation(
+            table=table, kind=kind, schema_version=definition.schema_version, rows=rows
+        )
+        return PreparedTransaction(transaction_id=identity, operations=(operation,))
+    if id_text is not None:
+        raise InvalidRequestError(
+            f"only one transaction id is given for {n:,} transactions",
+            hint="POST /v1/runs takes an id for each.",
+        )
+    return assemble_rows(
+        table, kind, definition.schema_version, rows, txs, as_ids(os.urandom(16 * n)), _now_us()
+    )
 
 
 def _rows_of(manifest: RunManifest) -> int:
