@@ -338,7 +338,9 @@ class Node:
 
         Raises:
             InvalidRequestError: Unknown key or wrong value (definite).
+            DiskFullError: Nothing at all can be written (definite).
         """
+        self.log.space.check_writes()
         shown = await self.base.settings.change(changes, self.core.executor.write)
         timeout_us = int(self.base.settings.in_force.synchro_timeout * 1_000_000)
         self.core.cycle.tell_always(SynchroTimeoutSet(timeout_us=timeout_us))

@@ -72,3 +72,11 @@ class DiskSpace:
                 hint="Free space; then the node continues: docs/runbooks.md (A full disk).",
                 held_by=held,
             )
+
+    def check_writes(self) -> None:
+        """Refuse an act of an operator while it would wait for space; errors as `check`.
+
+        While the reserve is there it has space.
+        """
+        if self._failed() and not self._base.reserve.is_whole():
+            self.check()

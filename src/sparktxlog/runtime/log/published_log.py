@@ -260,6 +260,8 @@ class PublishedLog(LogOwner):
 
         Raises:
             BusyError: The node is stopping (definite).
+            DiskFullError: Nothing at all can be written (definite).
             StorageError: It failed; a later round repeats it.  The kept log is whole.
         """
+        self.space.check_writes()
         return await asyncio.wrap_future(self.publisher.maintain())
