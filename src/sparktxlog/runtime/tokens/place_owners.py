@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sparktxlog.errors import ForbiddenError
+from sparktxlog.errors import DiskFullError, ForbiddenError
 from sparktxlog.runtime.audit_trail import ANYBODY, OPERATOR, asks
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.storage.interfaces import PutValue
@@ -48,11 +48,17 @@ class PlaceOwners:
 
         Raises:
             ForbiddenError: It is another token's (definite).
+            DiskFullError: That cannot be written (definite).
         """
         self.check(place)
         caller = asks.get()
         if place in self._owned or caller == ANYBODY:
             return
+        if self._executor.disk_full:
+            raise DiskFullError(
+                "the node's disk is full: whose a place is cannot be written",
+                hint="Free space; then the node continues: docs/runbooks.md (A full disk).",
+            )
         if not self._free:
             largest = Counter(owner for _, owner in self._owned.values()).most_common(1)[0][0]
             lost = next(one for one, (_, owner) in self._owned.items() if owner == largest)

@@ -17,6 +17,8 @@ from sparktxlog.runtime.tokens.place_owners import PlaceOwners
 class Kept:
     """The journal's named values, and an executor that writes them."""
 
+    disk_full = False
+
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
 
