@@ -72,7 +72,7 @@ class Reserve:
 
     def _make(self) -> bool:
         with suppress(FileNotFoundError):
-            if self._path.stat().st_size == self.size:
+            if self._path.stat().st_size >= self.size:  # where pools are shared, disks shrink
                 return True
         # With little more than the reserve it would be taken again at once.
         if self.free_bytes() < 2 * self.size:

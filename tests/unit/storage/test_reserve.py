@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,3 +43,14 @@ def test_a_start_finds_it(kept: Reserve, tmp_path: Path, monkeypatch: pytest.Mon
     again = Reserve(tmp_path)
     monkeypatch.setattr(again, "free_bytes", lambda: 0)
     assert again.is_whole(), "it was there; a full disk needs no more"
+
+
+def test_a_start_on_a_disk_that_shrank_finds_it(
+    kept: Reserve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ZFS and quotas show as a disk is what is used and what is left."""
+    small = SimpleNamespace(total=8 * (kept.size - 1))
+    monkeypatch.setattr(reserve.shutil, "disk_usage", lambda directory: small)
+    again = Reserve(tmp_path)
+    monkeypatch.setattr(again, "free_bytes", lambda: 0)
+    assert again.size < kept.size and again.is_whole()
