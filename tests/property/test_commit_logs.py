@@ -51,7 +51,7 @@ class Node:
         self.catalog = Effects([], window, commits=self.commits)
         self.end = end
 
-    def fold(self, facts: RunFacts) -> tuple[list[tuple[int, str]], tuple[CommitTable, ...]]:
+    def apply(self, facts: RunFacts) -> tuple[list[tuple[int, str]], tuple[CommitTable, ...]]:
         """Return index and code of what a run rejects, and the tables that it changed."""
         self.rejections, _ = self.catalog.apply(self.end + 1, facts)
         self.end += facts.n
