@@ -17,7 +17,7 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from sparktxlog.codec.commit_requests import committing, creating, dropping
 from sparktxlog.codec.condition_requests import conflict_of
 from sparktxlog.codec.transactions import PreparedTransaction
-from sparktxlog.errors import InvalidRequestError, VersionConflictError
+from sparktxlog.errors import IdTakenError, InvalidRequestError, VersionConflictError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.protocol.messages.versions import COMMIT_TABLES
@@ -62,11 +62,13 @@ def test_one_of_two_sites_gets_the_version_and_both_are_told_who(tmp_path: Path)
             for node in (a, b):
                 await node.reach(lost.position or 0, 60)
                 for number, first in ((2, one), (3, two)):
-                    again = await _commit(node, committing(_id(number), T, 1, 99))
+                    again = await _commit(node, committing(_id(number), T, 1, number + 4))
                     assert (again.position, again.outcome) == (first.position, first.outcome)
                     assert [item.code for item in again.rejections] == [
                         item.code for item in first.rejections
                     ]
+                    with pytest.raises(IdTakenError):
+                        await _commit(node, committing(_id(number), T, 1, 99))
                 found = node.commit_table(T)
                 assert found is not None and found.version == 1
                 assert transaction_id_to_text(found.transaction_id) == won.transaction_id
