@@ -258,10 +258,10 @@ class Story:
     async def copy(self) -> None:
         """Copy the replica."""
         ticket = await self.b.all_replicas.copies.ticket(DECISION, ["A"])
-        await asyncio.to_thread(_as_a_target_does, ticket.grants[0])
+        await asyncio.to_thread(_as_a_target_does, ticket.leases[0])
 
     async def lease(self) -> None:
-        """Grant a lease."""
+        """Give a lease."""
         await self.b.all_replicas.copies.ticket(DECISION, ["A"])
 
     async def diverge(self) -> None:
