@@ -98,7 +98,7 @@ def test_the_way_of_transactions_at_three_sites(
             assert (await why.ask(uuid4()))[0] == 1
 
             nodes = (a, b, await start(stack, "C"))
-            await until(lambda: all(node.status()["position"] == 1 for node in nodes))
+            await until(lambda: all(node.status()["published"] == 1 for node in nodes))
             code, told = await why.ask(id_)
             assert code == 3 and "No worker has applied anything at site C" in told[-1]
             await _apply(nodes, 1)
