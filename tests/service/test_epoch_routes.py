@@ -324,3 +324,23 @@ def test_a_removed_node_says_how_it_comes_back_and_denies_no_table(tmp_path: Pat
                     assert answer.status == 404
 
     asyncio.run(main())
+
+
+def test_a_node_without_a_secret_takes_no_peer(tmp_path: Path) -> None:
+    """The other one could never prove who it is, and a place with votes would wait for it."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A", cluster_secret=None) as nodes:
+            a = nodes["A"]
+            peer = {"id": "B", "url": "http://127.0.0.1:1", "weight": 0}
+            async with (
+                aiohttp.ClientSession(a.config.master_url) as session,
+                session.post("/v1/peers", json=peer) as answer,
+            ):
+                found = await answer.json()
+            assert (found["title"], found["definite"]) == ("protocol-local", True)
+            assert "has no cluster-secret" in found["detail"]
+            assert "cluster-secret-file" in found["hint"]
+            assert [place.node_id for place in a.base.master.view.roster] == ["A"]
+
+    asyncio.run(main())

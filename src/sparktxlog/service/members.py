@@ -55,6 +55,13 @@ class MemberRoutes(RouteHandlers):
         return history.latest(limit)
 
     async def add_peer(self, timeout: float, body: AddPeer) -> EpochView:
+        if self._node.membership.verifier is None:
+            raise LocalProtocolError(
+                f"this node has no cluster-secret: node {body.id!r} could not prove that it is one",
+                hint="Set cluster-secret-file, the same for all, restart this node, and add the "
+                "other one then.",
+                setting="cluster-secret",
+            )
         seat = Seat(
             node_id=_node_id(body.id),
             url=self._urls(body.url),
