@@ -31,8 +31,9 @@ from sparktxlog.service.declared_route import Role
 from sparktxlog.service.routes import ROUTES
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
-#: What a caller shows: no token, a wrong one, one of the three, or the signature of a peer.
-SHOWN = ("nothing", "wrong", "client", "worker", "admin", "peer")
+NEXT = "a token that clients get next"
+#: What a caller shows: no token, a wrong one, one of the four, or the signature of a peer.
+SHOWN = ("nothing", "wrong", "client", "next client", "worker", "admin", "peer")
 SCHEMA = "/api/2.1/unity-catalog/delta/v1/catalogs/{catalog}/schemas/{schema}"
 #: All that clients send; whatever else is sent to `/v1` is an operator's act.
 SENT_BY_CLIENTS = {
@@ -105,6 +106,7 @@ def expected_role(method: str, path: str) -> Role:
 
 def expected(role: Role, shown: str, client_set: bool, admin_set: bool, reads: bool) -> str:
     """Return what must come of a request: `may`, or how it is refused."""
+    shown = "client" if shown == "next client" else shown
     if role is Role.PEER:
         return "may" if shown == "peer" else "no peer"
     if role is Role.LEASE:
@@ -158,7 +160,7 @@ def test_every_role_at_every_route(
     # These requests wait for nothing else.
     monkeypatch.setattr(peering, "WATCH_S", 0.01)
     monkeypatch.setattr(dashboard_routes, "TOLD_S", 0.0)
-    tokens = {"client_token": CLIENT} if client_set else {}
+    tokens = {"client_token": CLIENT, "client_token_also": NEXT} if client_set else {}
     tokens |= {"admin_token": ADMIN} if admin_set else {}
 
     async def main() -> None:
@@ -190,7 +192,7 @@ def test_every_role_at_every_route(
     with capture_logs() as logged:
         asyncio.run(main())
     told = f"{logged}{caplog.text}"
-    assert told and not [token for token in (CLIENT, ADMIN, SECRET) if token in told]
+    assert told and not [token for token in (CLIENT, NEXT, ADMIN, SECRET) if token in told]
 
 
 def greeting_of_b(directory: Path, port: int) -> wire.Hello:
@@ -207,7 +209,8 @@ async def ask(peer: Stranger, method: str, path: str, shown: str) -> str:
     body = b"" if method in ("GET", "HEAD") else b"{}"
     file = peer.target.config.data_dir / "worker.token"
     worker = file.read_text().strip() if file.exists() else "no such token"
-    token = {"wrong": "neither", "client": CLIENT, "worker": worker, "admin": ADMIN}.get(shown)
+    known = {"client": CLIENT, "next client": NEXT, "worker": worker, "admin": ADMIN}
+    token = ({"wrong": "neither"} | known).get(shown)
     headers = (
         None if shown == "peer" else {} if token is None else {"authorization": f"Bearer {token}"}
     )

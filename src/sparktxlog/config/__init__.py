@@ -18,6 +18,7 @@ from sparktxlog.config.checking import check_directories, make_data_dir, not_usa
 from sparktxlog.config.exposure import exposures
 from sparktxlog.config.node_config import (
     ENV_PREFIX,
+    SECRETS,
     SETTINGS,
     ClientGrant,
     NodeConfig,
@@ -28,6 +29,7 @@ from sparktxlog.config.sources import load_config
 
 __all__ = [
     "ENV_PREFIX",
+    "SECRETS",
     "SETTINGS",
     "ClientGrant",
     "NodeConfig",

@@ -15,6 +15,7 @@ from sparktxlog.config.node_config import (
     BY_KEY,
     LEAST_CHARACTERS,
     OTHERS,
+    SECRETS,
     SETTINGS,
     ClientGrant,
     ConfiguredPeer,
@@ -245,7 +246,7 @@ def _resolve_peers(
 
 
 def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: str) -> None:
-    for key in ("cluster-secret", "cluster-secret-also", "client-token", "admin-token"):
+    for key in (one.key for one in SECRETS):
         file = read[f"{key}-file"]
         if file is not None:
             given, held = read[key], _read_secret(f"{key}-file", file, where)
@@ -295,8 +296,7 @@ def _resolve_grants(read: Mapping[str, Any], where: str) -> tuple[ClientGrant, .
         return ()
     if read["client-token"] is None:
         raise _missing(where, "client-token", "is required with grants-file: else all may write")
-    secrets = "client-token", "admin-token", "cluster-secret", "cluster-secret-also"
-    taken = tuple(read[key] for key in secrets)
+    taken = tuple(read[one.key] for one in SECRETS)
     return read_grants(read["grants-file"], taken)
 
 
@@ -304,12 +304,13 @@ def _check_secrets(read: Mapping[str, Any], where: str, peers: tuple[ConfiguredP
     certified = read["tls-cert-file"] is not None and read["tls-mode"] == "require"
     if peers and read["cluster-secret"] is None and not certified:
         raise _missing(where, "cluster-secret", "is required with peers, unless all speak TLS")
-    if read["cluster-secret-also"] is not None and read["cluster-secret"] is None:
-        raise _missing(where, "cluster-secret", "is required with cluster-secret-also")
+    for key in ("cluster-secret", "client-token"):
+        if read[f"{key}-also"] is not None and read[key] is None:
+            raise _missing(where, key, f"is required with {key}-also")
     host = read["listen"][0]
     if read["client-token"] is None and not is_loopback(host):
         raise _missing(where, "client-token", f"is required when listening on {host!r}")
-    for key in ("client-token", "cluster-secret", "cluster-secret-also"):
+    for key in (one.key for one in SECRETS if one.key != "admin-token"):
         if read["admin-token"] is not None and read["admin-token"] == read[key]:
             raise _wrong(
                 where,

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sparktxlog.config.node_config import SETTINGS, NodeConfig, variable_of
+from sparktxlog.config.node_config import SECRETS, NodeConfig, variable_of
 from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.values import is_loopback, split_urls
 
 PLAIN, OPEN_FILE, ON_COMMAND_LINE = "plain-allowed", "open-secret", "secret-on-command-line"
-_SECRETS = tuple(setting for setting in SETTINGS if setting.secret)
 
 
 def exposures(config: NodeConfig) -> list[OperatorWarning]:
@@ -51,7 +50,7 @@ def _open_files(config: NodeConfig) -> list[OperatorWarning]:
 
 
 def _on_command_line(config: NodeConfig) -> list[OperatorWarning]:
-    held = {one: getattr(config, one.attribute) for one in _SECRETS}
+    held = {one: getattr(config, one.attribute) for one in SECRETS}
     return [
         {
             "code": ON_COMMAND_LINE,
@@ -66,10 +65,10 @@ def _on_command_line(config: NodeConfig) -> list[OperatorWarning]:
 
 def secret_files(config: NodeConfig) -> dict[str, Path]:
     """Return what it is → file that others must not read; a configuration if it holds a secret."""
-    found = {f"{one.key}-file": getattr(config, f"{one.attribute}_file") for one in _SECRETS}
+    found = {f"{one.key}-file": getattr(config, f"{one.attribute}_file") for one in SECRETS}
     found |= {f"token-file of client {one.name}": one.token_file for one in config.grants}
     found["tls-key-file"] = config.tls_key_file
-    for one in _SECRETS:
+    for one in SECRETS:
         origin = config.origins.get(one.key, "")
         if origin.startswith("file "):
             found["configuration"] = Path(origin.removeprefix("file "))

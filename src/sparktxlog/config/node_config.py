@@ -234,6 +234,13 @@ class NodeConfig:
     client_token_file: Path | None = Setting(_path)(
         "File that holds the client token, which no other user may read."
     )
+    client_token_also: str | None = Setting(read_text, secret=True)(
+        "Another token that clients may show, while client-token is replaced "
+        "(docs/administration.md)."
+    )
+    client_token_also_file: Path | None = Setting(_path)(
+        "File that holds that other token, which no other user may read."
+    )
     admin_token: str | None = Setting(read_text, secret=True)(
         "Bearer token of operators, 16 characters or more. Operators may do what clients may, and "
         "change members and settings, force, pause and shorten the log. Default: client-token "
@@ -467,6 +474,8 @@ SETTINGS: tuple[Setting, ...] = tuple(
     if (found := item.metadata.get("setting"))
 )
 BY_KEY = {found.key: found for found in SETTINGS}
+#: Each may also be in a file, which KEY-file names.
+SECRETS = tuple(found for found in SETTINGS if found.secret)
 
 
 def _digest(parts: list[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.config import NodeConfig, exposures
+from sparktxlog.config import SECRETS, NodeConfig, exposures
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.health.readiness import Check, readiness, whole
@@ -198,12 +198,7 @@ class Node:
         if not config.is_witness:
             await self.donor.start()
         self._run("executor", self.core.executor.run(self._delivery))
-        secrets = {
-            "cluster-secret": config.cluster_secret,
-            "cluster-secret-also": config.cluster_secret_also,
-            "client-token": config.client_token,
-            "admin-token": config.admin_token,
-        }
+        secrets = {one.key: getattr(config, one.attribute) for one in SECRETS}
         self.audit.note_secrets(secrets, base.state.values[INSTANCE])
         self._run("core", self._run_core())
         self._run("watching workers", self.all_replicas.watch_workers())

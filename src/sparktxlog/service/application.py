@@ -181,6 +181,7 @@ def _tokens(config: NodeConfig) -> Tokens:
         worker,
         worker_token_file(config.data_dir),
         config.grants,
+        config.client_token_also,
     )
 
 

@@ -27,6 +27,7 @@ class Tokens:
         worker: Token of this node's workers, if clients need a token.
         worker_file: The file that holds it.
         grants: Clients with tokens of their own.
+        client_also: Another token of clients, while theirs is replaced.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class Tokens:
         worker: str | None = None,
         worker_file: Path | None = None,
         grants: Sequence[ClientGrant] = (),
+        client_also: str | None = None,
     ) -> None:
         self._client = None if client is None else client.encode()
+        self._client_also = None if client_also is None else client_also.encode()
         self._admin = None if admin is None else admin.encode()
         self._worker = None if worker is None else worker.encode()
         self._worker_file = worker_file
@@ -64,7 +67,8 @@ class Tokens:
 
     def _is_client(self, shown: bytes) -> bool:
         own = tuple(_equal(shown, token) for token, _ in self._grants)
-        return any((*own, _equal(shown, self._client)))
+        both = (_equal(shown, one) for one in (self._client, self._client_also))
+        return any((*own, *both))
 
     def check_client(self, request: Request) -> None:
         """Let a request of a client or an operator pass, or raise.

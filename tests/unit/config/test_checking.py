@@ -45,6 +45,13 @@ def test_it_does_not_replace_the_client_token() -> None:
         ({"admin_token_file": "/no/such/file"}, "admin-token-file", "No such file"),
         ({"admin_token": HUSH, "client_token": HUSH}, "admin-token", "same as client"),
         ({"admin_token": HUSH, "cluster_secret": HUSH}, "admin-token", "same as cluster-secret"),
+        ({"client_token_also": HUSH}, "client-token", "is required with client-token-also"),
+        ({"client_token": OPEN, "client_token_also": HUSH[:15]}, "client-token-also", "shorter"),
+        (
+            {"client_token": OPEN, "client_token_also": HUSH, "admin_token": HUSH},
+            "admin-token",
+            "same as client-token-also",
+        ),
     ],
 )
 def test_wrong_values_are_named_and_hidden(values: dict[str, Any], key: str, part: str) -> None:
