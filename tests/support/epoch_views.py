@@ -30,14 +30,14 @@ def waits_for(node: NodeProcess) -> list[str]:
     return sorted({item["peer"] for item in node.status()["waiting_for"]})
 
 
-def told(node: NodeProcess, *arguments: str) -> tuple[int, str]:
+def told(node: NodeProcess, *arguments: str, **environment: str) -> tuple[int, str]:
     """Return exit code and what a command says that is asked of a node, errors included."""
-    answer = run_command(*arguments, "--url", node.url)
+    answer = run_command(*arguments, "--url", node.url, **environment)
     return answer.returncode, answer.stdout + answer.stderr
 
 
-def operate(node: NodeProcess, *arguments: str) -> str:
+def operate(node: NodeProcess, *arguments: str, **environment: str) -> str:
     """Let a node carry out a command, which the members must decide upon; return what it says."""
-    code, said = told(node, *arguments)
+    code, said = told(node, *arguments, **environment)
     assert code == 0, f"{' '.join(arguments)}: {said}"
     return said

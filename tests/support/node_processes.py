@@ -83,12 +83,16 @@ class HttpProblem(Exception):
         self.document = document
 
 
-def call(url: str, body: Any = None, *, raw: bytes | None = None, timeout: float = 60) -> Any:
+def call(
+    url: str, body: Any = None, *, raw: bytes | None = None, timeout: float = 60, token: str = ""
+) -> Any:
     """Call a node and return its JSON; half an answer of a killed node is a broken connection."""
     data = raw if raw is not None else (json.dumps(body).encode() if body is not None else None)
     headers = {"content-type": "application/json"}
     if raw is not None:
         headers = {"content-type": "application/vnd.sparktxlog.run"}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data=data, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:

@@ -51,6 +51,8 @@ class SteadyLoad:
         self._timeout_s = timeout_s
         self.base = int(cluster.masters()[0].status()["position"])
         self.promises: dict[str, Promises] = {}
+        #: Node → token that its client shows, if it is not what all show.
+        self.tokens: dict[str, str] = {}
         #: Node → set when its client shall end.
         self._over: dict[str, threading.Event] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -106,7 +108,8 @@ class SteadyLoad:
             url = f"{node.url}/v1/transactions?level={level}&timeout={self._timeout_s}"
             try:
                 body = append(next(_numbers), identity)
-                receipt = call(url, body, timeout=self._timeout_s + 20)
+                token = self.tokens.get(node.name, "")
+                receipt = call(url, body, timeout=self._timeout_s + 20, token=token)
                 position = receipt["position"] if receipt["level"] == "ordered" else None
                 promises.acknowledged[identity] = position
                 promises.longest_s = max(promises.longest_s, time.monotonic() - last)
