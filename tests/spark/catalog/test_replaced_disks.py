@@ -165,7 +165,7 @@ def test_three_replaced_disks_lose_no_rows(
                     lambda one=one: one.run(f"sparktxlog survival {one.name}")[0] == 3,
                     what=f"the loss of {one.name} would be final",
                 )
-                assert one.run(drill)[0] == 1
+                assert one.run(drill)[0] == 3
                 two.node.start()
                 site.start_worker()
                 site.wait_for_data()

@@ -205,4 +205,7 @@ def test_the_same_history_is_shown_again(
 
 @pytest.mark.parametrize("name", PLACING)
 def test_what_a_mutant_of_whole_nodes_patches_is_there(name: str) -> None:
-    assert patched_sources((PLACING[name],))
+    found = patched_sources((PLACING[name],))
+    assert found
+    for path, text in found.items():
+        compile(text, path, "exec")  # lines of another depth are found in deeper ones

@@ -20,10 +20,10 @@ _STORE = "src/sparktxlog/storage/payloads/local_store.py"
 PLACING: Mapping[str, Patch] = {
     "places-before-it-orders": Patch(
         path=_CATALOG,
-        old="        content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n",
-        new="        content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n"
-        "        place = self._places._version(uuid, proposed.version)\n"
-        "        place.exists() or place.write_bytes(raw)\n",
+        old="            content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n",
+        new="            content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n"
+        "            place = self._places._version(uuid, proposed.version)\n"
+        "            place.exists() or place.write_bytes(raw)\n",
     ),
     "shows-before-it-places": Patch(
         path=_PLACER,
