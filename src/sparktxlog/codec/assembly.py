@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import cached_property
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ _OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
 _UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 
 
-@dataclass(slots=True)
+@dataclass
 class _Group:
     """Inline rows of one (table, kind, schema version), in run order."""
 
@@ -53,8 +54,9 @@ class _Group:
         self.txs.append(tx)
         self.ops.append(op)
 
+    @cached_property
     def rows(self) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-        """Return all rows; and for each its transaction, and its operation there."""
+        """All rows; and for each its transaction, and its operation there."""
         parts = [operation.rows for operation in self.operations]
         rows = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         counts = [part.num_rows for part in parts]
@@ -62,7 +64,7 @@ class _Group:
         return rows, txs, np.repeat(np.array(self.ops, dtype=np.int32), counts)
 
     def without_claims(self, places: Sequence[Sequence[int | None]]) -> _Group:
-        """Return those that count by their rows.
+        """Return those that count by their rows; this group, if all do.
 
         Args:
             places: Of the operations of each transaction, among those that count.
@@ -72,7 +74,11 @@ class _Group:
             place = places[tx][op]
             if operation.claim is None and place is not None:
                 found.add(tx, place, operation)
-        return found
+        return self if (found.txs, found.ops) == (self.txs, self.ops) else found
+
+
+#: By table, kind and schema version.
+_Groups: TypeAlias = dict[tuple[str, OperationKind, int], _Group]
 
 
 def assemble_run(
@@ -102,14 +108,10 @@ def assemble_run(
     if any(transaction.session != session for transaction in transactions):
         raise LocalProtocolError("all transactions of a run must belong to one session")
     blocks, groups = _grouped(transactions)
-    digests = ContentDigests(len(transactions))
-    places = [digests.add(tx, transaction) for tx, transaction in enumerate(transactions)]
     sections: list[bytes] = []
     for (table, kind, schema_version), group in groups.items():
-        marked = mark_rows(*group.rows())
+        marked = mark_rows(*group.rows)
         section = write_section(marked, compression)
-        if (plain := group.without_claims(places)).operations:
-            digests.add_rows(table, kind.value, *plain.rows())
         blocks.append(
             Block(
                 table=table,
@@ -139,16 +141,30 @@ def assemble_run(
         commits=tuple((tx, one) for tx, each in enumerate(transactions) for one in each.commits),
         commit_files=staged,
         carried_files=carried,
-        content_digests=digests.to_bytes(),
+        content_digests=_content_digests(transactions, groups),
     )
     return manifest, encode_payload(manifest, sections)
 
 
+def content_digests(transactions: Sequence[PreparedTransaction]) -> bytes:
+    """Return what the contents of transactions are known by; see `RunManifest.content_digests`."""
+    return _content_digests(transactions, _grouped(transactions)[1])
+
+
+def _content_digests(transactions: Sequence[PreparedTransaction], groups: _Groups) -> bytes:
+    digests = ContentDigests(len(transactions))
+    places = [digests.add(tx, transaction) for tx, transaction in enumerate(transactions)]
+    for (table, kind, _), group in groups.items():
+        if (plain := group.without_claims(places)).operations:
+            digests.add_rows(table, kind.value, *plain.rows)
+    return digests.to_bytes()
+
+
 def _grouped(
     transactions: Sequence[PreparedTransaction],
-) -> tuple[list[Block], dict[tuple[str, OperationKind, int], _Group]]:
+) -> tuple[list[Block], _Groups]:
     """Return a block for each operation without inline rows, and the inline rows of the others."""
-    groups: dict[tuple[str, OperationKind, int], _Group] = {}
+    groups: _Groups = {}
     blocks: list[Block] = []
     for tx, transaction in enumerate(transactions):
         for op, operation in enumerate(transaction.operations):

@@ -244,7 +244,8 @@ def _fixed_words(column: pa.Array) -> _Words:
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    found: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    column = column.fill_null(0) if column.null_count else column
+    found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from sparktxlog.codec.assembly import assemble_run
+from sparktxlog.codec.assembly import content_digests
 from sparktxlog.codec.content_digests import differing
 from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import DuplicateTransactionError, IdTakenError
@@ -57,7 +57,7 @@ class Content:
         if not self._is_compared:
             return b""
         if isinstance(self._of, PreparedTransaction):
-            return assemble_run([self._of], 0)[0].content_digests
+            return content_digests([self._of])
         return self._digest if self.run is None else self.run.content_digests
 
     def check(self, other: Content) -> None:
