@@ -123,6 +123,9 @@ def test_other_content_under_an_id_is_refused_at_every_node_and_the_same_is_a_re
             assert (await submit.post(b, f"{other_path}/commit"))[0] == 404
             assert (await submit(b, other, _rows(8)))[1]["position"] == position + 1
             _check_taken(await submit.post(b, f"{other_path}/commit"), other, position + 1)
+            # Who took whatever is first may ask again.
+            status, receipt = await submit.post(b, f"{other_path}/commit?first_wins=1")
+            assert (status, receipt["position"]) == (200, position + 1)
 
     asyncio.run(main())
 

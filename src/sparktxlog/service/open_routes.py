@@ -117,8 +117,8 @@ class OpenRoutes(RouteHandlers):
             if receipt is None:
                 raise
             position = receipt.position if receipt.prepared_at is None else receipt.prepared_at
-            if position is not None:
-                content = self._open.content(transaction_id)
+            if position is not None and not waiting.first_wins:
+                content = await self._open.content(transaction_id)
                 receipt = self._node.judged(content, receipt, position)
             return json_response(replace(receipt, lineage=self._node.lineage))
 

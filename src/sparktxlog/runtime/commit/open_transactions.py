@@ -120,7 +120,7 @@ class OpenTransactions:
         self._number, self._memory = budgets.open_transactions, budgets.memory
         self._open: dict[bytes, OpenTransaction] = {}
         #: Id of an ended transaction → how it ended, and what its content is known by.
-        self._ended: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
+        self._ended: OrderedDict[bytes, tuple[str, asyncio.Future[bytes]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -195,11 +195,13 @@ class OpenTransactions:
 
     def how_it_ended(self, transaction_id: bytes) -> str:
         """Return how a transaction ended; empty = it is open, or not known here."""
-        return self._ended.get(transaction_id, ("", b""))[0]
+        ended = self._ended.get(transaction_id)
+        return "" if ended is None else ended[0]
 
-    def content(self, transaction_id: bytes) -> Content:
+    async def content(self, transaction_id: bytes) -> Content:
         """Return the content of a transaction that ended, as far as it is remembered."""
-        return Content(transaction_id, digest=self._ended.get(transaction_id, ("", b""))[1])
+        ended = self._ended.get(transaction_id)
+        return Content(transaction_id, digest=b"" if ended is None else await ended[1])
 
     def keep_memory(self, transaction: OpenTransaction, size_bytes: int) -> None:
         """Keep the bytes of a request that added operations, which counts them until it ends.
@@ -222,7 +224,9 @@ class OpenTransactions:
         transaction.size_bytes = 0
         if transaction.timer is not None:
             transaction.timer.cancel()
-        self._ended[transaction_id] = how, transaction.digest()
+        # Rows of 30 MiB would hold up the loop.
+        digest = asyncio.get_running_loop().run_in_executor(None, transaction.digest)
+        self._ended[transaction_id] = how, digest
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
