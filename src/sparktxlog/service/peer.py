@@ -221,7 +221,7 @@ class PeerRoutes(RouteHandlers):
     ) -> Response:
         wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest or "")
         found = await self._giver.open(uuid, version, wanted)
-        return _sent(request, size, partial(self._giver.pieces, found))
+        return _sent(request, size, partial(self._giver.pieces, uuid, found))
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
         return await self._donor.lend(f"{body.worker_id[:80]} of {sender}", named=body.named)

@@ -382,13 +382,12 @@ class CommitPlacer:
 
     async def _caught_up(self, uuid: str, version: int) -> DeltaTableState:
         journal = self._base.journal
-        state = self._states.get(uuid)
+        state, place = self._states.get(uuid), self._place_of(uuid)
         if state is None:
-            state = await self._base.run_on_files(self._place_of(uuid), self._kept, uuid)
+            state = await self._base.run_on_files(place, self._kept, uuid)
             if state is None:
                 self.versions.pop(uuid, None)
         placed: dict[str, _Placed]
-        place = self._place_of(uuid)
         placed = await self._base.run_on_files(place, self._place_carried, {uuid: state})
         if uuid in placed:
             self._took(uuid, placed[uuid])

@@ -89,9 +89,9 @@ class TableGiver:
             )
         return found
 
-    async def pieces(self, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from an offset on, each piece in a turn of its own."""
-        run, place = self._base.run_on_files, file.path
+    async def pieces(self, uuid: str, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
+        """Yield the bytes of a table's file from an offset on, each piece in a turn of its own."""
+        run, place = self._base.run_on_files, self._places.path(uuid, "")
         with await run(place, file.open) as content:
             while True:
                 turn = await self._turn()

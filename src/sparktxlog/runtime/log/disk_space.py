@@ -58,7 +58,8 @@ class DiskSpace:
 
     def shown(self) -> dict[str, Any]:
         """Return what the status says of the disk."""
-        return {"disk_full": self.is_full, "disk_held_by": self.held_by()}
+        held = self.held_by()
+        return {"disk_full": bool(held), "disk_held_by": held}
 
     def check(self) -> None:
         """Refuse a new transaction while the disk is full.
