@@ -226,10 +226,13 @@ class StagedAppend:
         timeout_s = timeout_of(self.options)
         deadline = time.monotonic() + timeout_s
         link = nodes_of(self.options)
-        earlier = link.find(self.transaction_id, timeout_s)
-        if self.first_wins and link.known(self.transaction_id, level, timeout_s) is not None:
-            self._remove()  # the log has the files of the first commit
-            return
+        earlier = None
+        if self.first_wins:
+            if link.known(self.transaction_id, level, timeout_s) is not None:
+                self._remove()  # the log has the files of the first commit
+                return
+        elif self.recorded:  # nobody can know an id that was made for this write
+            earlier = link.find(self.transaction_id, timeout_s)
         if self._marker().parent.is_dir():
             self._marker().touch()
         left = max(0.0, deadline - time.monotonic())
