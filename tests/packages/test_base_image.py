@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,3 +90,9 @@ def test_the_dockerfile_has_one_base_that_can_be_pinned(tmp_path: Path, registry
     text = copy.read_text()
     assert text.count("@sha256:") == 1 and text.count("FROM ${BASE} AS") == 1
     assert not [x for x in text.splitlines() if x.startswith("FROM") and "/" in x]
+
+
+def test_the_images_of_this_repository_have_a_digest() -> None:
+    """Its registry need not answer for that; `--check` asks it."""
+    (base,) = re.findall(r"(?m)^ARG BASE=(\S+)$", DOCKERFILE.read_text())
+    assert re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)
