@@ -47,6 +47,7 @@ from sparktxlog.worker.replica.state import (
     read_snapshots,
     read_state,
 )
+from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = pytest.mark.spark
 
@@ -186,6 +187,31 @@ def test_an_empty_partition_counts_as_the_null_that_delta_stores(
         frame = spark.read.format("delta").load(str(lake / "orders"))
         assert state.tables["orders"].signature == signature_of(frame, ORDERS)
     assert [row[1] for row in rows_in(spark, lake, "orders")] == [None, "x"]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_files_are_found_by_partition_values_of_all_scripts(
+    spark: SparkSession, tmp_path: Path, vectors: bool
+) -> None:
+    """Every change is a batch of its own: it looks for the files of those before."""
+    texts = ["München", "東京 1", "a+b%C3%BC", "50%/x=y?#", "e\u0301", "🛒", None, "it's [one]"]
+    log, lake = LogBuilder(tmp_path / "ü #1"), tmp_path / "lake"
+    log.transaction().create(replace(ORDERS, partition_by=("item",), deletion_vectors=vectors))
+    rows = [order(number, text) for number, text in enumerate(texts * 3)]
+    changes = (
+        lambda: log.staged("append", "orders", rows),
+        lambda: log.inline("upsert", "orders", [order(n, t, "9.00") for n, t in enumerate(texts)]),
+        lambda: log.staged("delete_keys", "orders", [(n,) for n in range(8, 16)]),
+        lambda: log.delete_where("orders", "item = '東京 1' AND id > 7", lambda r: r[0] == 17),
+        lambda: log.inline("upsert", "orders", [order(n, "東京 1") for n in range(20)]),
+    )
+    for change in changes:
+        change()
+        log.publish()
+        log.transaction()
+        apply(spark, log, lake)
+        check(spark, log, lake)
+    assert recount_tables(spark, lake) == {}
 
 
 @pytest.mark.parametrize("vectors", [False, True])
