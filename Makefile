@@ -67,6 +67,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-build.txt tools/check_machi
 lint: $(STAMP) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.house
 
 types: $(STAMP) ## Check types
 	$(BIN)/mypy
