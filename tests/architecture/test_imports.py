@@ -165,15 +165,13 @@ def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> No
     assert complaint in " ".join(_forbidden(module))
 
 
-#: Imports of a type that would close a circle: what a session makes knows the session, and a part
-#: of a request knows the request.
+#: Imports of a type that would close a circle: what a session makes knows the session.
 _KNOWS_ITS_OWNER = {
     ("sparktxlog.api.adopting.row_adoption", "sparktxlog.api.connect"),
     ("sparktxlog.api.adopting.row_release", "sparktxlog.api.connect"),
     ("sparktxlog.api.transaction", "sparktxlog.api.connect"),
     ("sparktxlog.api.batches_of_transactions", "sparktxlog.api.connect"),
     ("sparktxlog.api.streams.writer", "sparktxlog.api.connect"),
-    ("sparktxlog.codec.alterations", "sparktxlog.codec.requests"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -16,14 +16,11 @@ from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.table import Column, TableDefinition
 
-if TYPE_CHECKING:
-    from sparktxlog.codec.requests import OperationRequest
+#: Columns of a table.
+MAX_COLUMNS = 2_000
+_OfColumns = msgspec.Meta(max_length=MAX_COLUMNS)
+Names = Annotated[list[str], _OfColumns]
 
-#: Fields of an operation that say what becomes of its table.
-CHANGE_FIELDS = frozenset(
-    {"add", "rename", "drop", "widen", "keys", "is_sync", "comment", "comments", "properties"}
-    | {"cluster_by"}
-)
 _WIDER = (
     "Possible are: whole numbers to wider ones; tinyint, smallint, int and float to double; "
     "tinyint, smallint and int to decimal(10+n,n), bigint to decimal(20+n,n); decimals to more "
@@ -40,7 +37,36 @@ class AddedColumnRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     comment: str = ""
 
 
-def prepare_change(operation: OperationRequest, table: TableDefinition) -> PreparedOperation:
+class ChangeRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """The part of an operation that says what becomes of its table, or how a new one is."""
+
+    kind: OperationKind
+    table: str
+    add: Annotated[list[AddedColumnRequest], _OfColumns] | None = None
+    #: Column → its new name.
+    rename: Annotated[dict[str, str], _OfColumns] | None = None
+    drop: Names | None = None
+    #: Column → its new, wider type.
+    widen: Annotated[dict[str, str], _OfColumns] | None = None
+    keys: Names | None = None
+    #: Of a table: whether its transactions are synchronous.
+    is_sync: bool | None = None
+    #: Of a table; of a change: from then on, [] = by none.
+    cluster_by: Names | None = None
+    #: Of a table.
+    comment: str | None = None
+    #: Column → its comment from then on.
+    comments: Annotated[dict[str, str], _OfColumns] | None = None
+    #: Of a table; of a change null = without it from then on.  A new table without the field takes
+    #: those of an equal one that is there.
+    properties: Annotated[dict[str, str | None], _OfColumns] | None = None
+
+
+#: Fields of a change.
+CHANGE_FIELDS = frozenset(ChangeRequest.__struct_fields__) - {"kind", "table"}
+
+
+def prepare_change(operation: ChangeRequest, table: TableDefinition) -> PreparedOperation:
     """Check a change of a table, or its drop, against the table as it is.
 
     Raises:
@@ -63,7 +89,7 @@ def prepare_change(operation: OperationRequest, table: TableDefinition) -> Prepa
     )
 
 
-def _asked(operation: OperationRequest) -> TableChange:
+def _asked(operation: ChangeRequest) -> TableChange:
     return TableChange(
         add=tuple(
             Column(
@@ -126,7 +152,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-def put_change(change: TableChange | None, request: OperationRequest) -> None:
+def put_change(change: TableChange | None, request: ChangeRequest) -> None:
     """Write a change into the fields of a request."""
     if change is None or change.is_dropped:
         return

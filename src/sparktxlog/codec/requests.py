@@ -30,7 +30,9 @@ from msgspec.structs import asdict
 
 from sparktxlog.codec.alterations import (
     CHANGE_FIELDS,
-    AddedColumnRequest,
+    MAX_COLUMNS,
+    ChangeRequest,
+    Names,
     prepare_change,
     put_change,
 )
@@ -84,14 +86,11 @@ from sparktxlog.model.table_properties import property_pairs
 _Read = TypeVar("_Read")
 
 MAX_FILES = 100_000
-#: Columns of a table.
-MAX_COLUMNS = 2_000
 #: Characters of all predicates of a transaction.
 _MAX_PREDICATES = 4 * MAX_LENGTH
 _LEVEL = re.compile(r"(accepted|acquired|ordered|applied)(?:\(([0-9]{1,3})\))?")
 
 
-_Names = Annotated[list[str], msgspec.Meta(max_length=MAX_COLUMNS)]
 #: Sums over a transaction's files stay below 2^63.
 _Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 45)]
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 45)]
@@ -120,41 +119,21 @@ class FileRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition: dict[str, str | None] | None = None
 
 
-class OperationRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class OperationRequest(ChangeRequest, kw_only=True):
     """One operation; which fields it takes depends on its kind."""
 
-    kind: OperationKind
-    table: str
     rows: list[Any] | None = None
     #: Base64 of an Arrow IPC stream of the rows.
     arrow: str | None = None
     files: Annotated[list[FileRequest], msgspec.Meta(max_length=MAX_FILES)] | None = None
     predicate: Annotated[str, msgspec.Meta(max_length=MAX_LENGTH)] | None = None
     columns: Annotated[list[ColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
-    keys: _Names | None = None
-    partition_by: _Names | None = None
+    partition_by: Names | None = None
     deletion_vectors: bool | None = None
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
     #: Of files without a claim: what their rows are known by, compared if the id comes again.
     content: Annotated[str, msgspec.Meta(max_length=80)] | None = None
-    add: Annotated[list[AddedColumnRequest], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
-    #: Column → its new name.
-    rename: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
-    drop: _Names | None = None
-    #: Column → its new, wider type.
-    widen: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
-    #: Of a table: whether its transactions are synchronous.
-    is_sync: bool | None = None
-    #: Of a table; of a change: from then on, [] = by none.
-    cluster_by: _Names | None = None
-    #: Of a table.
-    comment: str | None = None
-    #: Column → its comment from then on.
-    comments: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
-    #: Of a table; of a change null = without it from then on.  A new table without the field takes
-    #: those of an equal one that is there.
-    properties: Annotated[dict[str, str | None], msgspec.Meta(max_length=MAX_COLUMNS)] | None = None
     #: Schema version of the table that it was made for; `stale-schema` if that is another one.
     schema_version: _SchemaVersion | None = None
 
