@@ -22,7 +22,7 @@ from sparktxlog.api.frame_staging import WRITER_SETTINGS, SignatureExpressions, 
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.long_steps import long_step
-from sparktxlog.api.nodes import Nodes, check_version
+from sparktxlog.api.nodes import Nodes, check_version, submit_prepared
 from sparktxlog.api.operations import Commits, Isolation, made_for_newest
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
@@ -31,7 +31,7 @@ from sparktxlog.api.reading.state_frames import StateFrames
 from sparktxlog.api.rows_to_transactions import GroupedTransactions
 from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.shared_store import Staging, staging_place
-from sparktxlog.api.transaction import SparkTransaction, submit_prepared
+from sparktxlog.api.transaction import SparkTransaction
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import PreparedTransaction, Rollback, Session

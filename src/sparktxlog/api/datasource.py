@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
 from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
 from sparktxlog.api.schema_merge import change_table_to_fit
@@ -48,7 +48,6 @@ from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
-from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.state_views import KEPT, STREAMED, VIEWS
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction

@@ -25,9 +25,11 @@ import msgspec
 import pyarrow as pa
 
 from sparktxlog import __version__
+from sparktxlog.api.long_steps import long_step
 from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.requests import parse_level, request_of
+from sparktxlog.codec.transactions import PreparedTransaction
 from sparktxlog.errors import (
     CertificateError,
     CommitRejectedError,
@@ -649,6 +651,30 @@ class Nodes:
             reached=_reached(errand),
             asked=[link.url for link in self._links],
         ) from reason
+
+
+def submit_prepared(
+    link: Nodes,
+    home: str,
+    transaction: PreparedTransaction,
+    level: str,
+    timeout_s: float,
+    first_wins: bool = False,
+) -> Receipt:
+    """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
+    staged = any(operation.files for operation in transaction.operations)
+    staged = staged or bool(transaction.staged_commits)
+    condition = transaction.condition
+    with long_step(f"waiting until the commit is {level}"):
+        return link.commit(
+            request_of(transaction),
+            transaction.transaction_id,
+            level=level,
+            timeout_s=timeout_s,
+            only=home if staged else None,
+            after=None if condition is None else condition.read_position,
+            first_wins=first_wins,
+        )
 
 
 def committed(receipt: Receipt) -> Receipt:

@@ -20,10 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.parquet_parts import FileStage, attempt_name, rows_in_order
 from sparktxlog.api.shared_store import check_directory, check_staging
-from sparktxlog.api.transaction import submit_prepared
 from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction

@@ -14,13 +14,12 @@ from sparktxlog.api.frame_staging import FrameStager, frame_of, keys_of
 from sparktxlog.api.given_data import Columns, Rows, columns_given
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.merge import Merge
-from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.requests import parse_level, request_of
+from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import (
     PreparedOperation,
     PreparedTransaction,
@@ -723,27 +722,3 @@ def _shows(frame: DataFrame, definition: TableDefinition) -> bool:
     """Return whether a table of a replica has the columns of a definition."""
     known, held = struct_of(definition, OperationKind.APPEND).fields, frame.schema.fields
     return [(f.name, f.dataType) for f in held] == [(f.name, f.dataType) for f in known]
-
-
-def submit_prepared(
-    link: Nodes,
-    home: str,
-    transaction: PreparedTransaction,
-    level: str,
-    timeout_s: float,
-    first_wins: bool = False,
-) -> Receipt:
-    """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
-    staged = any(operation.files for operation in transaction.operations)
-    staged = staged or bool(transaction.staged_commits)
-    condition = transaction.condition
-    with long_step(f"waiting until the commit is {level}"):
-        return link.commit(
-            request_of(transaction),
-            transaction.transaction_id,
-            level=level,
-            timeout_s=timeout_s,
-            only=home if staged else None,
-            after=None if condition is None else condition.read_position,
-            first_wins=first_wins,
-        )

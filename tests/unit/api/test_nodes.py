@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sparktxlog.api import nodes as module
-from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.transaction import submit_prepared
+from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
