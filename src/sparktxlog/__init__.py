@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from sparktxlog.api.connect import connect as connect
     from sparktxlog.api.spark_errors import errors_from_spark as errors_from_spark
     from sparktxlog.api.sql_views import register as register
-    from sparktxlog.api.streams.writer import stream_into as stream_into
-    from sparktxlog.api.streams.writer import transaction_id_of_batch as transaction_id_of_batch
-    from sparktxlog.api.streams.writer import write_stream as write_stream
+    from sparktxlog.api.streams.foreach_batch import stream_into as stream_into
+    from sparktxlog.api.streams.foreach_batch import (
+        transaction_id_of_batch as transaction_id_of_batch,
+    )
+    from sparktxlog.api.streams.foreach_batch import write_stream as write_stream
     from sparktxlog.errors import TxLogError as TxLogError
     from sparktxlog.model.receipt import Level as Level
     from sparktxlog.model.receipt import Receipt as Receipt
@@ -40,9 +42,9 @@ _PUBLIC = {
     "errors": "sparktxlog.errors",
     "errors_from_spark": "sparktxlog.api.spark_errors",
     "register": "sparktxlog.api.sql_views",
-    "stream_into": "sparktxlog.api.streams.writer",
-    "transaction_id_of_batch": "sparktxlog.api.streams.writer",
-    "write_stream": "sparktxlog.api.streams.writer",
+    "stream_into": "sparktxlog.api.streams.foreach_batch",
+    "transaction_id_of_batch": "sparktxlog.api.streams.foreach_batch",
+    "write_stream": "sparktxlog.api.streams.foreach_batch",
 }
 #: Library → extra that installs it.
 _EXTRAS = {

@@ -48,7 +48,7 @@ log.append("t", rows)
 log.upsert("t", rows.where("id % 2 = 0").selectExpr("id", "-n AS n", "p"))
 spark.range(10).selectExpr("-id AS id", "id AS n", "'x' AS p").write.format("txlog").mode(
     "append").save("t")
-print("uploads to", log.store.uploads)
+print("uploads to", log.site.store.uploads)
 """
 
 
@@ -107,7 +107,7 @@ def test_executors_with_another_disk_upload_by_themselves(
             assert found.where("p = 'x'").count() == 10
             assert found.where("p != 'x' and n = if(id % 2 = 0, -id, id)").count() == ROWS
             own = log.snapshot().signatures["t"]
-            definition: TableDefinition = log.definition("t")
+            definition: TableDefinition = log.site.definition("t")
             assert own == signature_of(found, definition).to_text()
     finally:
         node.stop()

@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import sparktxlog
 from sparktxlog import Column, Receipt
-from sparktxlog.api.batches_of_transactions import GroupedReceipt
 from sparktxlog.api.connect import TxLog
+from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.model.table_kind import TableDescription
 
 

@@ -7,13 +7,10 @@ Runs are submitted one after another, each while the next one is being encoded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,11 +19,13 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.operations import Draft
 from sparktxlog.api.rows_to_transactions import (
     EncodedRun,
+    GroupedReceipt,
     GroupedRows,
     GroupedTransactions,
 )
 from sparktxlog.api.schema import conform
-from sparktxlog.codec.assembly import uuid_texts
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.validation import align_rows
 from sparktxlog.errors import (
@@ -36,87 +35,14 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     TxLogError,
 )
-from sparktxlog.model.ids import table_name, transaction_id_to_text
+from sparktxlog.model.ids import table_name
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
-if TYPE_CHECKING:
-    from sparktxlog.api.connect import TxLog
-
 _TRANSACTION = "__txlog_transaction"
 _ID = "__txlog_id"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedRejection:
-    """A transaction of a batch that takes no effect; all sites reject it."""
-
-    transaction_id: str
-    #: Its value in the transaction column, as text.
-    transaction: str
-    code: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedReceipt:
-    """The result of a batch."""
-
-    transactions: int
-    rows: int
-    #: One receipt for each run, in order.
-    runs: tuple[Receipt, ...]
-    #: **Shape:** transaction (as in the data, ascending), transaction_id string, position bigint
-    #: (NULL while not ordered): one row for each transaction.
-    mapping: pa.Table
-    rejections: tuple[GroupedRejection, ...] = ()
-
-    @property
-    def late(self) -> bool:
-        """Whether a run is ordered but did not reach the requested level in time."""
-        return any(receipt.late for receipt in self.runs)
-
-    @classmethod
-    def of(
-        cls,
-        grouped: GroupedTransactions,
-        runs: Sequence[EncodedRun],
-        receipts: Sequence[Receipt],
-    ) -> GroupedReceipt:
-        """Collect the receipts of a batch's runs."""
-        positions = np.zeros(len(grouped), dtype=np.int64)
-        rejections = []
-        for run, receipt in zip(runs, receipts, strict=True):
-            if receipt.position is not None:
-                positions[run.first : run.first + run.n] = receipt.position + np.arange(run.n)
-            for rejection in receipt.rejections:
-                index = run.first + rejection.index
-                rejections.append(
-                    GroupedRejection(
-                        transaction_id=transaction_id_to_text(
-                            grouped.ids[16 * index : 16 * index + 16]
-                        ),
-                        transaction=str(grouped.values[index]),
-                        code=rejection.code,
-                        text=rejection.text,
-                    )
-                )
-        mapping = pa.table(
-            {
-                "transaction": grouped.values,
-                "transaction_id": uuid_texts(grouped.ids),
-                "position": pa.array(positions, pa.int64(), mask=positions == 0),
-            }
-        )
-        return cls(
-            transactions=len(grouped),
-            rows=grouped.rows,
-            runs=tuple(receipts),
-            mapping=mapping,
-            rejections=tuple(rejections),
-        )
 
 
 class Grouping(TypedDict):
@@ -142,10 +68,13 @@ class GroupedBatch(Draft[GroupedReceipt]):
 
     _another = "log.batch()"
 
-    def __init__(self, log: TxLog, *, level: str, timeout_s: float) -> None:
-        self._log = log
+    def __init__(
+        self, site: SiteSession, *, level: str = "ordered", timeout: float | None = None
+    ) -> None:
+        parse_level(level)
+        self._site = site
         self._level = level
-        self._timeout_s = timeout_s
+        self._timeout_s = site.timeout_s if timeout is None else timeout
         self._operations: list[GroupedRows] = []
         #: Fixed by the first commit, including the ids.
         self._grouped: GroupedTransactions | None = None
@@ -172,11 +101,36 @@ class GroupedBatch(Draft[GroupedReceipt]):
             self._grouped = GroupedTransactions(self._operations)
             self._operations = []
         try:
-            self._receipt = self._log.submit_grouped(self._grouped, self._level, self._timeout_s)
+            self._receipt = self._submit(self._grouped)
         except CommittedNotAppliedError as error:
             self._receipt = error.receipt
             raise
         return self._receipt
+
+    def _submit(self, grouped: GroupedTransactions) -> GroupedReceipt:
+        site, deadline = self._site, time.monotonic() + self._timeout_s
+        info = site.link.get("/v1/info", timeout_s=self._timeout_s)
+        runs = grouped.runs(
+            int(info["run_limit_transactions"]),
+            int(info["run_limit_bytes"]),
+            time.time_ns() // 1000,
+            site.session,
+        )
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            done = submit_runs(site.link, runs, site.asked_level(self._level), left)
+        except TxLogError:
+            site.forget_definitions(grouped.tables)
+            raise
+        if any(is_conflict(item) for _, receipt in done for item in receipt.rejections):
+            site.forget_definitions(grouped.tables)
+        encoded, receipts = [run for run, _ in done], [receipt for _, receipt in done]
+        try:
+            reached = site.reach(receipts, self._level, deadline, grouped.tables)
+        except CommittedNotAppliedError as error:
+            error.receipt = GroupedReceipt.of(grouped, encoded, receipts)
+            raise
+        return GroupedReceipt.of(grouped, encoded, reached)
 
     def append(self, table: str, frame: DataFrame, **by: Unpack[Grouping]) -> None:
         """Add rows; see `add`."""
@@ -224,7 +178,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
                 definition,
                 kind,
                 len(self._operations),
-                self._log.expressions,
+                self._site.expressions,
                 transaction,
                 transaction_ids,
             )
@@ -233,7 +187,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
         name = table_name(table).lower()
         before = (o.definition for o in self._operations if o.definition.name.lower() == name)
         known = next(before, None)
-        self._operations.append(fetched(known) if known else self._log.fitting(table, fetched))
+        self._operations.append(fetched(known) if known else self._site.fitting(table, fetched))
 
 
 def fetch(

@@ -5,52 +5,38 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
 from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
-from sparktxlog.api.batches_of_transactions import GroupedBatch, GroupedReceipt, submit_runs
+from sparktxlog.api.batches_of_transactions import GroupedBatch
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.deciding import decision, send_mark
-from sparktxlog.api.frame_staging import WRITER_SETTINGS, SignatureExpressions, StagingPlace
+from sparktxlog.api.frame_staging import WRITER_SETTINGS
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.inline_worker import InlineWorker
-from sparktxlog.api.long_steps import long_step
-from sparktxlog.api.nodes import Nodes, check_version, submit_prepared
-from sparktxlog.api.operations import Commits, Isolation, made_for_newest
-from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
-from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
+from sparktxlog.api.nodes import Nodes, check_version
+from sparktxlog.api.operations import Commits, Isolation
+from sparktxlog.api.reading.at_least import come_after
+from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
-from sparktxlog.api.rows_to_transactions import GroupedTransactions
+from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.shared_store import Staging, staging_place
+from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.transaction import SparkTransaction
-from sparktxlog.codec.condition_requests import is_conflict
-from sparktxlog.codec.requests import microseconds, parse_level
-from sparktxlog.codec.transactions import PreparedTransaction, Rollback, Session
-from sparktxlog.errors import (
-    CommittedNotAppliedError,
-    ConfigError,
-    ConflictError,
-    InvalidRequestError,
-    NotAppliedError,
-    TxLogError,
-    UnknownTableError,
-    VersionConflictError,
-)
+from sparktxlog.codec.transactions import Rollback, Session
+from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.http.catalog_link import CatalogLink
-from sparktxlog.http.link import Http
-from sparktxlog.model.ids import table_name, transaction_id_from_text
+from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
+from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.model.table_kind import TableDescription, TableKind
@@ -70,7 +56,6 @@ if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import AtLeast, Seen
 
 _log = logging.getLogger(__name__)
-_Made = TypeVar("_Made")
 
 #: The meaning of rows must not depend on the session that commits them.
 _SESSION = {"spark.sql.session.timeZone": "UTC"} | WRITER_SETTINGS
@@ -135,12 +120,12 @@ def connect(
             _log.info("set %s to %s for this session (was %s)", name, value, before)
             spark.conf.set(name, value)
     place = staging_place("shared" if apply and staging == "auto" else staging, spark, info, home)
-    log = TxLog(spark, link, home, place, session=own, timeout_s=timeout)
+    site = SiteSession(spark, link, home, place, session=own, timeout_s=timeout)
     urls, way = ",".join(link.urls), "http" if place.uploads else "shared"
     register_format(spark, url=urls, token=token, ca_file=home.ca_file, staging=way)
     if apply == "inline":
-        log.worker = InlineWorker(spark, home)
-    return log
+        site.worker = InlineWorker(spark, home)
+    return TxLog(site)
 
 
 def _check_before(apply: str | None, spark: SparkSession, link: Nodes) -> None:
@@ -166,34 +151,14 @@ class TxLog(Commits[Rows, Columns], StateFrames):
     a transaction that is ordered but not applied in time says `late`.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        link: Nodes,
-        home: Http,
-        store: StagingPlace,
-        *,
-        session: Session,
-        timeout_s: float,
-    ) -> None:
-        self.spark = spark
-        self.store = store
-        self.expressions = SignatureExpressions()
-        #: The worker of `apply="inline"`, else None.
-        self.worker: InlineWorker | None = None
-        #: End of this log's last commit in the synchronized queue, 0 = none yet.
-        self.last_position = 0
-        self._link = link
-        #: The node whose payload store and tables the session uses.
-        self.home = home
-        self._session = session
-        self._timeout_s = timeout_s
-        self._definitions: dict[str, TableDefinition] = {}
+    def __init__(self, site: SiteSession) -> None:
+        #: What it rests on; not public.
+        self.site = site
 
     @property
     def url(self) -> str:
         """URL of the home node."""
-        return self.home.url
+        return self.site.url
 
     def __enter__(self) -> Self:
         return self
@@ -203,14 +168,11 @@ class TxLog(Commits[Rows, Columns], StateFrames):
 
     def close(self) -> None:
         """Close connections and release the replica; the Spark session stays."""
-        if self.worker is not None:
-            self.worker.close()
-            self.worker = None
-        self._link.close()
+        self.site.close()
 
     def after(self, position: Seen) -> None:
         """Make later commits and reads come after a position or receipt; see `Client.after`."""
-        come_after(self._link, position)
+        come_after(self.site.link, position)
 
     # -- commits ---------------------------------------------------------------------------------
 
@@ -257,15 +219,13 @@ class TxLog(Commits[Rows, Columns], StateFrames):
                 at a level below `ordered`, or what cannot be participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
-        parse_level(level)
-        given = None if transaction_id is None else transaction_id_from_text(str(transaction_id))
         return SparkTransaction(
-            self,
+            self.site,
             level=level,
-            timeout_s=self._timeout_s if timeout is None else timeout,
-            transaction_id=given,
+            timeout=timeout,
+            transaction_id=transaction_id,
             first_wins=first_wins,
-            valid_until=microseconds(valid_until),
+            valid_until=valid_until,
             isolation=isolation,
             is_sync=is_sync,
             participants=participants,
@@ -334,21 +294,23 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             CommitStateUnknownError, TransportError: Nobody knows.  Repeat it for a row table; see
                 whether a commit table is there.
         """
-        check_has_jvm(self.spark, "adopt_table", "Run it at the site: sparktxlog table adopt.")
+        check_has_jvm(self.site.spark, "adopt_table", "Run it at the site: sparktxlog table adopt.")
         if kind == "row-table":
-            source = SourceTable.read(self.spark, path)
-            return adopt_rows(self, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout)
+            source = SourceTable.read(self.site.spark, path)
+            return adopt_rows(
+                self.site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout
+            )
         if kind != "commit-table":
             raise InvalidRequestError(
                 f"kind={kind!r} is neither 'row-table' nor 'commit-table'", field="kind"
             )
         if keys:
             raise InvalidRequestError("commit tables have no keys", field="keys")
-        plain = read_plain_table(self.spark, path)
-        with closing(CatalogLink.beside(self.home)) as link:
+        plain = read_plain_table(self.site.spark, path)
+        with closing(CatalogLink.beside(self.site.home)) as link:
             return adopt(
                 plain,
-                lambda: newest_version(self.spark, plain),
+                lambda: newest_version(self.site.spark, plain),
                 link,
                 name,
                 way=files,
@@ -381,13 +343,13 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             NotAppliedError: With a path: this site's worker is behind.
             StorageError: The directory is not there.
         """
-        if self.kind_of(name) is TableKind.ROW_TABLE:
-            return release_rows(self, name, path, self._timeout_s)
+        if self.site.kind_of(name) is TableKind.ROW_TABLE:
+            return release_rows(self.site, name, path, self.site.timeout_s)
         if path is None:
             raise InvalidRequestError(
                 f"no directory is given for commit table {name!r}", field="path"
             )
-        with closing(CatalogLink.beside(self.home)) as link:
+        with closing(CatalogLink.beside(self.site.home)) as link:
             return release(link, name, path, drop=drop, keep_features=keep_features)
 
     def rename_table(
@@ -416,18 +378,18 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         self, transaction_id: str, participant: str, *, yes: bool, timeout: float | None = None
     ) -> Receipt:
         """Say YES or NO to a prepared transaction, for a participant; see `Client.mark`."""
-        timeout_s = self._timeout_s if timeout is None else timeout
-        return send_mark(self._link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
+        timeout_s = self.site.timeout_s if timeout is None else timeout
+        return send_mark(self.site.link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
 
     def decision(self, transaction_id: str, timeout: float | None = None) -> Receipt:
         """Wait until a prepared transaction is decided; see `Client.decision`.
 
         Later reads of this log show what it did.  With `apply="inline"` it is applied here.
         """
-        timeout_s = self._timeout_s if timeout is None else timeout
+        timeout_s = self.site.timeout_s if timeout is None else timeout
         deadline = time.monotonic() + timeout_s
-        receipt = decision(self._link, transaction_id, timeout_s)
-        return self._after([receipt], Level.ORDERED.value, deadline)[0]
+        receipt = decision(self.site.link, transaction_id, timeout_s)
+        return self.site.reach([receipt], Level.ORDERED.value, deadline)[0]
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
         """Return a batch to fill in a `with` block: many transactions out of DataFrames.
@@ -437,9 +399,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             b.upsert("aircraft", positions, transaction="tx")
         b.receipt
         """
-        parse_level(level)
-        timeout_s = self._timeout_s if timeout is None else timeout
-        return GroupedBatch(self, level=level, timeout_s=timeout_s)
+        return GroupedBatch(self.site, level=level, timeout=timeout)
 
     def commit_many(
         self,
@@ -464,165 +424,11 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         return b.receipt
 
     def _newest_definition(self, table: str) -> TableDefinition:
-        return self.definition(table, newest=True)
+        return self.site.definition(table, newest=True)
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return the receipt of a transaction, None if the node never saw it."""
-        return self._link.find(transaction_id_from_text(str(transaction_id)))
-
-    # -- what transactions and batches need ------------------------------------------------------
-
-    def definition(self, table: str, *, newest: bool = False) -> TableDefinition:
-        """Return a table's definition; it is kept once read, until a commit of it fails.
-
-        Args:
-            newest: Ask the node again: the table may have changed.
-
-        Raises:
-            UnknownTableError: It is not in the catalog (definite).
-        """
-        name = table_name(table)
-        found = None if newest else self._definitions.get(name.lower())
-        if found is None:
-            found = self._link.table(name)
-            self._definitions[name.lower()] = found
-        return found
-
-    def fitting(self, table: str, use: Callable[[TableDefinition], _Made]) -> _Made:
-        """Return what is made for a table's definition: the newest one if the kept one is old.
-
-        Raises:
-            UnknownTableError: It is not in the catalog (definite).
-            SchemaMismatchError: From `use`, with the newest definition (definite).
-        """
-        return made_for_newest(
-            self.definition(table), lambda: self.definition(table, newest=True), use
-        )
-
-    def existing(self, name: str, *, newest: bool = True) -> TableDefinition | None:
-        """Return the table that has a name, None if there is none.
-
-        Args:
-            newest: As of now; else the definition that was kept will do.
-        """
-        try:
-            return self.definition(name, newest=newest)
-        except UnknownTableError:
-            return None
-
-    def kind_of(self, name: str) -> TableKind:
-        """Return of which kind a table is; a row table that was used here is not asked for.
-
-        Raises:
-            UnknownTableError: There is none (definite).
-        """
-        if self.existing(name, newest=False) is not None:
-            return TableKind.ROW_TABLE
-        return self.describe(name).kind
-
-    def present(self, definition: TableDefinition) -> TableDefinition | None:
-        """Return the table that a create of an equal one finds, None if there is none."""
-        found = self.existing(definition.name)
-        return found if found is not None and found.is_like(definition) else None
-
-    def forget_definitions(self, tables: Iterable[str]) -> None:
-        """Ask the node again for the definitions of tables: they may have changed."""
-        for table in tables:
-            self._definitions.pop(table.lower(), None)
-
-    def submit(
-        self, transaction: PreparedTransaction, level: str, timeout_s: float, first_wins: bool
-    ) -> Receipt:
-        """Submit a staged transaction; called by `Transaction`."""
-        stamped = self._session.takes(transaction)
-        deadline = time.monotonic() + timeout_s
-        at = self._asked(level)
-        receipt = submit_prepared(self._link, self.url, stamped, at, timeout_s, first_wins)
-        tables = {operation.table for operation in transaction.operations}
-        return self._after([receipt], level, deadline, tables)[0]
-
-    def known(self, transaction_id: bytes, level: str, timeout_s: float) -> Receipt | None:
-        """Return the receipt of a transaction that the node knows, once at its level."""
-        deadline = time.monotonic() + timeout_s
-        receipt = self._link.known(transaction_id, self._asked(level), timeout_s)
-        if receipt is None:
-            return None
-        return self._after([receipt], level, deadline)[0]
-
-    def submit_grouped(
-        self, grouped: GroupedTransactions, level: str, timeout_s: float
-    ) -> GroupedReceipt:
-        """Submit the transactions of a batch; called by `GroupedBatch`."""
-        deadline = time.monotonic() + timeout_s
-        info = self._link.get("/v1/info", timeout_s=timeout_s)
-        runs = grouped.runs(
-            int(info["run_limit_transactions"]),
-            int(info["run_limit_bytes"]),
-            time.time_ns() // 1000,
-            self._session,
-        )
-        left = max(0.0, deadline - time.monotonic())
-        try:
-            done = submit_runs(self._link, runs, self._asked(level), left)
-        except TxLogError:
-            self.forget_definitions(grouped.tables)
-            raise
-        if any(is_conflict(item) for _, receipt in done for item in receipt.rejections):
-            self.forget_definitions(grouped.tables)
-
-        def whole(receipts: Sequence[Receipt]) -> GroupedReceipt:
-            return GroupedReceipt.of(grouped, [run for run, _ in done], receipts)
-
-        try:
-            return whole(
-                self._after([receipt for _, receipt in done], level, deadline, grouped.tables)
-            )
-        except CommittedNotAppliedError as error:
-            error.receipt = whole([receipt for _, receipt in done])
-            raise
-
-    def _asked(self, level: str) -> str:
-        """Return the level to request from the node: an inline worker applies only afterwards."""
-        inline = self.worker is not None and level in ("applied", "applied(1)")
-        return Level.ORDERED.value if inline else level
-
-    def _after(
-        self,
-        receipts: Sequence[Receipt],
-        level: str,
-        deadline: float,
-        tables: Collection[str] | None = None,
-    ) -> Sequence[Receipt]:
-        """Let the inline worker apply ordered transactions; those not applied in time are `late`.
-
-        Args:
-            tables: What they write to; None = it is not known.
-
-        Raises:
-            CommittedNotAppliedError: It is ordered and cannot be applied here (not definite).
-        """
-        ends = [r.position + r.n - 1 for r in receipts if r.position is not None]
-        self.last_position = max(self.last_position, *ends, 0)
-        wanted = LEVEL_RANK[parse_level(level)[0]] >= LEVEL_RANK[Level.ORDERED]
-        if not ends or self.worker is None or not wanted:
-            return receipts
-        try:
-            left = max(0.0, deadline - time.monotonic())
-            self.worker.apply(self.last_position, left, tables)
-        except NotAppliedError:
-            return [replace(receipt, late=True) for receipt in receipts]
-        except Exception as error:
-            first = receipts[0].transaction_id
-            what = "the batch" if first is None else f"transaction {first}"
-            reason = error.message if isinstance(error, TxLogError) else str(error)
-            raise CommittedNotAppliedError(
-                f"{what} is committed at position {self.last_position}, but not applied here: "
-                f"{reason}",
-                receipt=receipts[0],
-                transaction_id=first,
-                position=self.last_position,
-            ) from error
-        return [replace(receipt, level=Level.APPLIED) for receipt in receipts]
+        return self.site.link.find(transaction_id_from_text(str(transaction_id)))
 
     # -- views -----------------------------------------------------------------------------------
 
@@ -636,24 +442,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             NotAppliedError: Not published in time (definite).
             ForeignLogError: A receipt of another log (definite).
         """
-        wanted = self._least(at_least)
-        answer = self.home.get(
-            "/v1/published",
-            at_least=wanted.position,
-            lineage=wanted.lineage,
-            timeout_s=self._timeout_s,
-            waits=True,
-        )
-        if answer["position"] < wanted.position:
-            raise NotAppliedError(
-                f"position {wanted.position} is not published after {self._timeout_s:g} s, the "
-                f"queue table ends at {answer['position']}",
-                hint="`sparktxlog status` says which node is missing.",
-                published=answer["position"],
-                position=wanted.position,
-            )
-        root = Path(self.home.get("/v1/info")["log_root"])
-        return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
+        return self.site.queue(at_least)
 
     def describe(self, name: str) -> TableDescription:
         """Return a table of either kind: columns, comments, properties, and where it is.
@@ -661,7 +450,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         Raises:
             UnknownTableError: There is none (definite).
         """
-        return self._link.describe(name)
+        return self.site.link.describe(name)
 
     def table(self, name: str, at_least: AtLeast = "own", *, at: str | None = None) -> DataFrame:
         """Return a table of this site's replica, at the newest position that is applied completely.
@@ -683,7 +472,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         if at is not None:
             return table_at(self.snapshot(at=at), name, at)
         if at_least in ("own", None):
-            self.definition(name)  # a wrong name is told before any wait
+            self.site.definition(name)  # a wrong name is refused before any wait
         return self.snapshot(at_least=at_least).table(name)
 
     def snapshot(
@@ -705,59 +494,11 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             ExpiredError: This site no longer has versions for `at` (definite).
         """
         if at is not None:
-            return snapshot_at(self._link.get, self.snapshot, at)
-        wanted = self._least(None if position is not None and at_least == "own" else at_least)
-        return self._snapshot(position, wanted, self._timeout_s)
-
-    def latest_snapshot(self, timeout_s: float) -> Snapshot:
-        """Return all tables at a position that has all that this log committed or was told of.
-
-        The worker of `apply="inline"` applies what is ordered by then, of other clients too.
-
-        Raises:
-            NotAppliedError: Not applied here within the timeout (definite).
-            ApplyError: The inline worker cannot apply it.
-        """
-        wanted, deadline = self._least("own"), time.monotonic() + timeout_s
-        if self.worker is not None:
-            self.worker.apply(wanted.position, timeout_s, ())
-        return self._snapshot(None, wanted, max(0.0, deadline - time.monotonic()))
+            return snapshot_at(self.site.link.get, self.site.snapshot, at)
+        return self.site.snapshot(position, at_least)
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
-        winner = lost.fields.get("winner")
-        # A version of a commit table is placed here before anybody is told that it lost to it.
-        if winner is not None and not isinstance(lost, VersionConflictError):
-            self._link.after(winner)
-            self.latest_snapshot(timeout_s)
-
-    def _snapshot(self, position: int | None, wanted: LeastPosition, timeout_s: float) -> Snapshot:
-        def ask(wait_s: float) -> Snapshot:
-            with long_step("waiting for this site's worker"):
-                answer = self.home.get(
-                    "/v1/snapshot",
-                    position=position,
-                    at_least=wanted.position,
-                    lineage=wanted.lineage,
-                    timeout_s=wait_s,
-                    waits=wanted.position > 0,
-                )
-            found = Snapshot.of(self.spark, self, answer)
-            # What the session does next comes after what it saw, also at another node.
-            self._link.after(found.position)
-            return found
-
-        try:
-            if self.worker is None or not wanted.position:
-                return ask(timeout_s)
-            with suppress(NotAppliedError):
-                return ask(0.0)
-            self.worker.apply(wanted.position, timeout_s, ())  # nobody else does
-            return ask(timeout_s)
-        except NotAppliedError as error:
-            if not wanted.position and position is None:
-                return Snapshot(position=0, chain_hash="", _spark=self.spark, _log=self)
-            asked = max(wanted.position, position or 0)
-            raise not_applied(self, "", error.fields.get("applied", 0), asked) from error
+        self.site.catch_up(lost, timeout_s)
 
     def apply(self, timeout: float | None = None) -> int:
         """Apply all transactions ordered so far, with the worker of `apply="inline"`.
@@ -769,32 +510,30 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             InvalidRequestError: The log was connected without a worker (definite).
             NotAppliedError: Not reached within the timeout; no commit is undone (definite).
         """
-        if self.worker is None:
+        site, worker = self.site, self.site.worker
+        if worker is None:
             raise InvalidRequestError(
                 "this session has no worker",
                 hint="Use connect(…, apply='inline'), or run a worker: "
-                f"./spark-submit.sh jobs/apply.py --url {self.url}",
+                f"./spark-submit.sh jobs/apply.py --url {site.url}",
             )
         # Ordered transactions are published a moment later, and others commit too.
-        ordered = int(self.home.get("/v1/info")["position"])
-        outcome = self.worker.apply(
-            max(ordered, self.last_position), self._timeout_s if timeout is None else timeout
-        )
-        return outcome.position
+        ordered = int(site.home.get("/v1/info")["position"])
+        timeout_s = site.timeout_s if timeout is None else timeout
+        return worker.apply(max(ordered, site.last_position), timeout_s).position
 
     def status(self) -> ClusterStatus:
         """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
-        return ClusterStatus(self._link.get("/v1/status"))
+        return ClusterStatus(self.site.link.get("/v1/status"))
 
     def _repr_html_(self) -> str:
-        rows = (("node", self.url), ("session", self._session), ("last commit", self.last_position))
+        rows = (
+            ("node", self.url),
+            ("session", self.site.session),
+            ("last commit", self.site.last_position),
+        )
         return html_table(("sparktxlog", ""), rows)
 
     def position(self) -> int:
         """Return the end of the synchronized queue as the node knows it."""
-        return int(self._link.get("/v1/info")["position"])
-
-    def _least(self, at_least: AtLeast) -> LeastPosition:
-        if at_least == "own":
-            return LeastPosition(position=max(self.last_position, self._link.position))
-        return least_position(at_least)
+        return self.site.position()

@@ -16,14 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows
+from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows, uuid_texts
 from sparktxlog.codec.payload import encode_payload
 from sparktxlog.codec.runs import check_distinct_ids
 from sparktxlog.codec.sections import write_section
 from sparktxlog.codec.transactions import Session
 from sparktxlog.codec.validation import check_rows
 from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 
@@ -306,3 +308,73 @@ def lane_signature(lane0: np.ndarray[Any, Any], lane1: np.ndarray[Any, Any]) -> 
     """Return the signature of rows from their int64 hashes."""
     sums = [int(lane.view(np.uint64).sum(dtype=np.uint64)) for lane in (lane0, lane1)]
     return TableSignature(rows=len(lane0), lane0=sums[0], lane1=sums[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedRejection:
+    """A transaction of a batch that takes no effect; all sites reject it."""
+
+    transaction_id: str
+    #: Its value in the transaction column, as text.
+    transaction: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedReceipt:
+    """The result of a batch."""
+
+    transactions: int
+    rows: int
+    #: One receipt for each run, in order.
+    runs: tuple[Receipt, ...]
+    #: **Shape:** transaction (as in the data, ascending), transaction_id string, position bigint
+    #: (NULL while not ordered): one row for each transaction.
+    mapping: pa.Table
+    rejections: tuple[GroupedRejection, ...] = ()
+
+    @property
+    def late(self) -> bool:
+        """Whether a run is ordered but did not reach the requested level in time."""
+        return any(receipt.late for receipt in self.runs)
+
+    @classmethod
+    def of(
+        cls,
+        grouped: GroupedTransactions,
+        runs: Sequence[EncodedRun],
+        receipts: Sequence[Receipt],
+    ) -> GroupedReceipt:
+        """Collect the receipts of a batch's runs."""
+        positions = np.zeros(len(grouped), dtype=np.int64)
+        rejections = []
+        for run, receipt in zip(runs, receipts, strict=True):
+            if receipt.position is not None:
+                positions[run.first : run.first + run.n] = receipt.position + np.arange(run.n)
+            for rejection in receipt.rejections:
+                index = run.first + rejection.index
+                rejections.append(
+                    GroupedRejection(
+                        transaction_id=transaction_id_to_text(
+                            grouped.ids[16 * index : 16 * index + 16]
+                        ),
+                        transaction=str(grouped.values[index]),
+                        code=rejection.code,
+                        text=rejection.text,
+                    )
+                )
+        mapping = pa.table(
+            {
+                "transaction": grouped.values,
+                "transaction_id": uuid_texts(grouped.ids),
+                "position": pa.array(positions, pa.int64(), mask=positions == 0),
+            }
+        )
+        return cls(
+            transactions=len(grouped),
+            rows=grouped.rows,
+            runs=tuple(receipts),
+            mapping=mapping,
+            rejections=tuple(rejections),
+        )

@@ -68,7 +68,7 @@ def register(
     """
     check_name_part(schema)
     if isinstance(log, TxLog):
-        places = _places(log.home.get)
+        places = _places(log.site.home.get)
     else:
         with closing(Nodes(log, token=token, ca_file=ca_file)) as nodes:
             places = _places(nodes.get)

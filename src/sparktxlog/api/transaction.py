@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,10 @@ from sparktxlog.api.merge import Merge
 from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
+from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import (
     PreparedOperation,
     PreparedTransaction,
@@ -40,7 +42,12 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import REPLACES_NOTHING
-from sparktxlog.model.ids import full_table_name, table_name, transaction_id_to_text
+from sparktxlog.model.ids import (
+    full_table_name,
+    table_name,
+    transaction_id_from_text,
+    transaction_id_to_text,
+)
 from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
@@ -52,7 +59,6 @@ if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
 
-    from sparktxlog.api.connect import TxLog
     from sparktxlog.api.reading.replica_snapshot import Snapshot
 
 
@@ -66,49 +72,48 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     these is recorded if the user gave an id, so that a repeat is recognised; otherwise its receipt
     has no id, no position and `n` 0.
 
-    Args:
-        transaction_id: 16 bytes of a UUID from the user.
-        first_wins: If the node knows it, nothing is staged again, and the first receipt is
-            returned.  Else all is staged again, to be compared.
-        valid_until: Microseconds since 1970 UTC after which no copy of it takes effect.
+    The arguments are those of `TxLog.transaction`.
     """
 
     _another = "log.transaction()"
 
     def __init__(
         self,
-        log: TxLog,
+        site: SiteSession,
         *,
-        level: str,
-        timeout_s: float,
-        transaction_id: bytes | None,
-        first_wins: bool,
-        valid_until: int | None,
-        isolation: Isolation,
-        is_sync: bool,
-        participants: Sequence[str],
+        level: str = "ordered",
+        timeout: float | None = None,
+        transaction_id: str | uuid.UUID | None = None,
+        first_wins: bool = False,
+        valid_until: datetime | None = None,
+        isolation: Isolation = None,
+        is_sync: bool = False,
+        participants: Sequence[str] = (),
     ) -> None:
+        parse_level(level)
+        given = None if transaction_id is None else transaction_id_from_text(str(transaction_id))
         super().__init__(isolation, level, is_sync=is_sync, participants=participants)
-        self._log = log
-        self._timeout_s = timeout_s
-        self._transaction_id = transaction_id or uuid.uuid4().bytes
+        self._site = site
+        self._timeout_s = site.timeout_s if timeout is None else timeout
+        self._transaction_id = given or uuid.uuid4().bytes
         #: The user gave the id: a transaction without effect is still recorded under it.
-        self._given = transaction_id is not None
+        self._given = given is not None
         self._first_wins = first_wins
         #: What the nodes had under the id before; asked once.
         self._earlier: Receipt | None = None
         self._is_asked = not self._given
-        self._valid_until = valid_until
+        #: Microseconds since 1970 UTC after which no copy of it takes effect.
+        self._valid_until = microseconds(valid_until)
         self._operations: list[PreparedOperation] = []
         self._created: dict[str, TableDefinition] = {}
-        self._staging = FrameStager(log.spark, log.store, self._transaction_id, log.expressions)
+        self._staging = FrameStager(site.spark, site.store, self._transaction_id, site.expressions)
         #: What `read` shows, since it was called first.
         self._snapshot: Snapshot | None = None
         #: Tables that were read, as they were shown.
         self._shown: dict[str, DataFrame] = {}
         self._merges: list[Merge] = []
         #: Commit tables that it reads or writes.
-        self._drafts = TwinDrafts(log.spark, log.home)
+        self._drafts = TwinDrafts(site.spark, site.home)
         #: What it did to them, once it is staged.
         self._commits: tuple[StagedCommitRequest, ...] = ()
         #: Submitted: staged files are removed only after a definite error.
@@ -208,21 +213,21 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         tables = {operation.table for operation in self._operations}
         self._is_repeat()  # later it would be found itself
         try:
-            receipt = self._log.submit(transaction, self._level, self._timeout_s, self._first_wins)
+            receipt = self._site.submit(transaction, self._level, self._timeout_s, self._first_wins)
             self._discard_repeat(receipt)
             if any(operation.change is not None for operation in self._operations):
-                self._log.forget_definitions(tables)
+                self._site.forget_definitions(tables)
             return receipt
         except ConflictError as error:
             self._lost = error
-            self._log.forget_definitions(tables)
+            self._site.forget_definitions(tables)
             self._drafts.withdraw()
             # Once it is ordered other sites may still ask for its files; there they expire.
             if error.fields.get("position") is None:
                 self._staging.discard()
             raise
         except TxLogError as error:
-            self._log.forget_definitions(tables)
+            self._site.forget_definitions(tables)
             if error.definite:  # otherwise it may have been accepted, and needs its files
                 self._staging.discard()
                 self._drafts.withdraw()
@@ -245,7 +250,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     def _is_known(self) -> bool:
         """Whether the log has it, and that counts whatever this one does."""
         if self._first_wins and not self._is_asked:
-            self._receipt = self._log.known(self._transaction_id, self._level, self._timeout_s)
+            self._receipt = self._site.known(self._transaction_id, self._level, self._timeout_s)
             self._earlier = self._receipt
             self._is_asked = True
         return self._first_wins and self._earlier is not None
@@ -253,7 +258,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     def _is_repeat(self) -> bool:
         """Whether the log has something under its id, with which this one is to be compared."""
         if not self._first_wins and not self._is_asked:
-            found = self._log.find(self.id)
+            found = self._site.link.find(self._transaction_id)
             self._earlier = None if found is None or found.level is None else found
             self._is_asked = True
         return not self._first_wins and self._earlier is not None
@@ -330,7 +335,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if table_name(table).lower() in self._created:
             return False
         is_used = full_table_name(table).lower() in self._drafts.names
-        return is_used or self._log.kind_of(table) is TableKind.COMMIT_TABLE
+        return is_used or self._site.kind_of(table) is TableKind.COMMIT_TABLE
 
     def _takes_more_commits(self) -> bool:
         self._check_is_told()
@@ -342,7 +347,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         is_open = self._takes_more()
         self._check_comparable()
         if self._snapshot is None:
-            self._snapshot = self._log.latest_snapshot(self._timeout_s)
+            self._snapshot = self._site.latest_snapshot(self._timeout_s)
         found, name = self._snapshot.table(table), self._snapshot.name_of(table)
         if is_open:
             self._record(self._snapshot.position, [name])
@@ -428,7 +433,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         definition = self._definition(table)
         if not _shows(target, definition):
             # The table changed since this session has read its definition.
-            definition = self._log.definition(table, newest=True)
+            definition = self._site.definition(table, newest=True)
             self._check_read(definition)
         return definition, target
 
@@ -455,11 +460,11 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         self._check_is_told()
         name = table_name(name)
         # What is read does not show changes of keys or of is_sync: the kept definition is renewed.
-        self._log.definition(table, newest=True)
+        self._site.definition(table, newest=True)
         definition, rows = self._unwritten(table, "renaming")
         if not self._takes_more():
             return
-        if name.lower() in self._created or self._log.existing(name) is not None:
+        if name.lower() in self._created or self._site.existing(name) is not None:
             raise NameTakenError(
                 f"table {table!r} cannot be named {name!r}: there is a table of that name",
                 hint="Choose another name; names of tables ignore case.",
@@ -515,7 +520,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
             return
         has_vectors, properties, present = table.deletion_vectors, table.properties, None
         if has_vectors is None or properties is None:  # who does not say it takes what is there
-            present = self._log.existing(table.table)
+            present = self._site.existing(table.table)
         if has_vectors is None:
             has_vectors = present is not None and present.deletion_vectors
         if properties is None:
@@ -544,7 +549,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if self._takes_more():
             name, version = table_name(table), 0
             if not self._is_repeat():  # else the node compares it by the table as it was
-                definition = self._log.definition(table, newest=True)
+                definition = self._site.definition(table, newest=True)
                 change.applied_to(definition)
                 name, version = definition.name, definition.schema_version
             kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
@@ -580,7 +585,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         """
         if self._is_commit_table(table):
             if self._takes_more_commits():
-                self._drafts.write(kind, table, frame_of(self._log.spark, rows))
+                self._drafts.write(kind, table, frame_of(self._site.spark, rows))
             return
         if not self._takes_more():
             return
@@ -591,10 +596,10 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 return self._staging.stage(rows, definition, kind, place)
 
         try:
-            prepared = staged(created) if created else self._log.fitting(table, staged)
+            prepared = staged(created) if created else self._site.fitting(table, staged)
         except SchemaMismatchError:
             if not created:
-                self._check_read(self._log.definition(table))
+                self._check_read(self._site.definition(table))
             raise
         self._operations.append(prepared)
 
@@ -651,7 +656,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         definition, target = self._unwritten(table, "check of keys")
         if self._is_known():
             return
-        keys = keys_of(self._log.spark, rows, definition)
+        keys = keys_of(self._site.spark, rows, definition)
         there = keys.join(target, on=keys.columns, how="left_semi").first()
         if there is not None:
             raise KeyConditionError(
@@ -710,12 +715,12 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         )
 
     def _definition(self, table: str) -> TableDefinition:
-        return self._creates(table) or self._log.definition(table)
+        return self._creates(table) or self._site.definition(table)
 
     def _creates(self, table: str) -> TableDefinition | None:
         """Return what the transaction creates; an equal table that is there is used as it is."""
         created = self._created.get(table_name(table).lower())
-        return None if created is None else self._log.present(created) or created
+        return None if created is None else self._site.present(created) or created
 
 
 def _shows(frame: DataFrame, definition: TableDefinition) -> bool:

@@ -304,7 +304,7 @@ def test_the_command_and_the_running_follower(
         return list(json.loads(capsys.readouterr().out.splitlines()[-1])["planned"])
 
     assert planned() == ["version 1 would be adopted: 8 rows"]
-    assert sites.a.existing("running") is None
+    assert sites.a.site.existing("running") is None
     assert invoke(monkeypatch, *command, "--json") == 0
     assert '"version": 1, "brought": [{"version": 1, "operation": "adopted"' in (
         capsys.readouterr().out

@@ -65,7 +65,7 @@ def check_found(spark: SparkSession, sites: TwoSites, name: str, path: Path) -> 
         for _, day, moment, inside in (OLD_DAYS, OLD_MOMENTS, OLD_FIELDS, MODERN):
             where = f"d = DATE'{day}' AND at = TIMESTAMP'{moment}' AND s.d = DATE'{inside}'"
             assert table.where(where).count() == 2, where
-        by_arrow = spark.read.format("txlog").option("url", log.home.url).load(name)
+        by_arrow = spark.read.format("txlog").option("url", log.site.home.url).load(name)
         assert sorted(by_arrow.collect()) == rows
 
 
@@ -93,7 +93,7 @@ def test_values_of_the_old_calendar_are_written_again(
     (brought,) = follower.step()
     assert brought.became == "append"
     check_found(spark, sites, name, path)
-    changes = spark.read.format("txlog").option("url", sites.a.home.url).option("table", name)
+    changes = spark.read.format("txlog").option("url", sites.a.site.home.url).option("table", name)
     days = {row.d for row in changes.load().collect() if row.id < 2}
     assert days == {date(1500, 3, 1)}
     sites.b.delete_where(name, "d = DATE'1500-03-01' OR at < TIMESTAMP'1900-01-01'")

@@ -87,19 +87,19 @@ def test_a_table_is_adopted_in_place_and_reaches_the_other_site(
 ) -> None:
     path = made(spark, tmp_path / "orders")
     expected = sorted(spark.read.format("delta").load(str(path)).collect())
-    url, payloads = sites.nodes["A"].url, sites.a.store.root
+    url, payloads = sites.nodes["A"].url, sites.a.site.store.root
     command = ["table", "adopt", "orders", str(path), "--as", "row-table", "--keys", "id"]
     before = everything(path, payloads)
     assert invoke(monkeypatch, *command, "--url", url, "--dry-run") == 0
     said = capsys.readouterr().out
     assert f"row table orders would begin with version 1 of {path}: 10 rows, keys id." in said
     assert "get a second name" in said and "The rows of" not in said
-    assert everything(path, payloads) == before and sites.a.existing("orders") is None
+    assert everything(path, payloads) == before and sites.a.site.existing("orders") is None
     assert invoke(monkeypatch, *command, "--url", url) == 0
     assert "The old table is as it was" in capsys.readouterr().out
     at_a, at_b = sites.signatures("orders")
     assert at_a == at_b and at_a.startswith("10:")
-    lake = Path(sites.a.home.get("/v1/info")["lake_root"])
+    lake = Path(sites.a.site.home.get("/v1/info")["lake_root"])
     assert data_files(lake / "orders") == data_files(path)
     # What survives a VACUUM of the old table, and more.
     shutil.rmtree(path)
@@ -215,7 +215,7 @@ def test_odd_floats_of_others_are_found_by_filters_once_they_are_adopted(
 
 def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:
     """Return what Delta says of a table in the lake of a site."""
-    return of_lake(spark, Path(log.home.get("/v1/info")["lake_root"]), table)
+    return of_lake(spark, Path(log.site.home.get("/v1/info")["lake_root"]), table)
 
 
 def of_lake(spark: SparkSession, lake: Path, table: str) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def test_comments_properties_and_clustering_are_kept_and_changed_at_all_sites(
         assert found["comments"] == {"id": None, "number": "of the day"}
         assert found["properties"]["delta.checkpointInterval"] == "20"
         assert "team" not in found["properties"]
-    lake = Path(sites.a.home.get("/v1/info")["lake_root"])
+    lake = Path(sites.a.site.home.get("/v1/info")["lake_root"])
     spark.sql(f"OPTIMIZE delta.`{lake / 'told'}` FULL")
     sites.a.append("told", spark.createDataFrame([(201, 1)], "id bigint, number int"))
     at_a, at_b = sites.signatures("told")
@@ -290,7 +290,7 @@ def arrange_otherwise(spark: SparkSession, sites: TwoSites, lake: Path) -> None:
     """Cluster tables by other columns: what is there is arranged by OPTIMIZE."""
     for number, columns in enumerate((["id"], [], ["number", "id"])):
         sites.a.after(sites.b.alter_table("told", cluster_by=columns).position)
-        sites.a.forget_definitions(["told"])
+        sites.a.site.forget_definitions(["told"])
         sites.a.append("told", spark.createDataFrame([(300 + number, 1)], "id bigint, number int"))
         at_a, at_b = sites.signatures("told")
         assert at_a == at_b
@@ -303,7 +303,7 @@ def arrange_otherwise(spark: SparkSession, sites: TwoSites, lake: Path) -> None:
     sites.b.alter_table("plain", cluster_by=["day"], rename={"id": "number"})
     changed = sites.b.alter_table("plain", cluster_by=[], drop=["day"])
     sites.a.after(changed.position)
-    sites.a.forget_definitions(["plain"])
+    sites.a.site.forget_definitions(["plain"])
     sites.a.append("plain", spark.sql("SELECT 2L AS number"))
     at_a, at_b = sites.signatures("plain")
     assert at_a == at_b and at_a.startswith("2:")
@@ -377,7 +377,7 @@ def test_keys_that_are_none(spark: SparkSession, sites: TwoSites, tmp_path: Path
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (NULL, 'p 1', NULL)")
     with pytest.raises(InvalidRowsError, match="1 rows have NULL in 'id'"):
         sites.a.adopt_table("dup", str(path), keys=["id"])
-    assert sites.a.existing("dup") is None
+    assert sites.a.site.existing("dup") is None
     assert sites.a.adopt_table("dup", str(path)).keys == []
     assert len(set(sites.signatures("dup"))) == 1
     with pytest.raises(NameTakenError):
@@ -416,11 +416,11 @@ def test_somebody_writes_to_it_meanwhile(
         return counted(*given)
 
     monkeypatch.setattr(row_adoption, "_count", writing)
-    staged = everything(sites.a.store.root).keys()
+    staged = everything(sites.a.site.store.root).keys()
     with pytest.raises(CopyConflictError, match="it has version 2, after 1"):
         sites.a.adopt_table("busy", str(path), keys=["id"])
-    assert sites.a.existing("busy") is None
-    assert everything(sites.a.store.root).keys() == staged
+    assert sites.a.site.existing("busy") is None
+    assert everything(sites.a.site.store.root).keys() == staged
 
 
 class Killed(BaseException):
@@ -503,7 +503,7 @@ def test_a_table_is_given_back_at_each_site(
     assert isinstance(left, RowRelease)
     sites.b.after(left.position)
     assert sites.signatures("leaving") == ["none"] * 2
-    lake = Path(sites.b.home.get("/v1/info")["lake_root"])
+    lake = Path(sites.b.site.home.get("/v1/info")["lake_root"])
     at_b = lake / "_sparktxlog" / "dropped" / f"leaving-{left.position}"
     for place in (back, at_b):
         rows = spark.read.format("delta").load(str(place))

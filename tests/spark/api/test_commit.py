@@ -102,7 +102,7 @@ def test_staged_rows_arrive_with_the_claimed_signature(
         "z": 25,
     }
     assert found.agg(F.sum("amount")).first()[0] == Decimal("125.00")
-    own = signature_of(found, log.definition("staged")).to_text()
+    own = signature_of(found, log.site.definition("staged")).to_text()
     assert log.snapshot().signatures["staged"] == own
 
 
@@ -143,7 +143,7 @@ def test_python_lists_and_all_types_travel_inline(
     found = log.table("types")
     assert found.schema.simpleString() == frame.schema.simpleString()
     assert found.drop("mp").exceptAll(frame.drop("mp")).count() == 0
-    own = signature_of(frame, log.definition("types")).to_text()
+    own = signature_of(frame, log.site.definition("types")).to_text()
     assert log.snapshot().signatures["types"] == own
 
 
@@ -433,7 +433,7 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
                 connect(spark, node.url, **needed)  # type: ignore[arg-type]
             assert node.url in str(caught.value) and "staging='http'" in str(caught.value)
         with connect(spark, node.url) as uploading:
-            assert uploading.store.uploads is not None
+            assert uploading.site.store.uploads is not None
         # Another directory under the same path: what Spark writes, the node does not see.
         hidden.rename(tmp_path / "data" / "payloads")
         from sparktxlog.api import shared_store as probe
@@ -473,7 +473,7 @@ def test_a_key_may_be_called_count(
     spark: SparkSession, log: TxLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark gives that name to its own counts, by which repeated keys are found."""
-    monkeypatch.setattr(log, "store", replace(log.store, inline_limit_bytes=-1))
+    monkeypatch.setattr(log.site, "store", replace(log.site.store, inline_limit_bytes=-1))
     log.create_table("counted", "count bigint, v string", keys=["count"])
     once = spark.createDataFrame([(1, "a"), (2, "b")], "count bigint, v string")
     log.upsert("counted", once)

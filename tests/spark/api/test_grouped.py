@@ -46,7 +46,7 @@ def test_batches_over_two_tables_are_ordered_by_their_column(
     assert found.count() == 99
     assert found.exceptAll(last).count() == 0
     for name in ("flights", "aircraft"):
-        own = signature_of(log.table(name), log.definition(name)).to_text()
+        own = signature_of(log.table(name), log.site.definition(name)).to_text()
         assert log.snapshot().signatures[name] == own
 
 

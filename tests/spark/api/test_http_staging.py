@@ -48,15 +48,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def log(spark: SparkSession, node: RunningNode) -> Iterator[TxLog]:
     """Return a log whose executors write into the store, and which applies."""
     with connect(spark, node.url, TOKEN, apply="inline") as connected:
-        assert connected.store.uploads is None
+        assert connected.site.store.uploads is None
         yield connected
 
 
 @pytest.fixture(scope="module")
 def remote(log: TxLog) -> Iterator[TxLog]:
     """Return a log whose executors upload."""
-    with connect(log.spark, log.url, TOKEN, staging="http") as connected:
-        assert connected.store.uploads is not None
+    with connect(log.site.spark, log.url, TOKEN, staging="http") as connected:
+        assert connected.site.store.uploads is not None
         yield connected
 
 
@@ -145,7 +145,7 @@ def test_columns_that_were_renamed_are_uploaded_under_the_names_of_files(
     log.alter_table("named", rename={"p": "q", "n": "m"})
     frame = spark.range(MANY).selectExpr("id", "cast(id % 2 as string) q", "-id m")
     remote.upsert("named", frame)
-    found = log.table("named", at_least=remote.last_position)
+    found = log.table("named", at_least=remote.site.last_position)
     assert found.where("q = '1' and m = -id").count() == MANY // 2
 
 
@@ -171,14 +171,14 @@ def test_a_refused_upload_is_a_typed_error_without_the_token(
     spark: SparkSession, log: TxLog, remote: TxLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.create_table("refused", "id bigint")
-    target = remote.store.uploads
+    target = remote.site.store.uploads
     assert target is not None
     wrong = "a token that is wrong"
     with connect(spark, log.url, TOKEN, staging="http") as other:
-        other.store = replace(remote.store, uploads=replace(target, token=wrong))
+        other.site.store = replace(remote.site.store, uploads=replace(target, token=wrong))
         with pytest.raises(UnauthorizedError) as caught:
             other.append("refused", spark.range(MANY))
-    for told in (str(caught.value), repr(other.store), caplog.text):
+    for told in (str(caught.value), repr(other.site.store), caplog.text):
         assert wrong not in told and TOKEN not in told
 
 

@@ -71,7 +71,7 @@ def test_a_table_is_created_from_the_input_and_split_into_transactions(
         Ingest(table="lines", source=path, format="csv", create=True, transaction_column="day"),
     )
     assert (result["transactions"], result["rows"], result["rejections"]) == (2, 3, [])
-    assert log.definition("lines").column("day").type == "date"  # type: ignore[union-attr]
+    assert log.site.definition("lines").column("day").type == "date"  # type: ignore[union-attr]
     assert log.table("lines", at_least="own").count() == 3
 
 
@@ -84,10 +84,10 @@ def test_a_table_is_created_with_its_first_rows_or_not_at_all(
     with pytest.raises(InvalidRowsError, match="repeats the key"):
         ingest(log, replace(wanted, kind=OperationKind.UPSERT))
     with pytest.raises(UnknownTableError):
-        log.definition("made")
+        log.site.definition("made")
     assert ingest(log, wanted)["position"] == log.position() == position + 1
     assert log.table("made", at_least="own").count() == 3
-    assert log.definition("made").keys == ("id",)
+    assert log.site.definition("made").keys == ("id",)
 
 
 def test_inputs_that_do_not_fit_are_refused(
@@ -154,7 +154,7 @@ def test_the_job_commits_and_ends_with_one_json_line(
     )
     assert (code, result["outcome"], result["level"]) == (0, "committed", "ordered"), errors
     assert f"to jobbed: transaction {result['transaction_id']} is ordered at position" in errors
-    log.worker.apply(result["position"], 60)  # type: ignore[union-attr]
+    log.site.worker.apply(result["position"], 60)  # type: ignore[union-attr]
     assert log.table("jobbed").count() == 2
     # The command does the same.
     same = ("--transaction-id", result["transaction_id"], "--json")

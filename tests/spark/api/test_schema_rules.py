@@ -29,7 +29,7 @@ def test_merge_schema_is_an_ordered_change_before_the_rows(
     assert "the DataFrame has column 'colour', table 'merged' has not" in caught.value.message
     position = log.position()
     log.append("merged", extra, merge_schema=True)
-    definition = log.definition("merged")
+    definition = log.site.definition("merged")
     assert log.position() == position + 2 and definition.schema_version == 2
     assert [(c.name, c.type) for c in definition.columns] == [
         ("Id", "bigint"),

@@ -63,7 +63,7 @@ def test_who_loses_reads_again_and_loses_no_update(
     assert found == [9, 4, 3]
     assert (_rows(log)[0], len(_rows(log))) == ((1, 3), MANY - 1)
     (state,) = log.tables().where("table = 'stock'").collect()
-    assert (state["version"], state["last_write"]) == (4, log.last_position)
+    assert (state["version"], state["last_write"]) == (4, log.site.last_position)
 
 
 def test_reads_show_one_position_and_expected_versions_hold(

@@ -115,15 +115,15 @@ def test_settings_of_sessions_change_no_signature(
             for setting, value in settings.items():
                 session.conf.set(setting, value)
             own.create_table(name, ", ".join(f"{n} {k}" for n, k in COLUMNS.items()), ["id"], PARTS)
-            definition = own.definition(name)
+            definition = own.site.definition(name)
             rows = rows_to_arrow(name, ROWS, arrow_schema(definition))
             pq.write_table(rows, tmp_path / name)
             frame = session.read.schema(struct_of(definition, OperationKind.APPEND)).parquet(
                 str(tmp_path / name)
             )
-            own.store = replace(own.store, inline_limit_bytes=-1)  # staged
+            own.site.store = replace(own.site.store, inline_limit_bytes=-1)  # staged
             own.append(name, frame.where("id < 6 OR id = 11"))
-            own.store = replace(own.store, inline_limit_bytes=1 << 20)  # inline
+            own.site.store = replace(own.site.store, inline_limit_bytes=1 << 20)  # inline
             own.append(name, frame.where("id BETWEEN 6 AND 9"))
             own.upsert(name, frame.where("id IN (3, 7, 10)"))
             own.delete_where(name, "lower(text) = 'i' OR year(moment) = 1 AND id = 3")
@@ -146,7 +146,7 @@ def test_settings_of_sessions_change_no_signature(
 
 
 def _path(log: TxLog, name: str) -> str:
-    return str(Path(log.home.get("/v1/info")["lake_root"]) / name)
+    return str(Path(log.site.home.get("/v1/info")["lake_root"]) / name)
 
 
 @pytest.mark.parametrize("limit", [1 << 20, -1], ids=["inline", "staged"])
@@ -167,8 +167,8 @@ def test_partitions_are_replaced_in_one_transaction(
     log.alter_table(name, rename={"p": "q"})
     old = log.table(name)
     fresh = old.where("id IN (0, 4)").selectExpr("id + 100 AS id", "q", "at", "n", "day", "b")
-    store = log.store
-    log.store = replace(store, inline_limit_bytes=limit)
+    store = log.site.store
+    log.site.store = replace(store, inline_limit_bytes=limit)
     try:
         with pytest.raises(InvalidRequestError, match="no row table with partitions"):
             log.create_table(f"{name}_plain", "id bigint")
@@ -178,7 +178,7 @@ def test_partitions_are_replaced_in_one_transaction(
         assert log.position() == position + 1
         log.replace_partitions(name, fresh.where("false"))
     finally:
-        log.store = store
+        log.site.store = store
     found = sorted((row["id"], row["q"]) for row in log.table(name, at_least="own").collect())
     # Gone are rows of (NULL, b) and ("it's / 1", b) with id < 6.
     kept = [(2, "b"), (5, "b"), (6, None), (7, "it's / 1"), (8, "b")]
@@ -188,11 +188,11 @@ def test_partitions_are_replaced_in_one_transaction(
 def test_a_text_that_no_directory_can_have_is_refused(spark: SparkSession, log: TxLog) -> None:
     log.create_table("dirs", "id bigint, p string", partition_by=["p"])
     frame = spark.sql("SELECT id, '__HIVE_DEFAULT_PARTITION__' AS p FROM range(3)")
-    store = log.store
+    store = log.site.store
     try:
         for limit in (1 << 20, -1):
-            log.store = replace(store, inline_limit_bytes=limit)
+            log.site.store = replace(store, inline_limit_bytes=limit)
             with pytest.raises(InvalidRowsError, match="Spark writes for NULL"):
                 log.append("dirs", frame)
     finally:
-        log.store = store
+        log.site.store = store

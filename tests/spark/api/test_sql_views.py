@@ -70,7 +70,7 @@ def test_views_and_loads_follow_the_table(spark: SparkSession, log: TxLog) -> No
     assert spark.sql("SELECT count(*) AS n FROM txlog.orders WHERE kind = 'a b'").first()["n"] == 5  # type: ignore[index]
     assert spark.sql("SELECT * FROM txlog.queue").count() == log.position()
     member = spark.sql("SELECT node_id, position, as_of FROM txlog.masters WHERE is_asked").first()
-    assert member is not None and member.node_id == log.home.get("/v1/info")["node_id"]
+    assert member is not None and member.node_id == log.site.home.get("/v1/info")["node_id"]
     worker = spark.table("txlog.workers").first()
     assert worker is not None and worker.verdict == "IN_SYNC"
     table = spark.sql("SELECT kind, keys FROM txlog.tables WHERE table = 'orders'").first()
@@ -205,7 +205,7 @@ def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
         )
         with pytest.raises(NotFoundError, match="Points: before"):
             log.table("pages", at="after")
-        directory = Path(log.home.get("/v1/info")["lake_root"]) / "pages"
+        directory = Path(log.site.home.get("/v1/info")["lake_root"]) / "pages"
         version = log.snapshot(at="before").versions["pages"]
         for file in live_files(directory, version):
             (directory / file).unlink()

@@ -67,7 +67,7 @@ def test_rows_for_the_table_as_it_was(
 
 def _is_late_once(log: TxLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the log's worker do nothing when it is asked next."""
-    worker = log.worker
+    worker = log.site.worker
     assert worker is not None
     apply = worker.apply
 
@@ -112,7 +112,7 @@ def test_batches_merges_and_reads_of_the_table_as_it_was(
 
     for name, again in (("b", merge), ("c", read)):
         other.alter_table("many", add={name: "string"})
-        log.definition("many", newest=True)  # the session knows, its site has not applied it
+        log.site.definition("many", newest=True)  # the session knows, its site has not applied it
         _is_late_once(log, monkeypatch)
         calls.clear()
         again()

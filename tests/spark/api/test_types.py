@@ -83,7 +83,7 @@ def test_every_kept_type_passes_every_way(
     spark: SparkSession, log: TxLog, node: RunningNode, tmp_path: Path
 ) -> None:
     log.create_table("types", ", ".join(f"{n} {k}" for n, k in COLUMNS.items()), ["way", "id"])
-    definition = log.definition("types")
+    definition = log.site.definition("types")
     assert {c.name: c.type for c in definition.columns} == COLUMNS
     long = {**dict.fromkeys(COLUMNS), "way": "staged", "id": 2000, "c10": "x" * LONG}
     other = _arrow(definition, [long | {"way": "json", "c10": "é" * 100_000}])
@@ -95,7 +95,7 @@ def test_every_kept_type_passes_every_way(
     def staged(rows: pa.Table, name: str) -> DataFrame:
         """Return rows of a file that is too large to travel inline."""
         pq.write_table(rows, tmp_path / name, compression="none", use_dictionary=False)
-        assert (tmp_path / name).stat().st_size > log.store.inline_limit_bytes
+        assert (tmp_path / name).stat().st_size > log.site.store.inline_limit_bytes
         return spark.read.parquet(str(tmp_path / name))
 
     def small(rows: pa.Table) -> DataFrame:

@@ -225,7 +225,7 @@ def _make_row_tables(log: TxLog) -> None:
 
 
 def _frame(log: TxLog, rows: list[dict[str, Any]]) -> DataFrame:
-    return log.spark.createDataFrame(rows, SCHEMA.format(id="bigint")).coalesce(1)
+    return log.site.spark.createDataFrame(rows, SCHEMA.format(id="bigint")).coalesce(1)
 
 
 @pytest.mark.thorough

@@ -66,7 +66,7 @@ class Sites:
         self.urls = [node.url for node in nodes.values()]
         self.stager = stack.enter_context(connect(spark, nodes["A"].url))
         # Whatever Spark commits is staged.
-        self.stager.store = replace(self.stager.store, inline_limit_bytes=-1)
+        self.stager.site.store = replace(self.stager.site.store, inline_limit_bytes=-1)
 
     def create(self, tables: list[RandomTable]) -> None:
         with self.clients[0].transaction() as t:
@@ -84,14 +84,16 @@ class Sites:
         """Commit an operation of each table: by JSON, Arrow or staged, at one site or the other."""
         way = ("json", "arrow", "staged")[number % 3]
         if way == "staged":
-            self.stager.forget_definitions([table.name for table, _ in draws])
+            self.stager.site.forget_definitions([table.name for table, _ in draws])
             with self.stager.transaction() as staged:
                 for table, draw in draws:
                     if draw.rows is not None and draw.schema is not None:
                         rows = rows_to_arrow(table.name, draw.rows, draw.schema)
-                        frame = self.stager.spark.createDataFrame(
+                        frame = self.stager.site.spark.createDataFrame(
                             rows,
-                            struct_of(self.stager.definition(table.name), OperationKind(draw.kind)),
+                            struct_of(
+                                self.stager.site.definition(table.name), OperationKind(draw.kind)
+                            ),
                         )
                         staged.add(OperationKind(draw.kind), table.name, frame)
                     else:
@@ -177,7 +179,7 @@ def _compare(sites: Sites, first: int, count: int, root: Path) -> None:
     spent, end = Spent(), first + count
     for start in range(first, end, CHUNK):
         seeds = range(start, min(start + CHUNK, end))
-        tables = [RandomTable(sites.stager.spark, f"t{seed}", seed) for seed in seeds]
+        tables = [RandomTable(sites.stager.site.spark, f"t{seed}", seed) for seed in seeds]
         _compare_chunk(sites, tables, start, spent)
         if start == first:
             with spent.on("replay"):
@@ -229,7 +231,7 @@ def _signed_alike(sites: Sites, tables: list[RandomTable]) -> None:
     one, two = (log.snapshot().signatures for log in sites.logs)
     for table in tables:
         assert one[table.name] == two[table.name], table.name
-    assert recount_tables(sites.stager.spark, sites.lakes[1]) == {}
+    assert recount_tables(sites.stager.site.spark, sites.lakes[1]) == {}
 
 
 def _replayed_alike(sites: Sites, tables: list[RandomTable], root: Path, seed: int) -> None:
@@ -237,9 +239,9 @@ def _replayed_alike(sites: Sites, tables: list[RandomTable], root: Path, seed: i
     signed = sites.logs[0].snapshot().signatures
     log = TakenLog.of(sites.urls[0])
     for number in range(2):
-        replay = Replay(sites.stager.spark, log, root / str(number), seed + number)
+        replay = Replay(sites.stager.site.spark, log, root / str(number), seed + number)
         state = replay.run()
         for table in tables:
             found = state.tables[table.name].signature.to_text()
             assert found == signed[table.name], (table.name, seed + number, replay.life)
-        assert recount_tables(sites.stager.spark, replay.lake) == {}, replay.life
+        assert recount_tables(sites.stager.site.spark, replay.lake) == {}, replay.life

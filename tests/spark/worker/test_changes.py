@@ -81,7 +81,7 @@ def test_a_column_is_added_at_one_position(spark: SparkSession, tmp_path: Path) 
         )
         assert apply(spark, b, first.position) == first.position
         early: TxLog = stack.enter_context(closing(connect(session, b.url)))
-        assert early.definition("orders").schema_version == 1
+        assert early.site.definition("orders").schema_version == 1
         client.after(first)
         client.append("orders", [{"id": 3, "item": "c"}])
         changed = log.alter_table("orders", add={"note": "string", "rank": ("int", "1 is best")})
@@ -284,7 +284,7 @@ def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path
         log: TxLog = stack.enter_context(closing(connect(session, a.url)))
         for table, is_sync in (("made", True), ("later", False), ("plain", False)):
             log.create_table(table, "id bigint, item string", keys=["id"], is_sync=is_sync)
-        assert [log.definition(name).is_sync for name in _TABLES] == [True, False, False]
+        assert [log.site.definition(name).is_sync for name in _TABLES] == [True, False, False]
         for table in _TABLES:
             first = log.append(table, _items(session, 1, "a"))
         assert apply(spark, b, first.position) == first.position

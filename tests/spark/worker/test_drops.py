@@ -78,8 +78,8 @@ def test_a_table_is_dropped_and_created_again(
         _stream_of(session, a)
         _rename(session, log, client, lambda told: apply(spark, a, told.position))
         for reader, node in ((log, a), (there, b)):
-            apply(spark, node, log.last_position)
-            sales = reader.table("sales", at_least=log.last_position)
+            apply(spark, node, log.site.last_position)
+            sales = reader.table("sales", at_least=log.site.last_position)
             assert sorted(map(tuple, sales.collect())) == [(1, 1, None), (2, 20, "n")]
 
 

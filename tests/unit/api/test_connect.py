@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.frame_staging import StagingPlace, inline_rows
+from sparktxlog.api.site_session import SiteSession
 from sparktxlog.codec.requests import decode_request
 from sparktxlog.codec.transactions import (
     PreparedOperation,
@@ -96,7 +97,7 @@ class Worker:
 def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, Worker]:
     """Return a log at a node of script, and its worker."""
     home: Any = SimpleNamespace(url="http://a")
-    log = TxLog(
+    site = SiteSession(
         cast(Any, None),
         cast(Any, Link()),
         home,
@@ -105,8 +106,8 @@ def connected(tmp_path: Path, failure: Exception | None = None) -> tuple[TxLog, 
         timeout_s=5,
     )
     worker = Worker(failure)
-    log.worker = cast(Any, worker)
-    return log, worker
+    site.worker = cast(Any, worker)
+    return TxLog(site), worker
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,8 @@ def test_what_is_not_applied_here_in_time_is_late(tmp_path: Path) -> None:
 def plain(tmp_path: Path, *failures: TxLogError) -> tuple[TxLog, Link]:
     """Return a log without a worker, and its node that fails so often."""
     log, _ = connected(tmp_path)
-    log.worker = None
-    link = cast(Link, log._link)
+    log.site.worker = None
+    link = cast(Link, log.site.link)
     link.failures = list(failures)
     return log, link
 
@@ -235,33 +236,33 @@ def reading(tmp_path: Path, applied: int) -> tuple[TxLog, Worker, Asked]:
             raise NotAppliedError("not yet", applied=applied)
         return {"position": query["position"] or applied, "chain_hash": "ab", "tables": {}}
 
-    cast(Any, log.home).get = get
+    cast(Any, log.site.home).get = get
     return log, worker, asked
 
 
 def test_a_session_reads_what_it_committed_saw_and_was_told_of(tmp_path: Path) -> None:
     log, _, asked = reading(tmp_path, applied=9)
-    log.worker = None
+    log.site.worker = None
     log.snapshot(position=3)
     log.snapshot(position=2)
     log.create_table("t", IDS)
     log.snapshot(at_least=None)
     log.snapshot()
-    cast(Link, log._link).after(12)
+    cast(Link, log.site.link).after(12)
     with pytest.raises(NotAppliedError):
         log.snapshot()
     assert asked == [(n, None, 5) for n in (0, 0, 0, 9, 12)]
     # What it saw comes before what it commits next, at whatever node.
-    assert cast(Link, log._link).position == 12
+    assert cast(Link, log.site.link).position == 12
 
 
 def test_a_session_never_sees_less_than_before(tmp_path: Path) -> None:
     """Monotonic reads: a replica that was restored to an earlier position is waited for."""
     log, _, asked = reading(tmp_path, applied=9)
-    log.worker = None
+    log.site.worker = None
     assert log.snapshot().position == 9
     restored, _, _ = reading(tmp_path, applied=4)
-    cast(Any, log.home).get = restored.home.get
+    cast(Any, log.site.home).get = restored.site.home.get
     with pytest.raises(NotAppliedError, match="position 9 is not applied here yet"):
         log.snapshot()
     assert log.snapshot(at_least=None).position == 4
@@ -287,9 +288,9 @@ def test_an_inline_worker_applies_what_a_reader_waits_for(tmp_path: Path) -> Non
     assert asked == [(3, None, 0.0), (4, None, 0.0), (4, None, 5)]
 
 
-def test_a_wrong_name_is_told_before_any_wait(tmp_path: Path) -> None:
+def test_a_wrong_name_is_refused_before_any_wait(tmp_path: Path) -> None:
     log, _, asked = reading(tmp_path, applied=3)
-    log.worker, log.last_position = None, 99
+    log.site.worker, log.site.last_position = None, 99
     with pytest.raises(UnknownTableError):
         log.table("nope")
     assert not asked
@@ -303,12 +304,12 @@ def test_a_session_says_whether_its_transactions_rest_on_each_other(
     tmp_path: Path, rollback: Rollback
 ) -> None:
     log, _ = connected(tmp_path)
-    log._session = Session("s", rollback)
+    log.site.session = Session("s", rollback)
     deletes = PreparedOperation(table="t", kind=OperationKind.DELETE_WHERE, predicate="id = 1")
     one = PreparedTransaction(transaction_id=bytes(16), operations=(deletes,))
-    log.submit(one, "ordered", 5, False)
-    log.submit(replace(one, participants=("p",)), "ordered", 5, False)
-    bodies = [decode_request(body) for body in cast(Link, log._link).submitted]
+    log.site.submit(one, "ordered", 5, False)
+    log.site.submit(replace(one, participants=("p",)), "ordered", 5, False)
+    bodies = [decode_request(body) for body in cast(Link, log.site.link).submitted]
     assert [(body.session, body.rollback) for body in bodies] == [
         ("s", rollback),
         (None, "session"),

@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sparktxlog.api.client import Client
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.frame_staging import StagingPlace
+from sparktxlog.api.site_session import SiteSession
 from sparktxlog.codec import transactions
 from sparktxlog.errors import (
     ConflictError,
@@ -111,7 +112,7 @@ def home() -> Home:
 
 @pytest.fixture
 def log(link: Link, home: Home, tmp_path: Path) -> TxLog:
-    return TxLog(
+    site = SiteSession(
         cast(Any, Session()),
         cast(Any, link),
         cast(Any, home),
@@ -119,6 +120,7 @@ def log(link: Link, home: Home, tmp_path: Path) -> TxLog:
         session=transactions.Session("s"),
         timeout_s=5,
     )
+    return TxLog(site)
 
 
 def test_an_unknown_isolation_is_refused(client: Client, log: TxLog) -> None:
@@ -308,7 +310,7 @@ def test_retry_ends_where_the_replica_does_not_get_there(
             home.failures = [NotAppliedError("no", applied=7), UnreachableError("no node")]
             t.create_table("w", IDS)
 
-    log.position = lambda: 41  # type: ignore[method-assign]
+    log.site.position = lambda: 41  # type: ignore[method-assign]
     with pytest.raises(ConflictError, match="1 attempt: position 40 is not applied here yet"):
         change()
 

@@ -23,6 +23,8 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.adopting.source_table import SourceTable, SplitFiles
 from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, rows_by_key
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import check_definition, required_columns
 from sparktxlog.errors import (
@@ -47,8 +49,6 @@ from sparktxlog.worker.apply.signatures import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from sparktxlog.api.connect import TxLog
-    from sparktxlog.api.transaction import SparkTransaction
     from sparktxlog.model.table import TableDefinition
 
 #: Name space of the ids of transactions that bring a version of a Delta table into the log.
@@ -101,7 +101,7 @@ def transaction_id_of(table_id: str, version: int, name: str, part: str) -> str:
 
 
 def adopt_rows(
-    log: TxLog,
+    site: SiteSession,
     name: str,
     source: SourceTable,
     *,
@@ -131,18 +131,18 @@ def adopt_rows(
     """
     name = table_name(name)
     source.check_possible()
-    draft = log.transaction()
+    draft = SparkTransaction(site)
     create_like(draft, name, source, keys)
     files = source.files()
     definition = draft.definition(name)
     check_definition(definition)
-    split = source.split(log.spark, files, definition)
-    planned = _planned(log, source, definition, split)
-    rows = source.rows(log.spark, files) if files else None
-    transaction_id, receipt = _former(log, name, source, timeout_s)
+    split = source.split(site.spark, files, definition)
+    planned = _planned(site, source, definition, split)
+    rows = source.rows(site.spark, files) if files else None
+    transaction_id, receipt = _former(site, name, source, timeout_s)
     if receipt is not None:
         return _done(_counted(planned, _count(rows, definition)), receipt, repeated=True)
-    if log.existing(name) is not None:
+    if site.existing(name) is not None:
         raise NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
     tell(
         f"version {source.version}: {planned.linked_files:,} files of {planned.linked_bytes:,} "
@@ -150,12 +150,12 @@ def adopt_rows(
     )
     if dry_run:
         return _counted(planned, _count(rows, definition))
-    t = log.transaction(transaction_id=transaction_id, first_wins=True, timeout=timeout_s)
+    t = SparkTransaction(site, transaction_id=transaction_id, first_wins=True, timeout=timeout_s)
     try:
         create_like(t, name, source, keys)
-        total = append_files(t, name, source, split, lambda: _count(rows, definition), log)
+        total = append_files(t, name, source, split, lambda: _count(rows, definition), site)
         tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
-        newest = SourceTable.read(log.spark, str(source.path), files=False).version
+        newest = SourceTable.read(site.spark, str(source.path), files=False).version
         if newest != source.version and not may_move:
             raise CopyConflictError(
                 f"{source.path} was written meanwhile: it has version {newest}, after "
@@ -207,7 +207,7 @@ def append_files(
     source: SourceTable,
     split: SplitFiles,
     count: Callable[[], TableSignature],
-    log: TxLog,
+    site: SiteSession,
     kind: OperationKind = OperationKind.APPEND,
 ) -> TableSignature:
     """Add the rows of files to a transaction; return their signature.
@@ -227,7 +227,7 @@ def append_files(
         elif kind is OperationKind.OVERWRITE:
             t.delete_where(name, "true")
         return total
-    again = source.rows(log.spark, split.rewritten)
+    again = source.rows(site.spark, split.rewritten)
     if not linked:
         t.add(kind, name, again)
         return total
@@ -290,7 +290,7 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
 
 
 def _former(
-    log: TxLog, name: str, source: SourceTable, timeout_s: float
+    site: SiteSession, name: str, source: SourceTable, timeout_s: float
 ) -> tuple[str, Receipt | None]:
     """Return the id of this adoption, and the receipt of the call that has done it, if any.
 
@@ -299,18 +299,18 @@ def _former(
     for number in itertools.count():
         found = transaction_id_of(source.table_id, source.version, name, f"adopt-{number}")
         try:
-            receipt = log.known(uuid.UUID(found).bytes, Level.ORDERED.value, timeout_s)
+            receipt = site.known(uuid.UUID(found).bytes, Level.ORDERED.value, timeout_s)
         except CommitRejectedError:
             continue  # it lost to another table of the name, which may be gone by now
         if receipt is None:
             return found, None
-        if log.existing(name) is not None:
+        if site.existing(name) is not None:
             return found, receipt
     raise AssertionError("numbers do not end")
 
 
 def _planned(
-    log: TxLog, source: SourceTable, definition: TableDefinition, split: SplitFiles
+    site: SiteSession, source: SourceTable, definition: TableDefinition, split: SplitFiles
 ) -> RowAdoption:
     return RowAdoption(
         table=definition.name,
@@ -322,7 +322,7 @@ def _planned(
         signature="",
         linked_files=len(split.linked),
         linked_bytes=sum(file.size_bytes for file in split.linked),
-        is_link=source.path.stat().st_dev == log.store.root.stat().st_dev,
+        is_link=source.path.stat().st_dev == site.store.root.stat().st_dev,
         rewritten_files=len(split.rewritten),
         rewritten_bytes=sum(file.size_bytes for file in split.rewritten),
         rewritten_because=split.reasons,

@@ -7,15 +7,14 @@ import shutil
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.transaction import SparkTransaction
 from sparktxlog.errors import ApplyError, InvalidRequestError
 from sparktxlog.model.ids import local_path
 from sparktxlog.storage.dropped_tables import dropped_path
 from sparktxlog.storage.durability import link_or_copy, storing, sync_directory
-
-if TYPE_CHECKING:
-    from sparktxlog.api.connect import TxLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class RowRelease:
         return asdict(self)
 
 
-def release_rows(log: TxLog, name: str, path: str | None, timeout_s: float) -> RowRelease:
+def release_rows(site: SiteSession, name: str, path: str | None, timeout_s: float) -> RowRelease:
     """Drop a row table from the log; its files stay at every site.
 
     Args:
@@ -49,20 +48,22 @@ def release_rows(log: TxLog, name: str, path: str | None, timeout_s: float) -> R
             message of the worker's state, and the table is in the worker's directory (definite).
         DiskFullError, StorageError: The directory is not there, the table is in the worker's.
     """
-    name = log.definition(name, newest=True).name
+    name = site.definition(name, newest=True).name
     target = None if path is None else Path(local_path(path)).absolute()
     if target is not None:
         if os.path.lexists(target):
             raise InvalidRequestError(
                 f"{target} exists already", hint="Name a new directory.", field="path", value=path
             )
-        log.latest_snapshot(timeout_s)
-    receipt = log.drop_table(name, timeout=timeout_s)
+        site.latest_snapshot(timeout_s)
+    with SparkTransaction(site, timeout=timeout_s) as t:
+        t.drop_table(name)
+    receipt = t.receipt
     assert receipt.position is not None, "a drop is ordered"
-    lake = Path(log.home.get("/v1/info")["lake_root"])
+    lake = Path(site.home.get("/v1/info")["lake_root"])
     aside = dropped_path(lake, name, receipt.position)
     if target is not None:
-        log.snapshot(at_least=receipt)
+        site.snapshot(at_least=receipt)
         _link(aside, target)
     return RowRelease(table=name, path=str(target or aside), position=receipt.position)
 

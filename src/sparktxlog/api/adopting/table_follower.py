@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pyspark.sql import functions as F
@@ -28,6 +28,8 @@ from sparktxlog.api.adopting.version_changes import (
     put_all,
     put_changes,
 )
+from sparktxlog.api.connect import TxLog
+from sparktxlog.api.transaction import SparkTransaction
 from sparktxlog.errors import (
     ConflictError,
     DivergedError,
@@ -40,10 +42,6 @@ from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import VersionedTable
 from sparktxlog.storage.durability import storing, write_durably
 from sparktxlog.worker.apply.tables import commit_path, newest_version, read_actions
-
-if TYPE_CHECKING:
-    from sparktxlog.api.connect import TxLog
-    from sparktxlog.api.transaction import SparkTransaction
 
 #: Seconds between two looks for a new version, and after a failure that may pass.
 _LOOK_S, _PAUSE_S = 0.1, 1.0
@@ -110,14 +108,14 @@ class TableFollower:
         overwrite: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._log = log
+        self._site = log.site
         self._name = table_name(name)
         self._tell = tell
         self._keys = tuple(keys)
         self._overwrites = overwrite
-        self._lineage = str(log.home.get("/v1/info")["lineage"])
+        self._lineage = str(log.site.home.get("/v1/info")["lineage"])
         #: As it was when its columns were read last.
-        self._source = SourceTable.read(log.spark, path, files=False)
+        self._source = SourceTable.read(log.site.spark, path, files=False)
         self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
         self._state: FollowState | None = None
         #: Version, inode, time and size of the commit file that was compared last.
@@ -151,7 +149,7 @@ class TableFollower:
         What stops it before it brings a version is raised as by `step`; rows are looked at only if
         the table would be adopted.
         """
-        found = self._log.existing(self._name)
+        found = self._site.existing(self._name)
         newest = newest_version(self._source.path, self._source.version)
         if found is None:
             would = self._adopted(dry_run=True)
@@ -192,7 +190,7 @@ class TableFollower:
     # -- where it stands -------------------------------------------------------------------------
 
     def _begin(self) -> list[FollowedVersion]:
-        if self._log.existing(self._name) is None:
+        if self._site.existing(self._name) is None:
             return [self._adopted()]
         table = self._table()
         self._check_keys(table)
@@ -210,10 +208,10 @@ class TableFollower:
             )
 
     def _adopted(self, *, dry_run: bool = False) -> FollowedVersion:
-        source = self._source = SourceTable.read(self._log.spark, str(self._source.path))
+        source = self._source = SourceTable.read(self._site.spark, str(self._source.path))
         began = commit_path(source.path, source.version)
         done = adopt_rows(
-            self._log,
+            self._site,
             self._name,
             source,
             keys=self._keys,
@@ -234,12 +232,12 @@ class TableFollower:
         )
 
     def _replaced(self, table: VersionedTable) -> list[FollowedVersion]:
-        source = self._source = SourceTable.read(self._log.spark, str(self._source.path))
+        source = self._source = SourceTable.read(self._site.spark, str(self._source.path))
         source.check_possible()
         brought = self._followed_columns(None)
         part = f"overwrite-{self._table().version}"
         with self._transaction(part, None) as t:
-            put_all(t, self._log, self._name, source)
+            put_all(t, self._site, self._name, source)
             receipt = commit_in(t, _WAIT_S)
         self._reach(source.version, receipt.position)
         began = commit_path(source.path, source.version)
@@ -311,7 +309,7 @@ class TableFollower:
             and not found
             and commit_path(self._source.path, state.version + 1).exists()
         ):
-            newest = SourceTable.read(self._log.spark, str(self._source.path), files=False)
+            newest = SourceTable.read(self._site.spark, str(self._source.path), files=False)
             table_id = newest.table_id
         is_other = table_id not in ("", state.table_id)
         if is_other or (found and state.commit and found != state.commit):
@@ -342,14 +340,14 @@ class TableFollower:
             write_durably(self._file, msgspec.json.encode(self._state))
 
     def _table(self) -> VersionedTable:
-        found = self._log.definition(self._name, newest=True)
+        found = self._site.definition(self._name, newest=True)
         assert isinstance(found, VersionedTable)
         return found
 
     def _last_writer(self, table: VersionedTable) -> tuple[str, str]:
         """Return who wrote to the log's table last, for people, and the transaction's id."""
         position = table.last_write or 0
-        queue = self._log.queue(at_least=position).where(F.col("position") == position)
+        queue = self._site.queue(at_least=position).where(F.col("position") == position)
         row = queue.select("transaction_id", "origin").first()
         if row is None:
             return f"the transaction at position {position}, which the log has no more", ""
@@ -392,7 +390,7 @@ class TableFollower:
             return FollowedVersion(version=version, operation=found.operation, became="")
         became = ""
         with self._transaction(self._part("data", version), self._state.log_version) as t:
-            became = put_changes(t, self._log, self._name, self._source, found)
+            became = put_changes(t, self._site, self._name, self._source, found)
             # It may have been replaced while its files were read.
             self._check_same(self._state)
             receipt = self._commit(t)
@@ -405,7 +403,7 @@ class TableFollower:
         Raises:
             InvalidRequestError: A row table could not be like it (definite).
         """
-        source = SourceTable.read(self._log.spark, str(self._source.path), version, files=False)
+        source = SourceTable.read(self._site.spark, str(self._source.path), version, files=False)
         source.check_possible()
         return source
 
@@ -448,7 +446,7 @@ class TableFollower:
     def _transaction(self, part: str, expected: int | None) -> _Bringing:
         source = self._source
         made = transaction_id_of(source.table_id, source.version, self._name, part)
-        t = self._log.transaction(transaction_id=made, first_wins=True, timeout=_WAIT_S)
+        t = SparkTransaction(self._site, transaction_id=made, first_wins=True, timeout=_WAIT_S)
         if expected is not None:
             t.expect_version(self._name, expected)
         return _Bringing(t)

@@ -23,6 +23,8 @@ from pyspark.sql import functions as F
 from sparktxlog.api.adopting.row_adoption import append_files, signature_of_rows
 from sparktxlog.api.adopting.source_table import SourceFile, SourceTable
 from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, rows_by_key
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.operation import OperationKind
@@ -31,9 +33,6 @@ from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from sparktxlog.api.connect import TxLog
-    from sparktxlog.api.transaction import SparkTransaction
 
 Action = dict[str, Any]
 #: Column: how many rows of a key there may be.
@@ -114,7 +113,7 @@ def added_columns(source: SourceTable, definition: TableDefinition) -> dict[str,
 
 def put_changes(
     t: SparkTransaction,
-    log: TxLog,
+    site: SiteSession,
     name: str,
     source: SourceTable,
     actions: VersionActions,
@@ -129,50 +128,50 @@ def put_changes(
     """
     added = source.files(actions.adds)
     if not actions.removes:
-        _put_files(t, log, name, source, added, OperationKind.APPEND)
+        _put_files(t, site, name, source, added, OperationKind.APPEND)
         return "append"
-    live = SourceTable.read(log.spark, str(source.path), source.version)
+    live = SourceTable.read(site.spark, str(source.path), source.version)
     if {add["path"] for add in live.log.adds} <= {add["path"] for add in actions.adds}:
-        _put_files(t, log, name, source, added, OperationKind.OVERWRITE)
+        _put_files(t, site, name, source, added, OperationKind.OVERWRITE)
         return "overwrite"
     definition = t.definition(name)
     if not definition.keys:
-        put_all(t, log, name, live)
+        put_all(t, site, name, live)
         return "overwrite by the whole table, which has no keys"
-    before, after = _changed(log, source, actions, added)
-    repeated = _put_difference(t, log, definition, before, after, live)
+    before, after = _changed(site, source, actions, added)
+    repeated = _put_difference(t, site, definition, before, after, live)
     if repeated:
-        put_all(t, log, name, live)
+        put_all(t, site, name, live)
         return f"overwrite by the whole table, where rows share the key {repeated}"
     return "upserts and deletes"
 
 
-def put_all(t: SparkTransaction, log: TxLog, name: str, source: SourceTable) -> None:
+def put_all(t: SparkTransaction, site: SiteSession, name: str, source: SourceTable) -> None:
     """Add an overwrite by all rows of a version to a transaction."""
-    _put_files(t, log, name, source, source.files(), OperationKind.OVERWRITE)
+    _put_files(t, site, name, source, source.files(), OperationKind.OVERWRITE)
 
 
 def _put_files(
     t: SparkTransaction,
-    log: TxLog,
+    site: SiteSession,
     name: str,
     source: SourceTable,
     files: Sequence[SourceFile],
     kind: OperationKind,
 ) -> None:
     definition = t.definition(name)
-    split = source.split(log.spark, files, definition)
-    rows = source.rows(log.spark, files)
-    append_files(t, name, source, split, lambda: signature_of_rows(rows, definition), log, kind)
+    split = source.split(site.spark, files, definition)
+    rows = source.rows(site.spark, files)
+    append_files(t, name, source, split, lambda: signature_of_rows(rows, definition), site, kind)
 
 
 def _changed(
-    log: TxLog, source: SourceTable, actions: VersionActions, added: Sequence[SourceFile]
+    site: SiteSession, source: SourceTable, actions: VersionActions, added: Sequence[SourceFile]
 ) -> tuple[DataFrame, DataFrame]:
     """Return rows that are gone and rows that came; some may be in both."""
     if actions.has_change_data:
         bounds = {"startingVersion": source.version, "endingVersion": source.version}
-        reader = log.spark.read.format("delta").option("readChangeFeed", "true").options(**bounds)
+        reader = site.spark.read.format("delta").option("readChangeFeed", "true").options(**bounds)
         feed, kind = reader.load(str(source.path)), F.col("_change_type")
         # It has the columns of the newest version.
         names = [quoted_name(name) for name in source.struct.names]
@@ -184,11 +183,11 @@ def _changed(
     removes = list(actions.removes)
     if any("partitionValues" not in remove or "size" not in remove for remove in removes):
         # A writer that does not say it; the version before does.
-        former = SourceTable.read(log.spark, str(source.path), source.version - 1)
+        former = SourceTable.read(site.spark, str(source.path), source.version - 1)
         gone = {remove["path"] for remove in removes}
         removes = [add for add in former.log.adds if add["path"] in gone]
     removed = source.files([_as_add(remove) for remove in removes])
-    return source.rows(log.spark, removed), source.rows(log.spark, added)
+    return source.rows(site.spark, removed), source.rows(site.spark, added)
 
 
 def _as_add(remove: Action) -> Action:
@@ -199,7 +198,7 @@ def _as_add(remove: Action) -> Action:
 
 def _put_difference(
     t: SparkTransaction,
-    log: TxLog,
+    site: SiteSession,
     definition: TableDefinition,
     before: DataFrame,
     after: DataFrame,
@@ -216,7 +215,7 @@ def _put_difference(
     """
     keys = [quoted_name(key) for key in definition.keys]
     names = [quoted_name(column.name) for column in definition.columns]
-    lanes = log.expressions.hashes(definition)
+    lanes = site.expressions.hashes(definition)
     kind = OperationKind.APPEND
     old = conform(before, definition, kind).select(*keys, *lanes)
     # Of two rows with one key perhaps one is gone: only a row that was alone can be as it was.
@@ -233,7 +232,7 @@ def _put_difference(
     most = upserts.select(*keys, F.lit(1).alias(_MOST)).unionByName(
         deletes.select(*keys, F.lit(0).alias(_MOST))
     )
-    rows = conform(live.rows(log.spark, live.files()), definition, kind).select(*keys)
+    rows = conform(live.rows(site.spark, live.files()), definition, kind).select(*keys)
     there = rows_by_key(rows, keys).alias("there")
     touched = [F.col(f"there.{key}") == F.col(f"most.{key}") for key in keys]
     more = there.join(most.alias("most"), [*touched, F.col(HOW_OFTEN) > F.col(_MOST)])

@@ -35,7 +35,7 @@ def _rows(context: JobContext) -> RowAdoption:
     a = context.arguments
     with connect(context.spark, a.url, token=client_token()) as log:
         return adopt_rows(
-            log,
+            log.site,
             a.name,
             SourceTable.read(context.spark, a.path),
             keys=[name.strip() for name in a.keys.split(",") if name.strip()],

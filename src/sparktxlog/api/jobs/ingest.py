@@ -114,7 +114,7 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
             hint="Name a column of ids with --transaction-ids-column.",
         )
     definition = _definition(log, wanted)
-    frame = read_input(log.spark, wanted, definition)
+    frame = read_input(log.site.spark, wanted, definition)
     if wanted.transaction_column:
         if definition is None:  # many transactions, and one before them
             log.create_table(
@@ -150,7 +150,7 @@ def ingest(log: TxLog, wanted: Ingest) -> dict[str, Any]:
 
 def _definition(log: TxLog, wanted: Ingest) -> TableDefinition | None:
     try:
-        return log.definition(wanted.table)
+        return log.site.definition(wanted.table)
     except UnknownTableError:
         if wanted.create:
             return None

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparktxlog.api.arrow_batches import BatchReceipt
+from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Receipt
 
 if TYPE_CHECKING:
-    from sparktxlog.api.batches_of_transactions import GroupedReceipt
     from sparktxlog.api.nodes import Nodes
 
     #: A position, or receipts of this log from any site.
@@ -47,7 +47,7 @@ def least_position(at_least: Seen) -> LeastPosition:
         receipts: tuple[Receipt, ...] = (at_least,)
     elif isinstance(at_least, BatchReceipt):
         receipts = at_least.receipts
-    elif hasattr(at_least, "runs"):
+    elif isinstance(at_least, GroupedReceipt):
         receipts = at_least.runs
     else:
         raise InvalidRequestError(

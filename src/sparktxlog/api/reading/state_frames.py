@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from sparktxlog.api.nodes import Nodes
+    from sparktxlog.api.site_session import SiteSession
 
 
 class StateFrames:
     """Views of the state as they are when they are asked for."""
 
-    spark: SparkSession
-    _link: Nodes
+    site: SiteSession
 
     def masters(self) -> DataFrame:
         """Return the members of the cluster as this node sees them; see `state_views.MASTERS`."""
@@ -58,7 +57,7 @@ class StateFrames:
 
     def lag(self) -> DataFrame:
         """Return how far replicas and tables were behind, for as long as that is kept."""
-        return self.spark.read.format("txlog").load("lag")
+        return self.site.spark.read.format("txlog").load("lag")
 
     def settings(self) -> DataFrame:
         """Return the node's settings of run time; see `state_views.SETTINGS`."""
@@ -101,4 +100,4 @@ class StateFrames:
         return self._view("epochs")
 
     def _view(self, name: str) -> DataFrame:
-        return self.spark.createDataFrame(self._link.view(name))
+        return self.site.spark.createDataFrame(self.site.link.view(name))

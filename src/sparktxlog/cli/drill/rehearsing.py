@@ -190,7 +190,7 @@ class Drill:
             self._tell(f"Applying the queue at site {site}")
             log = sparktxlog.connect(spark, self._cluster.url(site), apply="inline")
             log.apply(_RETURN_S)
-            found[site] = str(log.home.get("/v1/snapshot")["tables"][TABLE]["signature"])
+            found[site] = str(log.site.home.get("/v1/snapshot")["tables"][TABLE]["signature"])
         self._report.signatures = found
         self._tell("Restoring a backup")
         begun = monotonic()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparktxlog.api.arrow_batches import BatchReceipt
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
+from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Level, Receipt
 
@@ -29,7 +31,7 @@ def test_the_last_transaction_of_a_receipt_is_waited_for() -> None:
     assert least_position(ordered(7)) == LeastPosition(position=7, lineage="l")
     assert least_position(ordered(7, n=3)) == LeastPosition(position=9, lineage="l")
     runs = (ordered(20, n=5), ordered(7, n=2))
-    grouped: Any = SimpleNamespace(runs=runs)
+    grouped = GroupedReceipt(transactions=7, rows=7, runs=runs, mapping=pa.table({}))
     for batch in (BatchReceipt(receipts=runs, ids=b""), grouped):
         assert least_position(batch) == LeastPosition(position=24, lineage="l")
 
