@@ -27,6 +27,7 @@ from sparktxlog.api.adopting.row_release import RowRelease
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import (
     CommitStateUnknownError,
     CopyConflictError,
@@ -36,7 +37,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.apply import observing
-from sparktxlog.worker.apply.tables import commit_path, create_table
+from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, MemoryLog, Row, expected, rows_table, table
 
+from sparktxlog.delta.log_files import commit_path, newest_version
 from sparktxlog.errors import (
     ApplyError,
     DivergedError,
@@ -37,7 +38,7 @@ from sparktxlog.worker.apply.deltalog import ROW_INDEX, LogTransaction
 from sparktxlog.worker.apply.fold import URI_COLUMN
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
-from sparktxlog.worker.apply.tables import commit_path, newest_version, read_commit
+from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.replica import replica_driver
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo

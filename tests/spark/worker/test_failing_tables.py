@@ -12,8 +12,8 @@ from tests.spark.worker.test_apply import check, rows_in
 from tests.spark.worker.test_repair import Site
 from tests.support.worker_log import LogBuilder, MemoryLog, expected, table
 
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply.tables import commit_path
 from sparktxlog.worker.repair.repairing import RepairWay
 from sparktxlog.worker.replica import replica_driver
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome

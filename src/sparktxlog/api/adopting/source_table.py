@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -27,6 +26,7 @@ from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
 from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.requests import check_partition
 from sparktxlog.codec.validation import check_file_schema
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.operation import OperationKind
@@ -160,7 +160,7 @@ class SourceTable:
         return [
             SourceFile(
                 # A shallow clone names files of another table by URL.
-                path=self.path / local_path(unquote(add["path"])),
+                path=self.path / local_path(path_of_file(add["path"])),
                 partition={
                     names.get(name, name): value or None
                     for name, value in (add.get("partitionValues") or {}).items()

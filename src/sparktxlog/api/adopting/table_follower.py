@@ -30,6 +30,7 @@ from sparktxlog.api.adopting.version_changes import (
 )
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import (
     ConflictError,
     DivergedError,
@@ -41,7 +42,7 @@ from sparktxlog.model.ids import table_name
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import VersionedTable
 from sparktxlog.storage.durability import storing, write_durably
-from sparktxlog.worker.apply.tables import commit_path, newest_version, read_actions
+from sparktxlog.worker.apply.tables import read_actions
 
 #: Seconds between two looks for a new version, and after a failure that may pass.
 _LOOK_S, _PAUSE_S = 0.1, 1.0
@@ -411,13 +412,11 @@ class TableFollower:
         """Refuse to wait for a version that Delta has cleaned up, or that went back."""
         if commit_path(self._source.path, version - 1).exists():
             return
-        log = self._source.path / "_delta_log"
-        listed = log.iterdir() if log.is_dir() else ()
-        there = [int(path.name[:20]) for path in listed if path.name[:20].isdigit()]
-        if max(there, default=-1) in (version - 1, version):
+        newest = last_number(self._source.path)
+        if newest in (version - 1, version):
             return
         raise ExpiredError(
-            f"{self._source.path} has versions up to {max(there, default=-1)}, and version "
+            f"{self._source.path} has versions up to {newest}, and version "
             f"{version} is gone, which table {self._name!r} has not followed yet",
             hint="Bring the newest version as a whole: sparktxlog table follow … --overwrite",
             table=self._name,

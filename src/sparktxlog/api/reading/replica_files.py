@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staged_append import timeout_of
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
@@ -93,7 +93,7 @@ def _fields(table: DeltaTable) -> dict[str, Any]:
 
 def _local(root: str, path: str) -> Path:
     """Return the local path of a file as the log of the table names it."""
-    return Path(root, unquote(path.removeprefix("file://")))
+    return Path(root, path_of_file(path.removeprefix("file://")))
 
 
 class TableFilesReader(DataSourceReader):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ManifestMismatchError, StorageError
 
 #: Seconds after which no further file is begun.
@@ -53,7 +53,7 @@ def check_queue_files(
     for action in actions:
         if clock() >= until or wrong == _NAMED:
             break
-        path = table / unquote(action["path"])
+        path = table / path_of_file(action["path"])
         why = _damage_of(path, action["size_bytes"], lambda p: inspect_parquet(p, lambda _: None))
         read += 1
         if why:

@@ -5,28 +5,24 @@ A commit file has one action a line, as JSON.  Paths in it are URLs relative to 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
-from sparktxlog.errors import InvalidNameError, StagedCommitError
+from sparktxlog.delta.file_paths import path_of_file, vector_path
+from sparktxlog.errors import CorruptLogError, InvalidNameError, StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.ids import LARGEST, check_relative_path
 
 _T = TypeVar("_T")
 
-#: Digits of Z85, which Delta writes UUIDs of deletion vectors in, and of Python's Base85.
-_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_FROM_Z85 = bytes.maketrans(_Z85, _B85)
-#: A UUID as Z85, and the bytes around a deletion vector in its file: size before, checksum after.
-_Z85_UUID, _AROUND_A_VECTOR = 20, 8
+#: Bytes around a deletion vector in its file: size before, checksum after.
+_AROUND_A_VECTOR = 8
 #: Where a schema has the name in files of a column with two names.
 STORED_NAME = "delta.columnMapping.physicalName"
 #: Schemas that are remembered.
@@ -387,19 +383,17 @@ def _vectors(found: Iterable[_Vector | None]) -> list[NeededFile]:
 
 
 def _vector_file(vector: _Vector) -> NeededFile:
-    if vector.storage_type != "u" or len(vector.path_or_inline_dv) < _Z85_UUID:
+    if vector.storage_type != "u":
         raise _wrong(
             "add.deletionVector.storageType",
             vector.storage_type,
             "is no place below the table; every site has the table at its own place",
         )
-    prefix, coded = vector.path_or_inline_dv[:-_Z85_UUID], vector.path_or_inline_dv[-_Z85_UUID:]
+    coded = vector.path_or_inline_dv
     try:
-        name = base64.b85decode(coded.encode("ascii").translate(_FROM_Z85)).hex()
-    except (ValueError, UnicodeError) as error:
+        path = vector_path(coded)
+    except CorruptLogError as error:
         raise _wrong("add.deletionVector.pathOrInlineDv", coded, "names no file") from error
-    text = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:]))
-    path = f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
     size = vector.offset + vector.size_in_bytes + _AROUND_A_VECTOR
     if min(vector.offset, vector.size_in_bytes) < 0:
         size = -1
@@ -419,10 +413,10 @@ def _relative(field: str, path: str) -> str:
         parts = urlsplit(path)
         if parts.scheme or parts.netloc or path.startswith("/"):
             raise InvalidNameError(path)
-        found = check_relative_path(unquote(path, errors="strict"))
+        found = check_relative_path(path_of_file(path))
         if f"{found}/".startswith(COMMIT_LOG):
             raise InvalidNameError(path)
-    except (InvalidNameError, ValueError):
+    except (CorruptLogError, InvalidNameError, ValueError):
         raise _wrong(
             field, path, "is no path below the table; every site has the table at its own place"
         ) from None

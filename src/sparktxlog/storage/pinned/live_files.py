@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
 
 import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import StorageError
 
 _log = structlog.get_logger("sparktxlog.storage")
@@ -38,7 +38,7 @@ def live_files(directory: Path, version: int) -> list[tuple[str, int]]:
             "size by directory", path=str(directory), version=version, reason=str(error)[:300]
         )
         return _all_files(directory)
-    paths = [unquote(path) for path in actions.column("path").to_pylist()]
+    paths = [path_of_file(path) for path in actions.column("path").to_pylist()]
     return sorted(zip(paths, actions.column("size_bytes").to_pylist(), strict=True))
 
 

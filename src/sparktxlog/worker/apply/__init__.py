@@ -8,7 +8,6 @@ merging     the commit of a stage's upserts and deletes, made by Spark
 placing     commits made without Spark: staged files added as they are
 settling    makes commits durable; undoes those that a power cut damaged
 steps       the commits of one table, each exactly once
-version_files  which files make one version of a table
 tables      table logs: creation, own and foreign commits
 deltalog    a table's log as Spark's Delta reads and writes it
 worker_session  the workers' Spark sessions: settings, marks of commits and jobs

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
@@ -169,13 +169,13 @@ class LogTransaction:
         """
         # As Delta names the directory, which may be without `..` and links of the path given.
         root = str(_open(self._session, self._table).dataPath().toUri().getPath())
-        paths = {unquote(file).removeprefix(f"{root}/") for file in files}
+        paths = {path_of_file(file).removeprefix(f"{root}/") for file in files}
         live = DataFrame(self._begun.snapshot().allFiles().toDF(), self._session)
         # Spark shows `ü` where a log may have `%C3%BC`: only names without quoting are compared.
         name = F.url_decode(F.replace("path", F.lit("+"), F.lit("%2B")))
         wanted = live.where(name.isin(sorted(paths)))
         found = [json.loads(row[0]) for row in wanted.select(F.to_json(F.struct("*"))).collect()]
-        if missing := paths - {unquote(add["path"]) for add in found}:
+        if missing := paths - {path_of_file(add["path"]) for add in found}:
             raise ApplyError(
                 f"{self._table}: version {self.base.version} has no file {min(missing)}",
                 hint="Another writer changed the table meanwhile; the batch is done again.",

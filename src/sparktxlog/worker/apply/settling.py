@@ -18,15 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparktxlog.delta.file_paths import files_of
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
 from sparktxlog.worker.apply.batches import Batch
-from sparktxlog.worker.apply.tables import (
-    check_expected,
-    commit_path,
-    read_actions,
-    read_commit,
-)
-from sparktxlog.worker.apply.version_files import files_of
+from sparktxlog.worker.apply.tables import check_expected, read_actions, read_commit
 
 _logger = logging.getLogger(__name__)
 

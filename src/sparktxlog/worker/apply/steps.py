@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.predicate import evaluable
+from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_lines
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -41,9 +42,7 @@ from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
     check_recorded,
-    commit_path,
     create_table,
-    newest_version,
     own_progress,
     read_actions,
     read_commit,
@@ -302,11 +301,10 @@ class TableSteps:
 
 def _is_former(table: Path, batch: Batch, lineage: str) -> bool:
     """Return whether a directory is not that of a table which the batch itself created."""
-    log = table / "_delta_log"
     actions = read_actions(commit_path(table, 0)) if commit_path(table, 0).exists() else None
     if actions is None:
         # Delta removes old commits; of a table that is about to be created there is none.
-        return log.is_dir() and any(path.name[:20].isdigit() for path in log.iterdir())
+        return last_number(table) >= 0
     # Its name may be written in another case, where the file system ignores that.
     own = read_commit(table, 0).own
     return own is None or (own.lineage, own.last_position) != (lineage, batch.last)

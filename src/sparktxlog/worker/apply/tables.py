@@ -17,19 +17,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
-from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.delta.file_paths import files_of, path_of_file
+from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
-from sparktxlog.worker.apply.version_files import files_of
 
 #: Feature of tables with a column whose type was widened.
 WIDENING = "typeWidening"
@@ -123,19 +123,6 @@ class TableCommit:
     changes: bool
 
 
-def commit_path(table: Path, version: int) -> Path:
-    """Return the log file of a version."""
-    return table / "_delta_log" / f"{version:020}.json"
-
-
-def newest_version(table: Path, known: int) -> int:
-    """Return the newest version, given one that exists (-1 = none)."""
-    version = known
-    while commit_path(table, version + 1).exists():
-        version += 1
-    return version
-
-
 def live_files(table: Path, version: int | None = None) -> dict[str, int]:
     """Return the data files of a version with their sizes, by path below the table; None = newest.
 
@@ -144,7 +131,7 @@ def live_files(table: Path, version: int | None = None) -> dict[str, int]:
     """
     actions = pa.table(DeltaTable(table, version=version).get_add_actions())
     names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    return dict(zip(map(unquote, names), sizes, strict=True))
+    return dict(zip(map(path_of_file, names), sizes, strict=True))
 
 
 def read_commit(table: Path, version: int) -> TableCommit:
@@ -268,10 +255,7 @@ def is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommi
 
 def _check_not_gone(table: Path, recorded: int, name: str) -> None:
     """Accept a log file that Delta's own cleanup removed, but not a table that went back."""
-    versions = [
-        int(path.name[:20]) for path in (table / "_delta_log").glob("*") if path.name[:20].isdigit()
-    ]
-    if max(versions, default=-1) < recorded:
+    if last_number(table) < recorded:
         raise DivergedError(
             f"table {name!r}: version {recorded} is gone",
             hint="Somebody removed or replaced the table.  It needs a copy.",

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from sparktxlog.delta.log_files import is_in_log
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.storage.durability import sync_directory, write_durably
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.backup.image_store import Image, ImageFile, ImageStore
 from sparktxlog.worker.backup.imaging import ImageProgress
-from sparktxlog.worker.backup.table_files import is_commit
 from sparktxlog.worker.replica.state import (
     RESTORING,
     STATE_DIRECTORY,
@@ -184,7 +184,7 @@ def _write_tables(
     for name, table in sorted(image.tables.items()):
         root = lake / check_table_name(name)
         # The log comes last: without it a directory is no table.
-        for file in sorted(table.files, key=lambda file: (is_commit(file.path), file.path)):
+        for file in sorted(table.files, key=lambda file: (is_in_log(file.path), file.path)):
             target = _inside(root, file.path)
             target.parent.mkdir(parents=True, exist_ok=True)
             _write_file(store, file, target, f"file {file.path} of table {name!r}")
@@ -200,7 +200,7 @@ def _write_file(store: ImageStore, file: ImageFile, target: Path, where: str) ->
     with open(target, "xb") as written:
         written.writelines(store.blocks(file, where))
         written.flush()
-        if is_commit(file.path):
+        if is_in_log(file.path):
             # Delta dates commits by the time of their files.  Data files keep the restore's time.
             os.utime(written.fileno(), ns=(file.modified_at * 1000, file.modified_at * 1000))
         os.fsync(written.fileno())

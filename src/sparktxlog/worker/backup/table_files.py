@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.worker.apply.tables import commit_path, live_files
-from sparktxlog.worker.apply.version_files import (
-    LOG,
-    files_of,
+from sparktxlog.delta.file_paths import files_of, may_be_data
+from sparktxlog.delta.log_files import (
+    commit_path,
+    log_of,
     log_paths,
-    may_be_data,
     missing_commit,
     newest_checkpoint,
 )
+from sparktxlog.worker.apply.tables import live_files
 
 _CLASSIC_CHECKPOINT = re.compile(r"\d{20}\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 
@@ -60,13 +60,8 @@ def all_data_files(table: Path) -> list[str]:
     return sorted(path for path in paths if may_be_data(path))
 
 
-def is_commit(path: str) -> bool:
-    """Return whether a file belongs to the log: its time is part of the table's history."""
-    return path.startswith(LOG)
-
-
 def _log_files(table: Path, version: int) -> list[str]:
-    paths = [path.relative_to(table).as_posix() for path in (table / LOG).rglob("*")]
+    paths = [path.relative_to(table).as_posix() for path in log_of(table).rglob("*")]
     if not paths:
         raise VersionGoneError(f"{table} is no Delta table")
     missing = missing_commit(paths, version)
@@ -77,7 +72,7 @@ def _log_files(table: Path, version: int) -> list[str]:
 
 def _vectors(table: Path, start: int, version: int) -> list[str]:
     """Return the files of the deletion vectors of a version."""
-    newest = [p for p in (table / LOG).iterdir() if p.name.startswith(f"{start:020}.checkpoint")]
+    newest = [p for p in log_of(table).iterdir() if p.name.startswith(f"{start:020}.checkpoint")]
     if not all(_CLASSIC_CHECKPOINT.fullmatch(path.name) for path in newest):
         return [str(path.relative_to(table)) for path in table.rglob("deletion_vector_*.bin")]
     live: dict[str, dict[str, Any]] = {}

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from urllib.parse import unquote
 
+from sparktxlog.delta.file_paths import live_paths, may_be_data, path_of_file
+from sparktxlog.delta.log_files import log_paths, missing_commit
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
-from sparktxlog.worker.apply.version_files import (
-    live_paths,
-    log_paths,
-    may_be_data,
-    missing_commit,
-)
 
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -132,7 +127,7 @@ def check_copyable(table: str, log: LogVersion) -> None:
         if _ABSOLUTE.match(path):
             reason = f"it refers to a file outside of its directory (shallow clone): {path[:120]}"
             raise _refusal(table, "shallow clone", reason)
-        if ".." in unquote(path).split("/"):
+        if ".." in path_of_file(path).split("/"):
             raise _refusal(table, "path", f"a path leaves the table's directory: {path[:120]}")
         if vector and vector.get("storageType") not in ("u", "i"):
             kind = vector.get("storageType")

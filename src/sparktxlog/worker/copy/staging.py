@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sparktxlog.delta.log_files import has_log, newest_version
 from sparktxlog.errors import ApplyError
+from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
-from sparktxlog.worker.apply.tables import newest_version
-from sparktxlog.worker.apply.version_files import LOG
 from sparktxlog.worker.apply.worker_session import read_newest, read_version, tagged
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
@@ -160,14 +160,14 @@ class CopyStager:
     def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogVersion:
         self.fetched += self._fetcher.fetch(log)
         # An attempt with another donor may have left log files, which do not belong to this log.
-        _prune(stage, log.paths, LOG)
+        _prune(stage, log.paths, COMMIT_LOG)
         forget_log(self._session, stage)
         return read_log(self._session, stage, offered.version)
 
     def _readable_log(self, name: str) -> LogVersion | None:
         """Return the log of the replica's table, None if it cannot be read."""
         table = self._lake / name
-        if not (table / LOG).is_dir():
+        if not has_log(table):
             return None
         try:
             forget_log(self._session, table)

@@ -21,6 +21,8 @@ from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from sparktxlog.delta.file_paths import live_paths
+from sparktxlog.delta.log_files import log_of, newest_commit
 from sparktxlog.errors import CopyConflictError
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
@@ -34,10 +36,9 @@ from sparktxlog.worker.apply.deltalog import (
 )
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
-from sparktxlog.worker.apply.version_files import LOG, live_paths
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.layout import Way
-from sparktxlog.worker.repair.examining import newest_commit, placed_log
+from sparktxlog.worker.repair.examining import placed_log
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def date_commits(staged: Path, offered: OfferedTable) -> None:
     All other files keep the time of the copy: VACUUM judges unreferenced files by their age.
     """
     times = {file.path: file.modified_at * 1000 for file in offered.files}
-    for path in (staged / LOG).rglob("*"):
+    for path in log_of(staged).rglob("*"):
         if (at := times.get(path.relative_to(staged).as_posix())) is not None:
             os.utime(path, ns=(at, at))
 

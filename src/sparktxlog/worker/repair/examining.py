@@ -14,16 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparktxlog.delta.log_files import commit_path, newest_commit
 from sparktxlog.errors import DivergedError
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.copying import OfferedTable
-from sparktxlog.worker.apply.tables import (
-    TableCommit,
-    check_recorded,
-    commit_path,
-    is_own,
-    read_commit,
-)
-from sparktxlog.worker.apply.version_files import LOG
+from sparktxlog.worker.apply.tables import TableCommit, check_recorded, is_own, read_commit
 from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
 
 
@@ -96,12 +91,6 @@ def examine(
     )
 
 
-def newest_commit(table: Path) -> int:
-    """Return the newest version that a table's log has a commit of, -1 = none."""
-    versions = [int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit()]
-    return max(versions, default=-1)
-
-
 def committed_at(table: Path, version: int) -> int:
     """Return the time of a commit's file, microseconds since 1970 UTC; 0 = none."""
     try:
@@ -112,7 +101,7 @@ def committed_at(table: Path, version: int) -> int:
 
 def placed_log(offered: OfferedTable) -> PlacedLog | None:
     """Return what identifies an offered log; None = its last commit is not offered."""
-    path = f"{LOG}{offered.version:020}.json"
+    path = commit_file_name(offered.version)
     for file in offered.files:
         if file.path == path:
             return PlacedLog(

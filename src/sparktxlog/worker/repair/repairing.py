@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
     ApplyError,
     CopyConflictError,
@@ -55,12 +56,7 @@ from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_na
 from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
-from sparktxlog.worker.repair.examining import (
-    Examined,
-    ForeignCommit,
-    examine,
-    newest_commit,
-)
+from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.local_replica import inline_extent
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo

@@ -32,13 +32,14 @@ from pyspark.sql import functions as F
 from sparktxlog.codec.alterations import widens
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged
 from sparktxlog.worker.backup.old_files import link_tree
-from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at, newest_commit
+from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at
 from sparktxlog.worker.replica.state import STATE_DIRECTORY
 
 if TYPE_CHECKING:

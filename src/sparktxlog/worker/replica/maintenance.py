@@ -28,9 +28,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.log_files import newest_version
 from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import live_files, newest_version, read_commit
+from sparktxlog.worker.apply.tables import live_files, read_commit
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.partition_moves import flat_files, move_into_partitions

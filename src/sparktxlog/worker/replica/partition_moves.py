@@ -10,15 +10,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
 from sparktxlog.codec.partitions import partition_directories
+from sparktxlog.delta.file_paths import path_in_log, path_of_file
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.deltalog import forget_log, read_log, removal_of
 from sparktxlog.worker.apply.tables import commit_by_hand, live_files
-from sparktxlog.worker.apply.version_files import path_in_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +45,7 @@ def move_into_partitions(session: SparkSession, table: Path) -> int:
     columns = [in_files[name] for name in log.metadata["partitionColumns"]]
     actions = list[dict[str, Any]]()
     for add in log.adds:
-        name = unquote(add["path"])
+        name = path_of_file(add["path"])
         values = add.get("partitionValues") or {}
         below = partition_directories({column: values.get(column) for column in columns})
         if not below or "/" in add["path"]:

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import StagedFile
@@ -20,13 +21,7 @@ from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, placed_name, placed_path
-from sparktxlog.worker.apply.tables import (
-    OwnCommit,
-    commit_path,
-    create_table,
-    live_files,
-    read_commit,
-)
+from sparktxlog.worker.apply.tables import OwnCommit, create_table, live_files, read_commit
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:

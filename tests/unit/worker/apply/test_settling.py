@@ -14,12 +14,13 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.support.segments import segment
 
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply import settling
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.settling import settle, undo_torn
-from sparktxlog.worker.apply.tables import OwnCommit, commit_path
+from sparktxlog.worker.apply.tables import OwnCommit
 
 Tear = Callable[[Path], object]
 BATCH: Batch = plan_batch([segment(1, 5)], lambda _: pytest.fail("no rows here"))

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.segments import segment
 
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
@@ -17,7 +18,6 @@ from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, p
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
     check_recorded,
-    commit_path,
     create_table,
     own_progress,
     read_commit,

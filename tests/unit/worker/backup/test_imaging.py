@@ -245,7 +245,7 @@ def test_a_broken_off_restore_is_removed_only_by_force(
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     new = tmp_path / "new"
-    monkeypatch.setattr(restoring, "is_commit", lambda _: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(restoring, "is_in_log", lambda _: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(StorageError, match="full"):
         restore_replica(store, image, new)
     monkeypatch.undo()

@@ -19,6 +19,7 @@ import pytest
 from tests.unit.worker.apply.test_tables import ADD, metadata, write
 from tests.unit.worker.repair.test_examining import DEFINITION
 
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CopyConflictError, TransportError
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
@@ -31,7 +32,6 @@ from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.copy.swap import StagedTable
-from sparktxlog.worker.repair.examining import newest_commit
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable

@@ -8,17 +8,12 @@ from typing import Any
 
 from tests.unit.worker.apply.test_tables import ADD, metadata, write
 
+from sparktxlog.delta.log_files import commit_path, newest_commit
 from sparktxlog.model.copying import OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.apply.tables import OwnCommit, commit_path
-from sparktxlog.worker.repair.examining import (
-    Examined,
-    examine,
-    foreign_commits,
-    newest_commit,
-    placed_log,
-)
+from sparktxlog.worker.apply.tables import OwnCommit
+from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
 from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
 
 DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))

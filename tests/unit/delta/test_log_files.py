@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-
-from sparktxlog.worker.apply.version_files import (
-    LOG,
-    log_paths,
-    may_be_data,
-    missing_commit,
-    newest_checkpoint,
-)
+from sparktxlog.delta.log_files import log_paths, missing_commit, newest_checkpoint
+from sparktxlog.model.commit_table import COMMIT_LOG
 
 
 def _commit(version: int) -> str:
-    return f"{LOG}{version:020}.json"
+    return f"{COMMIT_LOG}{version:020}.json"
 
 
 def _checkpoint(version: int, rest: str = ".parquet") -> str:
-    return f"{LOG}{version:020}.checkpoint{rest}"
+    return f"{COMMIT_LOG}{version:020}.checkpoint{rest}"
 
 
 PARTS = [_checkpoint(4, f".{part:010}.{2:010}.parquet") for part in (1, 2)]
-COMPACTED = f"{LOG}{0:020}.{3:020}.compacted.json"
-CHECKSUM = f"{LOG}{4:020}.crc"
-SIDECAR = f"{LOG}_sidecars/1.parquet"
+COMPACTED = f"{COMMIT_LOG}{0:020}.{3:020}.compacted.json"
+CHECKSUM = f"{COMMIT_LOG}{4:020}.crc"
+SIDECAR = f"{COMMIT_LOG}_sidecars/1.parquet"
 LOG_FILES = [
     *(_commit(version) for version in range(7)),
     _checkpoint(2),
@@ -33,7 +26,12 @@ LOG_FILES = [
     CHECKSUM,
     SIDECAR,
 ]
-OTHERS = ["a.parquet", f"{LOG}_last_checkpoint", f"{LOG}_sidecars/.2.parquet", f"{LOG}.x.tmp"]
+OTHERS = [
+    "a.parquet",
+    f"{COMMIT_LOG}_last_checkpoint",
+    f"{COMMIT_LOG}_sidecars/.2.parquet",
+    f"{COMMIT_LOG}.x.tmp",
+]
 
 
 def test_a_reader_needs_the_newest_whole_checkpoint_and_what_follows() -> None:
@@ -60,20 +58,3 @@ def test_a_log_with_a_gap() -> None:
     # What a checkpoint covers may be gone.
     assert missing_commit([path for path in LOG_FILES if path != _commit(3)], 6) is None
     assert missing_commit([path for path in LOG_FILES if path != _commit(3)], 3) == 3
-
-
-@pytest.mark.parametrize(
-    ("path", "data", "with_changes"),
-    [
-        ("a.parquet", True, True),
-        ("p=1/a.parquet", True, True),
-        ("_p=1/a.parquet", True, True),
-        ("_change_data/a.parquet", False, True),
-        ("_delta_log/a.parquet", False, False),
-        ("p=1/.a.parquet.crc", False, False),
-        ("_symlink_format_manifest/manifest", False, False),
-    ],
-)
-def test_what_may_be_data(path: str, data: bool, with_changes: bool) -> None:
-    assert may_be_data(path) == data
-    assert may_be_data(path, changes=True) == with_changes

@@ -1,0 +1,17 @@
+"""The logs of Delta tables, read and written without Spark; no other folder opens one.
+
+Its words are those of the format:
+
+- A *log* is the directory of a table that says what its versions are.
+- A *commit* is the file of one version: actions, one a line, that lead there from the version
+  before.
+- A *checkpoint* is the state of a version in one or more files, so that older commits are not
+  needed: *classic* ones are Parquet, in one file or several parts; those of *version 2* have a file
+  at the top, and *sidecars* with the actions of files.
+- A *live file* is a data file that a version has rows of: path, size, and where rows of it were
+  deleted the *deletion vector* that says which.
+- A *path in the log* is quoted like a URL; a *path* is that of a file, relative to its table.
+
+log_files   names of the files of a log; which of them make a version
+file_paths  paths in the log, paths of files, files of deletion vectors
+"""

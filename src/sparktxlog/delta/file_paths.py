@@ -1,0 +1,86 @@
+"""Files that a log names: their paths in the log, their paths below the table, and their kinds.
+
+A path in the log is quoted once more than the file's own: the file `p=a%20b/x.parquet`, in the
+directory of the partition value `a b`, is `p=a%2520b/x.parquet` there.  Writers differ in what
+they quote: one log has `ü` where another one has `%C3%BC`.  So only paths of files are compared.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, unquote
+
+from sparktxlog.errors import CorruptLogError
+
+#: Digits of Z85, which Delta writes UUIDs of deletion vectors in, and of Python's Base85.
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_FROM_Z85 = bytes.maketrans(_Z85, _B85)
+#: Length of a UUID as Z85.
+_Z85_UUID = 20
+
+
+def path_in_log(path: str) -> str:
+    """Return the path of a file, relative to its table, as Spark's logs name it."""
+    # Some readers compare paths as texts.
+    return quote(path, safe="/=!$&'()*+,;@~")
+
+
+def path_of_file(logged: str) -> str:
+    """Return the path of the file that a log names; of a file elsewhere, the path in its URL.
+
+    Raises:
+        CorruptLogError: No file of a table can have that name (definite).
+    """
+    try:
+        return unquote(logged, errors="strict")
+    except UnicodeDecodeError as error:
+        raise CorruptLogError(f"the log names no file: {logged[:120]!r}", path=logged) from error
+
+
+def vector_path(coded: str) -> str:
+    """Return the path of the file that has a deletion vector, as its action codes it.
+
+    Raises:
+        CorruptLogError: It names no file (definite).
+    """
+    prefix, digits = coded[:-_Z85_UUID], coded[-_Z85_UUID:]
+    try:
+        name = base64.b85decode(digits.encode("ascii").translate(_FROM_Z85)).hex()
+    except ValueError as error:
+        raise CorruptLogError(f"the log names no file: {coded[:120]!r}", path=coded) from error
+    if len(digits) != _Z85_UUID:
+        raise CorruptLogError(f"the log names no file: {coded[:120]!r}", path=coded)
+    text = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:]))
+    return f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
+
+
+def files_of(add: dict[str, Any]) -> list[str]:
+    """Return the data file of an add action, and its deletion vector where it has a file.
+
+    Paths are those of the files, relative to the table.
+
+    Raises:
+        CorruptLogError: It names no file (definite).
+    """
+    vector = add.get("deletionVector") or {}
+    vectors = [vector_path(vector["pathOrInlineDv"])] if vector.get("storageType") == "u" else []
+    return [path_of_file(add["path"]), *vectors]
+
+
+def live_paths(adds: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the files of `add` actions and of their deletion vectors; errors as `files_of`."""
+    return {path for add in adds for path in files_of(add)}
+
+
+def may_be_data(path: str, *, changes: bool = False) -> bool:
+    """Return whether a file may belong to a version, as Delta's own VACUUM decides.
+
+    Args:
+        changes: Include change data.
+    """
+    *folders, name = path.split("/")
+    hidden = [folder for folder in folders if folder[:1] in "._" and "=" not in folder]
+    return name[:1] not in "._" and (not hidden or (changes and hidden == ["_change_data"]))

@@ -1,0 +1,116 @@
+"""Names of the files of a log, and which of them make a version.
+
+A reader needs the newest complete checkpoint and later commits; a table that takes over a log gets
+all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+
+_SIDECARS = f"{COMMIT_LOG}_sidecars/"
+#: Commits and checksums; the version is the first group.
+_COMMIT = re.compile(r"(\d{20})\.(json|crc)")
+_COMPACTED = re.compile(r"\d{20}\.(\d{20})\.compacted\.json")
+#: Checkpoints: of one file, of one of several parts, and of version 2.
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
+)
+_NUMBER = re.compile(r"(\d{20})\.")
+
+
+def log_of(table: Path) -> Path:
+    """Return the directory of a table's log."""
+    return table / COMMIT_LOG
+
+
+def has_log(table: Path) -> bool:
+    """Return whether a directory is that of a Delta table."""
+    return log_of(table).is_dir()
+
+
+def is_in_log(path: str) -> bool:
+    """Return whether a file, by its path below the table, belongs to the log."""
+    return path.startswith(COMMIT_LOG)
+
+
+def commit_path(table: Path, version: int) -> Path:
+    """Return the log file of a version."""
+    return table / commit_file_name(version)
+
+
+def newest_version(table: Path, known: int) -> int:
+    """Return the newest version, given one that exists (-1 = none)."""
+    version = known
+    while commit_path(table, version + 1).exists():
+        version += 1
+    return version
+
+
+def commits_in(table: Path) -> list[int]:
+    """Return the versions that a table's log has a commit of, ascending.
+
+    Delta's own cleanup removes old ones.
+    """
+    found = map(_COMMIT.fullmatch, _names(table))
+    return sorted(int(match[1]) for match in found if match and match[2] == "json")
+
+
+def newest_commit(table: Path) -> int:
+    """Return the newest version that a table's log has a commit of, -1 = none."""
+    return max(commits_in(table), default=-1)
+
+
+def last_number(table: Path) -> int:
+    """Return the newest version that a file of a table's log is of, -1 = there is none."""
+    return max((int(match[1]) for match in map(_NUMBER.match, _names(table)) if match), default=-1)
+
+
+def _names(table: Path) -> Iterator[str]:
+    return (path.name for path in log_of(table).iterdir()) if has_log(table) else iter(())
+
+
+def log_paths(paths: Iterable[str], version: int, *, whole: bool = True) -> list[str]:
+    """Return the files of the log that a version needs, in the order of `paths`.
+
+    Args:
+        whole: Everything up to the version; else from the newest complete checkpoint on.
+    """
+    found = list(paths)
+    start = -1 if whole else newest_checkpoint(found, version)
+    return [path for path in found if is_in_log(path) and _is_wanted(path, start, version)]
+
+
+def _is_wanted(path: str, start: int, version: int) -> bool:
+    if path.startswith(_SIDECARS):
+        return not path.startswith(f"{_SIDECARS}.")
+    name = path.removeprefix(COMMIT_LOG)
+    if match := _COMMIT.fullmatch(name):
+        return start <= int(match[1]) <= version
+    if match := _COMPACTED.fullmatch(name):
+        return start < 0 and int(match[1]) <= version
+    match = _CHECKPOINT.fullmatch(name)
+    return match is not None and int(match[1]) <= version and start in (-1, int(match[1]))
+
+
+def missing_commit(paths: Iterable[str], version: int) -> int | None:
+    """Return the first version after the newest checkpoint whose commit is missing, None = none."""
+    there = set(paths)
+    start = newest_checkpoint(there, version)
+    numbers = range(start + 1, version + 1)
+    return next((number for number in numbers if commit_file_name(number) not in there), None)
+
+
+def newest_checkpoint(paths: Iterable[str], version: int) -> int:
+    """Return the newest version ≤ a version that has all parts of a checkpoint, -1 = none."""
+    parts: dict[tuple[int, int], int] = {}
+    for path in paths:
+        match = _CHECKPOINT.fullmatch(path.removeprefix(COMMIT_LOG))
+        if match and int(match[1]) <= version:
+            key = (int(match[1]), int(match[3] or 1))
+            parts[key] = parts.get(key, 0) + 1
+    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
