@@ -28,7 +28,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     staging_answer,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import UpdateTableRequest, read_update
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 
 

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catchup": set(),
     "health": set(),
     "delta": set(),
-    "codec": {"delta.file_paths"} | _EPOCHS,
+    "codec": {"delta.commit_contents"} | _EPOCHS,
     "storage": {"codec", "delta", "protocol.messages.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {

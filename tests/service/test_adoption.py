@@ -20,7 +20,7 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.delta_writer import SCHEMA, StagedTable
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import (
     CopyConflictError,
     InvalidRequestError,

@@ -14,4 +14,5 @@ Its words are those of the format:
 
 log_files   names of the files of a log; which of them make a version
 file_paths  paths in the log, paths of files, files of deletion vectors
+commit_contents  what a commit file says, as far as a catalog must know it
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.codec.delta_catalog.commit_contents import TableMetadata, TableProtocol
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
 from sparktxlog.errors import CorruptLogError
 
 #: What tells a commit file from another one in its place: inode, modification time in ns.

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import sparktxlog
 from sparktxlog.api.connect import TxLog
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import TxLogError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.commit_table import commit_file_name

@@ -16,7 +16,7 @@ from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import NodeProcess, free_ports, wait_until
 
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
 from sparktxlog.worker.replica.maintenance import Upkeep

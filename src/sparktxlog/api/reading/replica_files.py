@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staged_append import timeout_of
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
-from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
+from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparktxlog.cli.printing import cell_text
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from sparktxlog.codec.delta_catalog.catalog_requests import CreateTableRequest, ProtocolOfRequest
 from sparktxlog.codec.delta_catalog.column_types import to_api_type
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import (
     KNOWN_FEATURES,
     REQUIRED_PROPERTIES,
@@ -25,6 +24,7 @@ from sparktxlog.codec.delta_catalog.table_states import (
     DeltaTableState,
     domain_value,
 )
+from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
 from sparktxlog.errors import StagedCommitError
 
 Action = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.codec.delta_catalog.column_types import check_nesting
-from sparktxlog.codec.delta_catalog.commit_contents import TableProtocol
+from sparktxlog.delta.commit_contents import TableProtocol
 from sparktxlog.errors import InvalidRequestError, NotOfferedError
 
 #: Where Unity Catalog's API for Delta tables is, and its part that is for Delta only.

@@ -22,12 +22,12 @@ from sparktxlog.codec.delta_catalog.column_types import (
     to_api_type,
     to_delta_type,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent
 from sparktxlog.codec.delta_catalog.table_states import (
     ROW_TRACKING,
     DeltaTableState,
     domain_value,
 )
+from sparktxlog.delta.commit_contents import CommitContent
 from sparktxlog.errors import InvalidRequestError, StagedCommitError
 
 #: Action → key of its value, and the type of that.

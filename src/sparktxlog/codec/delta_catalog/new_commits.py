@@ -15,13 +15,13 @@ from sparktxlog.codec.delta_catalog.column_types import (
     check_nesting,
     to_api_type,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import (
     CLUSTERING,
     ROW_TRACKING,
     DeltaTableState,
     domain_value,
 )
+from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
 from sparktxlog.errors import InvalidRequestError, StagedCommitError
 from sparktxlog.model.ids import LARGEST
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.codec.delta_catalog.commit_contents import (
+from sparktxlog.delta.commit_contents import (
     CommitContent,
     TableMetadata,
     TableProtocol,

@@ -32,12 +32,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     ProposedCommit,
     Update,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import CommitContent, read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.codec.known_contents import Content
 from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,

@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from sparktxlog.codec.delta_catalog.commit_contents import (
+from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.delta.commit_contents import (
     CommitContent,
     LiveFiles,
     NeededFile,
     read_commit_file,
 )
-from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.errors import (
     CorruptLogError,
     NotPlacedError,

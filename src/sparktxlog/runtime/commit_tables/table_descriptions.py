@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import known_table
+from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import full_table_name, table_name

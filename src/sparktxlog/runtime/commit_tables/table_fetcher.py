@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import structlog
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import (
     CorruptLogError,
     ManifestMismatchError,

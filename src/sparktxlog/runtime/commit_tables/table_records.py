@@ -6,7 +6,7 @@ version that has none (somebody copied the directory by hand) it is counted from
 
 from __future__ import annotations
 
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.operation import StagedFile

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import (
     BusyError,
     InvalidRequestError,

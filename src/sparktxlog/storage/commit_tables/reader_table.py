@@ -17,7 +17,7 @@ import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (

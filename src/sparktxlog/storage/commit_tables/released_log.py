@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.commit_tables.twin import (

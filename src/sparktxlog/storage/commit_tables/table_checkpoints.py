@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import (

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import structlog
 
-from sparktxlog.codec.delta_catalog.commit_contents import NeededFile
+from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (

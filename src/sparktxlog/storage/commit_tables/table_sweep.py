@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparktxlog.codec.delta_catalog.commit_contents import files_of_removed, read_commit_file
+from sparktxlog.delta.commit_contents import files_of_removed, read_commit_file
 from sparktxlog.errors import StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint

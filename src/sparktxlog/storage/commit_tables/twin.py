@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
-from sparktxlog.codec.delta_catalog.commit_contents import (
+from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
+from sparktxlog.delta.commit_contents import (
     CommitContent,
     LiveFiles,
     NeededFile,
     read_commit_file,
 )
-from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.model.commit_table import (
     COMMIT_LOG,

@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
-from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
+from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.tables import (

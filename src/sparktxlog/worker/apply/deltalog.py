@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.codec.delta_catalog.commit_contents import STORED_NAME
+from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import check_relative_path

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
-from sparktxlog.codec.delta_catalog.commit_contents import NeededFile, read_commit_file
+from sparktxlog.delta.commit_contents import NeededFile, read_commit_file
 from sparktxlog.errors import (
     CopyConflictError,
     InvalidRequestError,

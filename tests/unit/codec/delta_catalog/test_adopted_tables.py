@@ -10,9 +10,9 @@ import pytest
 from tests.support.delta_writer import SCHEMA
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import check_created
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.delta.commit_contents import read_commit_file
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 NEEDED = {"catalogManaged", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"}

@@ -15,9 +15,9 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     read_update,
     update_of,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import changes_of, check_changes
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import StagedCommitError
 
 ADDED = {"name": "n", "type": "long", "nullable": True, "metadata": {}}

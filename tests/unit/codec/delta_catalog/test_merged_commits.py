@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import InvalidRequestError
 
 VECTOR = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1}

@@ -30,10 +30,10 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
-from sparktxlog.codec.delta_catalog.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.codec.delta_catalog.lockstep import changes_of, check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import AHEAD_MS, read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState, domain_value
+from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, TxLogError
 
 UUID = str(uuid.UUID(int=7))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, lines_of
 
-from sparktxlog.codec.delta_catalog.commit_contents import read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.commit_table import REPLACES_NOTHING, commit_file_name
 from sparktxlog.storage.commit_tables.table_checkpoints import (

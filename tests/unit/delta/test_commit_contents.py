@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.delta_writer import info_of, lines_of
 
-from sparktxlog.codec.delta_catalog.commit_contents import (
+from sparktxlog.delta.commit_contents import (
     LiveFiles,
     NeededFile,
     TableMetadata,
