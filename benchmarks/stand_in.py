@@ -28,8 +28,8 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     staging_answer,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import UpdateTableRequest, read_update
-from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.delta.commit_contents import read_commit_file
 
 
 @dataclass

@@ -38,12 +38,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catchup": set(),
     "health": set(),
     "delta": set(),
+    "attic": {"storage.durability"},
     "codec": {"delta.commit_contents"} | _EPOCHS,
     "storage": {"codec", "delta", "protocol.messages.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
-        "config", "protocol", "catchup", "codec", "delta", "health", "storage", "supervision",
-        "tracing", "transport",
+        "attic", "config", "protocol", "catchup", "codec", "delta", "health", "storage",
+        "supervision", "tracing", "transport",
     },
     "service": {
         "config", "codec", "health", "runtime", "storage.foreign_files", "storage.interfaces",
@@ -51,19 +52,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | _EPOCHS,
     "http": {"codec", "tracing"},
     "worker": {
-        "catchup", "codec", "delta", "health", "http", "storage.commit_tables",
-        "storage.dropped_tables", "storage.durability", "storage.interfaces", "storage.lock",
+        "attic", "catchup", "codec", "delta", "health", "http", "storage.commit_tables",
+        "storage.durability", "storage.interfaces", "storage.lock",
         "supervision", "tracing",
     },
     "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
     "api": {
-        "codec", "delta", "health", "http", "storage.dropped_tables", "storage.durability",
+        "attic", "codec", "delta", "health", "http", "storage.durability",
         "storage.interfaces", "tracing", "worker",
     },
     "integrations": {"api", "health", "http.tokens"},
     "cli": {
-        "api", "catchup", "codec", "config", "delta", "health", "http", "runtime", "service",
-        "storage", "transport", "worker",
+        "api", "attic", "catchup", "codec", "config", "delta", "health", "http", "runtime",
+        "service", "storage", "transport", "worker",
     },
     "pyspark_txlog": {"api"},
 }  # fmt: skip

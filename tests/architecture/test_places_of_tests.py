@@ -9,7 +9,17 @@ from tests.architecture.source_tree import PACKAGE, ROOT, functions_of, package_
 
 UNIT = ROOT / "tests" / "unit"
 #: Rooms whose modules have a test module of their name.
-MIRRORED = ("catchup", "codec", "config", "delta", "health", "model", "protocol", "storage")
+MIRRORED = (
+    "attic",
+    "catchup",
+    "codec",
+    "config",
+    "delta",
+    "health",
+    "model",
+    "protocol",
+    "storage",
+)
 #: Statements of all functions of a module from which on there is something to test.
 LOGIC = 10
 

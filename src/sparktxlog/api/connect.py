@@ -328,9 +328,9 @@ class TxLog(Commits[Rows, Columns], StateFrames):
     ) -> TableRelease | RowRelease:
         """Give a table back as a plain Delta table.
 
-        A row table leaves the log, at all sites.  Each site's worker moves its directory to
-        `lake/_sparktxlog/dropped/<name>-<position>`; with a path, this site's files get a second
-        name there.  A commit table stays in the log, unless `drop` is given.
+        A row table leaves the log, at all sites.  Each site's worker moves its directory to the
+        attic of the lake; with a path, this site's files get a second name there.  A commit table
+        stays in the log, unless `drop` is given.
 
         Args:
             name: Of the table.

@@ -114,7 +114,7 @@ def release_plan(
     lines = [
         f"Row table {goes}",
         f"Its last write is at position {written:,}; what is ordered until then comes along.",
-        f"Each site's worker would move its files to _sparktxlog/dropped/{name}-POSITION.",
+        "Each site's worker would move its files to the attic of the lake.",
     ]
     if path is not None:
         lines.append(f"{path} would get this site's files under second names.")

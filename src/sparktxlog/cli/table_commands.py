@@ -80,10 +80,10 @@ def table_release(
 ) -> None:
     """Give a table back as a plain Delta table.
 
-    A row table leaves the log, at all sites: each site's worker keeps its files in the lake, in
-    _sparktxlog/dropped/NAME-POSITION.  Of a commit table PATH gets the same files and versions, and
-    it leaves the log with --drop.  Run it at the site.  PATH appears when it is whole; on the same
-    file system files get a second name, else they are copied.
+    A row table leaves the log, at all sites: each site's worker keeps its files in the attic of the
+    lake.  Of a commit table PATH gets the same files and versions, and it leaves the log with
+    --drop.  Run it at the site.  PATH appears when it is whole; on the same file system files get a
+    second name, else they are copied.
     """
     from sparktxlog.api.nodes import Nodes
     from sparktxlog.model.table_kind import TableKind

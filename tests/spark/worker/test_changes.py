@@ -122,21 +122,24 @@ class Killed(BaseException):
     """Ends a worker where it stands."""
 
 
-def killed_at(monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool) -> None:
+def killed_at(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, after: bool, owner: Any = steps
+) -> None:
     """Kill the worker before or after it does a step the next time, once.
 
     Args:
-        name: Of the step, as `sparktxlog.worker.apply.steps` calls it.
+        name: Of the step, as its owner calls it.
+        owner: A module or class.
     """
-    step = getattr(steps, name)
+    step = getattr(owner, name)
 
-    def dying(*args: Any) -> None:
-        monkeypatch.setattr(steps, name, step)
+    def dying(*args: Any, **named: Any) -> None:
+        monkeypatch.setattr(owner, name, step)
         if after:
-            step(*args)
+            step(*args, **named)
         raise Killed
 
-    monkeypatch.setattr(steps, name, dying)
+    monkeypatch.setattr(owner, name, dying)
 
 
 def _many(session: SparkSession) -> DataFrame:

@@ -18,9 +18,9 @@ from tests.support.worker_log import LogBuilder, table
 from sparktxlog import Client, connect
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ConflictError, LocalProtocolError, NameTakenError, UnknownTableError
 from sparktxlog.model.receipt import Receipt
-from sparktxlog.storage.dropped_tables import dropped_path, dropped_tables
 from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.verify import recount_tables
 
@@ -56,7 +56,7 @@ def test_a_table_is_dropped_and_created_again(
         client.drop_table("passing")
         last = client.upsert("orders", [{"id": 2, "n": 20}])
         for node, after in ((a, False), (b, True)):
-            killed_at(monkeypatch, "put_aside", after=after)
+            killed_at(monkeypatch, "put", after=after, owner=Attic)
             with pytest.raises(Killed):
                 apply(spark, node, last.position)
             assert apply(spark, node, last.position) == last.position
@@ -70,9 +70,9 @@ def test_a_table_is_dropped_and_created_again(
             assert sorted(map(tuple, then.collect())) == old
             # What the dropped table was at last lies where it can be read.  The other one lies
             # beside it if a batch ended between its creation and its drop.
-            (aside,) = (one for one in dropped_tables(node.lake) if one.table == "orders")
-            assert aside.position == dropped.position
-            assert rows(session.read.format("delta").load(str(aside.path)))[2:] == [
+            (kept,) = Attic.of_lake(node.lake).entries(Kind.DROPPED, "orders")
+            assert kept.mark == str(dropped.position)
+            assert rows(session.read.format("delta").load(str(kept.path)))[2:] == [
                 {"id": 3, "item": "c"}
             ]
         _stream_of(session, a)
@@ -133,8 +133,8 @@ def test_a_table_that_stands_still_is_dropped_as_it_is(spark: SparkSession, tmp_
     assert state is not None and (state.diverged, state.position) == ({}, log.position)
     for name, kept in (("seen", [1, 2]), ("unseen", [1, 3, 4])):
         assert spark.read.format("delta").load(str(lake / name)).collect() == [(9,)]
-        aside = DeltaTable(dropped_path(lake, name, 4))
-        assert sorted(aside.to_pyarrow_table()["id"].to_pylist()) == kept
+        dropped = DeltaTable(Attic.of_lake(lake).place(Kind.DROPPED, name, "4"))
+        assert sorted(dropped.to_pyarrow_table()["id"].to_pylist()) == kept
     assert recount_tables(spark, lake) == {}
 
 

@@ -80,7 +80,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> None:
             (
                 "Row table orders would leave the log at all sites: jobs that write it fail.\n"
                 "Its last write is at position 1,204; what is ordered until then comes along.\n"
-                "Each site's worker would move its files to _sparktxlog/dropped/orders-POSITION.\n"
+                "Each site's worker would move its files to the attic of the lake.\n"
             ),
         ),
         (

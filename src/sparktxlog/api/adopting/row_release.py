@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ApplyError, InvalidRequestError
 from sparktxlog.model.ids import local_path
-from sparktxlog.storage.dropped_tables import dropped_path
-from sparktxlog.storage.durability import link_or_copy, storing, sync_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +22,7 @@ class RowRelease:
     table: str
     #: Where this site has it: the given directory, or the one that the worker puts it into.
     path: str
-    #: Where the log dropped it; each site's worker puts its own aside there.
+    #: Where the log dropped it; each site's worker puts its own into the attic of the lake.
     position: int
 
     def to_document(self) -> dict[str, Any]:
@@ -61,32 +58,17 @@ def release_rows(site: SiteSession, name: str, path: str | None, timeout_s: floa
     receipt = t.receipt
     assert receipt.position is not None, "a drop is ordered"
     lake = Path(site.home.get("/v1/info")["lake_root"])
-    aside = dropped_path(lake, name, receipt.position)
+    attic, dropped = Attic.of_lake(lake), (Kind.DROPPED, name, str(receipt.position))
     if target is not None:
         site.snapshot(at_least=receipt)
-        _link(aside, target)
-    return RowRelease(table=name, path=str(target or aside), position=receipt.position)
-
-
-def _link(aside: Path, target: Path) -> None:
-    """Give all files of a table a second name; the directory appears when it is whole."""
-    if not aside.is_dir():
-        raise ApplyError(
-            f"this process does not see {aside}, where this site's worker puts the table",
-            hint="The table is dropped.  Copy that directory on the worker's machine.",
-            path=str(aside),
-        )
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.releasing")
-
-    def link(source: str, placed: str) -> None:
-        link_or_copy(Path(source), Path(placed))
-
-    try:
-        with storing(target):
-            shutil.copytree(aside, beside, copy_function=link)
-            for directory, _, _ in os.walk(beside):
-                sync_directory(directory)
-            beside.rename(target)
-            sync_directory(target.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        found = attic.newest(*dropped)
+        if found is None:
+            raise ApplyError(
+                f"this process does not see {attic.place(*dropped)}, where this site's worker puts "
+                "the table",
+                hint="The table is dropped.  Copy that directory on the worker's machine.",
+                path=str(attic.place(*dropped)),
+            )
+        attic.restore(found, target)
+    place = str(target or attic.place(*dropped))
+    return RowRelease(table=name, path=place, position=receipt.position)

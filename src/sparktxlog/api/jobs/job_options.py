@@ -276,8 +276,8 @@ _MAINTAIN = (
               help="How many of the newest images to keep."),
     JobOption(flag="--drop-quarantine-older-than", kind=int, least=1, metavar="DAYS",
               help="Remove quarantined rows and tables of copies that are older."),
-    JobOption(flag="--remove-dropped-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove the files of tables that were dropped here more days ago."),
+    JobOption(flag="--empty-attic-older-than", kind=int, least=1, metavar="DAYS",
+              help="Remove what was put into the attic more days ago, as dropped tables."),
     JobOption(flag="--drop-backups-older-than", kind=int, least=1, metavar="DAYS",
               help="Remove old files in backup-dir that are older."),
 )  # fmt: skip

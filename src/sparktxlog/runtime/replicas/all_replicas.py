@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
@@ -27,7 +28,6 @@ from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.lag_history import LagHistory
 from sparktxlog.runtime.replicas.planning import Planning
 from sparktxlog.runtime.replicas.transfers import RunningCopy, Transfers, check_transfer
-from sparktxlog.storage.dropped_tables import dropped_path
 
 _MAX_WAIT_S = 300.0
 
@@ -342,10 +342,12 @@ class AllReplicas:
         lake = self._base.config.lake_dir
         places = {name: lake / name for name in report.tables}
         for name, position in self._base.journal.read_drops(report.position).items():
-            aside = dropped_path(lake, name, position)
+            if name not in places:
+                continue
+            dropped = Attic.of_lake(lake).place(Kind.DROPPED, name, str(position))
             # A worker moves it before it reports that.
-            if name in places and (position <= applied or aside.exists()):
-                places[name] = aside
+            if position <= applied or dropped.exists():
+                places[name] = dropped
         return places
 
     # -- status ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.predicate import evaluable
@@ -30,7 +31,6 @@ from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_li
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.storage.dropped_tables import put_aside
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log
@@ -135,7 +135,7 @@ class TableSteps:
     def drop(
         self, batch: Batch, plan: TablePlan, progress: TableProgress, *, resumed: bool, sound: bool
     ) -> None:
-        """Do what a batch does to a table that it drops, and move its directory aside, durably.
+        """Do what a batch does to a table that it drops, and move it to the attic, durably.
 
         A table that stands still is moved as it is: nobody asks for its rows any more.
 
@@ -160,9 +160,15 @@ class TableSteps:
             except DivergedError as error:
                 _logger.warning("%s; it is dropped as it is", error)
         with failures_named(name):
-            path = put_aside(self._lake, name, plan.dropped)
+            aside = Attic.of_lake(self._lake).put(
+                table,
+                kind=Kind.DROPPED,
+                table=name,
+                mark=str(plan.dropped),
+                why=f"the log drops it at position {plan.dropped}",
+            )
             forget_log(self._session, table)
-        _logger.info("table %s is dropped at %d; its files: %s", name, plan.dropped, path)
+        _logger.info("table %s is dropped at %d; its files: %s", name, plan.dropped, aside.path)
 
     def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
         """Count appended rows for which no submitter gave a claim; at most one Spark job."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
-from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
 from sparktxlog.worker.backup.image_store import (
     FORMAT_VERSION,
@@ -145,8 +145,8 @@ def _is_newer(now: ReplicaState | None, before: ReplicaState) -> bool:
     )
 
 
-def _drops_in(lake: Path) -> set[tuple[str, int]]:
-    return {(table.table, table.position) for table in dropped_tables(lake)}
+def _drops_in(lake: Path) -> set[tuple[str, str]]:
+    return {(entry.table, entry.id) for entry in Attic.of_lake(lake).entries(Kind.DROPPED)}
 
 
 class _Backup:
@@ -158,7 +158,7 @@ class _Backup:
         store: ImageStore,
         state: ReplicaState,
         tell: Callable[[ImageProgress], None],
-        drops: set[tuple[str, int]],
+        drops: set[tuple[str, str]],
         commit_tables: Sequence[KeptCommitTable],
     ) -> None:
         self._lake = lake

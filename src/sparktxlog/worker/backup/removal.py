@@ -2,12 +2,12 @@
 
     <store>/images, files            images from which no log can be replayed; files of no image
     lake/_sparktxlog/quarantine/     rows and tables that copies replaced (`table_quarantine`)
-    lake/_sparktxlog/dropped/        tables that were dropped (`dropped_tables`)
+    lake/_sparktxlog/attic/          what was set aside (`attic`)
     <backup-dir>/<copy id>/          files that copies replaced (`old_files`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
-because the log begins after its position, and the site has newer ones.  Quarantine, dropped tables
-and old files are removed only if they are older than an operator's number of days.  Each removal
+because the log begins after its position, and the site has newer ones.  The attic, quarantine
+and old files are emptied only if they are older than an operator's number of days.  Each removal
 may be repeated: the next run removes what a crash left of a directory.
 """
 
@@ -22,17 +22,15 @@ from typing import Any
 
 import msgspec
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
-from sparktxlog.storage.dropped_tables import dropped_tables
-from sparktxlog.storage.durability import append_line, free_name, sync_directory, whole_lines
+from sparktxlog.storage.durability import append_line, sync_directory, whole_lines
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, read_state
 
 #: Newest images of a site that are always kept.
 KEEP_IMAGES = 3
 _DAY_US = 86_400_000_000
-#: In the name of a dropped table whose removal was begun.
-_BEGUN = ".removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +43,8 @@ class Unwanted:
     keep_images: int = KEEP_IMAGES
     #: Remove quarantine older than these days, ≥ 1; None = none.
     quarantine_days: int | None = None
-    #: Remove tables that were dropped here more days ago, ≥ 1; None = none.
-    dropped_days: int | None = None
+    #: Remove what was put into the attic of the lake more days ago, ≥ 1; None = nothing.
+    attic_days: int | None = None
     #: Remove files that copies replaced more days ago, ≥ 1; None = none.
     backup_days: int | None = None
     dry_run: bool = False
@@ -54,7 +52,7 @@ class Unwanted:
     @property
     def anything(self) -> bool:
         """Whether there is anything to remove."""
-        days = (self.quarantine_days, self.dropped_days, self.backup_days)
+        days = (self.quarantine_days, self.attic_days, self.backup_days)
         return self.images is not None or any(age is not None for age in days)
 
     def check(self, *, old_files: bool) -> None:
@@ -69,7 +67,7 @@ class Unwanted:
         for name, value in (
             ("keep-images", self.keep_images),
             ("drop-quarantine-older-than", self.quarantine_days),
-            ("remove-dropped-older-than", self.dropped_days),
+            ("empty-attic-older-than", self.attic_days),
             ("drop-backups-older-than", self.backup_days),
         ):
             if value is not None and value < 1:
@@ -117,7 +115,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `quarantine`, `dropped`, `backups`, `directories of no table` or `leftovers`.
+    #: `images`, `quarantine`, `attic`, `backups`, `directories of no table` or `leftovers`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]
@@ -169,11 +167,9 @@ def remove_expired(
                 lambda: _remove_quarantine(lake, before_us, now_us, unwanted.dry_run),
             )
         )
-    if unwanted.dropped_days is not None:
-        dropped_us = now_us - unwanted.dropped_days * _DAY_US
-        done.append(
-            _attempt("dropped", lambda: _remove_dropped(lake, dropped_us, unwanted.dry_run))
-        )
+    if unwanted.attic_days is not None:
+        attic_us = now_us - unwanted.attic_days * _DAY_US
+        done.append(_attempt("attic", lambda: _empty_attic(lake, attic_us, unwanted.dry_run)))
     if unwanted.backup_days is not None and site.backup_dir is not None:
         root, limit_us = site.backup_dir, now_us - unwanted.backup_days * _DAY_US
         done.append(
@@ -274,21 +270,18 @@ def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
     append_line(journal, json.dumps(note).encode())
 
 
-# --- dropped tables ---------------------------------------------------------------------------
+# --- the attic --------------------------------------------------------------------------------
 
 
-def _remove_dropped(lake: Path, before_us: int, dry_run: bool) -> Removal:
-    done = Removal(kind="dropped", removed=[])
-    for table in dropped_tables(lake):
-        path, begun = table.path, _BEGUN in table.path.name
-        if table.dropped_at >= before_us and not begun:
-            done.kept += 1
-            continue
-        if not begun and not dry_run:
-            # What a crash leaves of it would look younger.
-            path = path.rename(free_name(path.with_name(path.name + _BEGUN)))
-        _remove_tree(path, done, str(table.path.relative_to(lake)), dry_run)
-    return done
+def _empty_attic(lake: Path, before_us: int, dry_run: bool) -> Removal:
+    done = Attic.of_lake(lake).empty(before_us, dry_run=dry_run)
+    return Removal(
+        kind="attic",
+        removed=[entry.id for entry in done.removed],
+        kept=done.kept,
+        files=done.files,
+        size_bytes=done.size_bytes,
+    )
 
 
 # --- old files of copies ----------------------------------------------------------------------

@@ -27,11 +27,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import first_lines
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
@@ -269,8 +269,8 @@ def _count_table(
     return finding, files, failure
 
 
-def _drops_of(path: Path) -> set[int]:
-    return {one.position for one in dropped_tables(path.parent) if one.table == path.name}
+def _drops_of(path: Path) -> set[str]:
+    return {one.id for one in Attic.of_lake(path.parent).entries(Kind.DROPPED, path.name)}
 
 
 def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:

@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import AnalysisException
 from tests.support.worker_log import LogBuilder, table
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.storage.dropped_tables import dropped_tables
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, TableStage, plan_batch
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
@@ -207,15 +207,15 @@ def test_a_dropped_table_is_moved_once_and_its_successor_never(
         Recorder(log, lake).drop(batch, plan, progress, resumed=resumed, sound=False)
         return not (lake / "t").exists()
 
-    former = made_by(earlier, lake)
-    assert drop() and [one.path.name for one in dropped_tables(lake)] == ["t-5"]
+    former, attic = made_by(earlier, lake), Attic.of_lake(lake)
+    assert drop() and [one.id for one in attic.entries()] == ["dropped-t-5"]
     # Nothing is there, or the table that the same batch has created.
-    assert drop() and len(list(dropped_tables(lake))) == 1
+    assert drop() and len(attic.entries()) == 1
     if resumed:
         (former / "_delta_log").mkdir(parents=True)
         assert not drop()
         made_by(batch, lake)
-        assert not drop() and len(list(dropped_tables(lake))) == 1
+        assert not drop() and len(attic.entries()) == 1
         # Delta has removed the first commits of a long log.
         (former / "_delta_log" / f"{0:020}.json").rename(former / "_delta_log" / f"{7:020}.json")
         assert drop()

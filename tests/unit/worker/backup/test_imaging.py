@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.support.image_lake import Lake, rows, stored_files
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import (
     CorruptLogError,
     DivergedError,
@@ -27,7 +28,6 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
-from sparktxlog.storage.dropped_tables import dropped_path
 from sparktxlog.worker.backup import imaging, restoring
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica, image_name
@@ -331,14 +331,21 @@ def test_a_vacuum_meanwhile_makes_it_take_a_newer_batch(
     assert rows(tmp_path / "new") == rows(lake.path)
 
 
+def drop_table(lake: Lake, position: int) -> None:
+    """Put a directory into the attic, as if it were that of the table."""
+    (directory := lake.path / "gone").mkdir()
+    said = {"table": "t", "mark": str(position), "why": "dropped"}
+    Attic.of_lake(lake.path).put(directory, kind=Kind.DROPPED, **said)
+
+
 def test_a_drop_meanwhile_makes_it_take_a_newer_batch(lake: Lake, store: ImageStore) -> None:
     """The next table of that name may have a version of the same number, with other files."""
-    dropped_path(lake.path, "t", 1).mkdir(parents=True)
+    drop_table(lake, 1)
     position = lake.append((4, "x")).position
 
     def drop() -> None:
         lake.append((5, "y"))
-        dropped_path(lake.path, "t", position + 1).mkdir()
+        drop_table(lake, position + 1)
 
     done = back_up_replica(lake.path, store, name="x", tell=vacuum_at(1, drop))
     assert (done.repeated, done.image.position) == (1, position + 1)

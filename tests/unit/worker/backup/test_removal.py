@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.image_lake import Lake, rows, stored_files
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvalidRequestError, NotFoundError
-from sparktxlog.storage import dropped_tables
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.old_files import back_up
@@ -227,22 +227,19 @@ def test_nonsense_is_refused_with_its_field(unwanted: dict[str, object], field: 
     assert caught.value.fields["field"] == field and caught.value.definite
 
 
-def test_dropped_tables_go_by_their_age(lake: Lake) -> None:
-    """What a crash left of one goes with the next removal, however young it looks."""
+def test_the_attic_is_emptied_by_age(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.append((1, "x"))
-    places = []
-    for name, days in (("old", 31), ("young", 29), ("begun", 1)):
+    for name, days in (("old", 31), ("young", 29)):
         (lake.path / name / "_delta_log").mkdir(parents=True)
         (lake.path / name / "_delta_log" / "0.json").write_bytes(b"12345")
-        places.append(dropped_tables.put_aside(lake.path, name, 7))
-        at_s = (NOW_US - days * DAY_US) / 1e6
-        os.utime(places[-1], (at_s, at_s))
-    places[2].rename(places[2].with_name("begun-7.removed"))
-    dry = remove(lake, dropped_days=30, dry_run=True)
-    assert places[0].exists()
-    done = remove(lake, dropped_days=30)
-    assert done.removed == dry.removed
-    assert done.removed == [f"_sparktxlog/dropped/{name}" for name in ("begun-7.removed", "old-7")]
-    assert (done.kept, done.files, done.size_bytes) == (1, 2, 10)
-    assert [path.name for path in places[0].parent.iterdir()] == ["young-7"]
+        at_ns = (NOW_US - days * DAY_US) * 1000
+        monkeypatch.setattr("sparktxlog.attic.attic.time_ns", lambda at_ns=at_ns: at_ns)
+        attic = Attic.of_lake(lake.path)
+        attic.put(lake.path / name, kind=Kind.DROPPED, table=name, mark="7", why="dropped")
+    dry = remove(lake, attic_days=30, dry_run=True)
+    assert len(attic.entries()) == 2
+    done = remove(lake, attic_days=30)
+    assert done.removed == dry.removed == ["dropped-old-7"]
+    assert (done.kept, done.files, done.size_bytes) == (1, 1, 5)
+    assert [entry.table for entry in attic.entries()] == ["young"]
     assert rows(lake.path) == [(1, "x")]

@@ -15,9 +15,9 @@ from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.storage.dropped_tables import dropped_path, put_aside
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.verify import verify
 from sparktxlog.worker.verify.verify import recount, verify_replica
@@ -51,23 +51,29 @@ def test_a_scan_that_failed_over_whole_files_proves_nothing(lake: Path) -> None:
     assert counted(lake) is None
 
 
+def drop(directory: Path, mark: str) -> None:
+    attic = Attic.of_lake(directory.parent)
+    attic.put(directory, kind=Kind.DROPPED, table="t", mark=mark, why="dropped")
+
+
 def test_a_table_that_is_dropped_meanwhile_is_left_out(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files are gone from where they were: that is no damage."""
     # That another one of its name was dropped before says nothing.
-    dropped_path(lake, "t", 3).mkdir(parents=True)
+    (lake / "before").mkdir()
+    drop(lake / "before", "3")
     real = verify.live_files
 
     def dropping(*arguments: Any) -> Any:
         found = real(*arguments)
-        put_aside(lake, "t", 7)
+        drop(lake / "t", "7")
         return found
 
     monkeypatch.setattr(verify, "live_files", dropping)
     assert counted(lake) is None
     monkeypatch.setattr(verify, "live_files", real)
-    dropped_path(lake, "t", 7).rename(lake / "t")
+    Attic.of_lake(lake).place(Kind.DROPPED, "t", "7").rename(lake / "t")
     for file in (lake / "t").glob("*.parquet"):
         file.unlink()
     assert "is missing" in counted(lake).cause

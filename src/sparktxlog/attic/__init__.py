@@ -1,0 +1,13 @@
+"""The only place for what is set aside, and the only remover of what is old there.
+
+Kinds of entries (`attic.Kind`):
+
+    dropped   the directory of a row table that the log dropped (P33)
+    rows      rows that a copy or a repair took out of a table (P28), as a Delta table
+    table     the directory of a table that a copy or a repair replaced as a whole (P28)
+    backup    the files of a table before a copy replaced them, if `backup-dir` is set
+
+Not here, because nobody may want it back: payloads, positions and versions that their retention
+ends (`storage.payloads`, `storage.journal`, `storage.commit_tables.table_sweep`); images, which are
+kept on purpose and counted (`worker.backup`); scratch of a running step; leases and pinned files.
+"""

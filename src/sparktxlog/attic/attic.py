@@ -1,0 +1,315 @@
+"""One attic: a directory of entries, each with a manifest.
+
+    <root>/<id>/manifest.json    what it is, when and why it was put there, where it comes from
+    <root>/<id>/content/…        what was set aside
+    <root>/.draft-…, .gone-…     what a kill left of an entry that was being made or removed
+
+The manifest is durable before the content moves there, by one rename.  So after a kill the content
+is either where it was or in an entry that is listed; a repeated `put` uses a manifest without
+content again.  An id never means another entry later: a second one gets a number after its name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import msgspec
+
+from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.storage.durability import link_or_copy, storing, sync_directory, write_durably
+
+_MANIFEST, _CONTENT = "manifest.json", "content"
+_DRAFT, _GONE = ".draft-", ".gone-"
+
+
+class Kind(str, Enum):
+    """What an entry holds; see the package."""
+
+    DROPPED = "dropped"
+    ROWS = "rows"
+    TABLE = "table"
+    BACKUP = "backup"
+    #: Its manifest cannot be read.
+    UNKNOWN = "unknown"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was set aside, as its manifest says."""
+
+    id: str
+    kind: Kind
+    why: str
+    #: Table that it is of, empty = of none.
+    table: str = ""
+    #: Tells entries of a kind and table apart: an id of the act, or a position.
+    mark: str = ""
+    #: Path that it had.
+    source: str = ""
+    #: When it was put here, microseconds since 1970 UTC; 0 = unknown.
+    at: int = 0
+    #: Not removed by its age before this time; None = only its age counts.
+    keep_until: int | None = None
+    #: What else is known of an entry of its kind.
+    facts: dict[str, Any] = {}
+    #: Its directory now; not part of the manifest.
+    directory: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Where its content is: a directory."""
+        return Path(self.directory, _CONTENT)
+
+
+@dataclass(slots=True)
+class Emptied:
+    """What was removed of an attic; in a dry run what would be removed."""
+
+    removed: list[Entry] = field(default_factory=list)
+    #: Entries that stay.
+    kept: int = 0
+    files: int = 0
+    #: Of the removed names; a file with another hard link still takes its space.
+    size_bytes: int = 0
+
+
+class Attic:
+    """An attic; its methods block.  Only one process at a time may put something into it.
+
+    Args:
+        root: Its directory, made by the first entry; on the disk of what is moved there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def of_lake(cls, lake: Path) -> Attic:
+        """Return the attic of a replica's tables."""
+        return cls(lake / "_sparktxlog" / "attic")
+
+    def place(self, kind: Kind, table: str, mark: str) -> Path:
+        """Return where the newest content of a kind, table and mark is, or else would be."""
+        found = self.newest(kind, table, mark)
+        return found.path if found else self.root / _id_of(kind, table, mark) / _CONTENT
+
+    # -- putting -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        path: Path,
+        *,
+        kind: Kind,
+        why: str,
+        table: str = "",
+        mark: str = "",
+        source: Path | None = None,
+        keep_until: int | None = None,
+        facts: dict[str, Any] | None = None,
+    ) -> Entry:
+        """Move a directory here, durably.
+
+        Args:
+            mark: As of `Entry`.
+            source: Where it comes from, if it is a draft; None = `path`.
+
+        Raises:
+            OSError: It is where it was, or here and perhaps not durable; repeat it.
+        """
+        os.lstat(path)  # no manifest of nothing
+        found = self._enter(
+            Entry(
+                id=_id_of(kind, table, mark),
+                kind=kind,
+                why=why,
+                table=table,
+                mark=mark,
+                source=str(source or path),
+                at=time_ns() // 1000,
+                keep_until=keep_until,
+                facts=facts or {},
+            )
+        )
+        path.rename(found.path)
+        for directory in (found.path.parent, path.parent):
+            sync_directory(directory)
+        return found
+
+    def keep(self, path: Path, *, mark: str, **said: Any) -> Entry:
+        """Keep the files of a directory under second names, or as copies; arguments as of `put`.
+
+        Raises:
+            OSError: Nothing is kept; repeat it.
+        """
+        with self.draft(mark) as draft:
+            _link_tree(path, draft)
+            return self.put(draft, mark=mark, source=path, **said)
+
+    @contextmanager
+    def draft(self, mark: str) -> Iterator[Path]:
+        """Give the path of a directory to be made, and then put here; what is left of it goes."""
+        path = self.root / f"{_DRAFT}{mark}"
+        shutil.rmtree(path, ignore_errors=True)  # of a process that was killed
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _enter(self, entry: Entry) -> Entry:
+        """Make the directory and manifest of an entry, durably."""
+        number, wanted = 1, entry.id
+        while os.path.lexists(self.root / entry.id / _CONTENT):
+            number += 1
+            entry = msgspec.structs.replace(entry, id=f"{wanted}-{number}")
+        directory = self.root / entry.id
+        directory.mkdir(parents=True, exist_ok=True)
+        write_durably(directory / _MANIFEST, msgspec.json.encode(entry))
+        for parent in (self.root, self.root.parent, self.root.parent.parent):
+            sync_directory(parent)
+        return msgspec.structs.replace(entry, directory=str(directory))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
+        """Return the entries, oldest first, of one kind or table if that is given."""
+        found = [
+            entry
+            for entry in self._all()
+            if kind in (None, entry.kind) and table in (None, entry.table)
+        ]
+        return sorted(found, key=lambda entry: (entry.at, entry.id))
+
+    def newest(self, kind: Kind, table: str, mark: str) -> Entry | None:
+        """Return the newest entry of a kind, table and mark, if there is one."""
+        found = [entry for entry in self.entries(kind, table) if entry.mark == mark]
+        return found[-1] if found else None
+
+    def find(self, entry_id: str) -> Entry:
+        """Return an entry by its id.
+
+        Raises:
+            NotFoundError: There is none (definite).
+        """
+        for entry in self._all():
+            if entry.id == entry_id:
+                return entry
+        raise NotFoundError(
+            f"{self.root} has no entry {entry_id!r}",
+            hint="`sparktxlog attic list` shows them.",
+            field="id",
+            value=entry_id,
+        )
+
+    def _all(self) -> Iterator[Entry]:
+        with suppress(FileNotFoundError):
+            for directory in sorted(self.root.iterdir()):
+                if directory.name[0] != "." and (directory / _CONTENT).exists():
+                    yield _read(directory)
+
+    # -- taking out --------------------------------------------------------------------------------
+
+    def restore(self, entry: Entry, to: Path) -> None:
+        """Give a new directory the files of an entry, under second names or as copies.
+
+        The directory appears when it is whole.  The entry stays.
+
+        Raises:
+            InvalidRequestError: There is something at that path (definite).
+            DiskFullError, StorageError: Nothing is there; repeat it.
+        """
+        if os.path.lexists(to):
+            raise InvalidRequestError(
+                f"{to} exists already", hint="Name a new directory.", field="path", value=str(to)
+            )
+        beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring")
+        try:
+            with storing(to):
+                _link_tree(entry.path, beside)
+                beside.rename(to)
+                sync_directory(to.parent)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry for ever.
+
+        Raises:
+            OSError: It is there, or parts of it are, which nobody finds and `empty` removes.
+        """
+        gone = self.root / f"{_GONE}{entry.id}-{uuid.uuid4().hex}"
+        Path(entry.directory).rename(gone)
+        shutil.rmtree(gone)
+        sync_directory(self.root)
+
+    def empty(
+        self,
+        older_than: int,
+        *,
+        stays: Callable[[Entry], bool] = lambda entry: False,
+        dry_run: bool = False,
+    ) -> Emptied:
+        """Remove the entries that were put here before a time, and what kills left.
+
+        Args:
+            older_than: Microseconds since 1970 UTC.
+            stays: Returns whether an entry stays at any age.
+
+        Raises:
+            OSError: Some are removed; repeat it.
+        """
+        done = Emptied()
+        for entry in self.entries():
+            is_old = 0 < entry.at < older_than and (entry.keep_until or 0) < older_than
+            if not is_old or stays(entry):
+                done.kept += 1
+                continue
+            sizes = [one.lstat().st_size for one in entry.path.rglob("*") if not one.is_dir()]
+            if not dry_run:
+                self.remove(entry)
+            done.removed.append(entry)
+            done.files += len(sizes)
+            done.size_bytes += sum(sizes)
+        for left in () if dry_run else self.root.glob(".*"):
+            if left.name.startswith(_GONE) or left.lstat().st_mtime_ns // 1000 < older_than:
+                shutil.rmtree(left)
+        return done
+
+
+def _id_of(kind: Kind, table: str, mark: str) -> str:
+    return "-".join(part for part in (kind.value, table, mark) if part)
+
+
+def _read(directory: Path) -> Entry:
+    try:
+        found = msgspec.json.decode((directory / _MANIFEST).read_bytes(), type=Entry)
+        return msgspec.structs.replace(found, id=directory.name, directory=str(directory))
+    except (OSError, msgspec.MsgspecError) as error:
+        why = f"its manifest cannot be read: {error}"
+        return Entry(id=directory.name, kind=Kind.UNKNOWN, why=why, directory=str(directory))
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """Link, or else copy, all files of a directory, durably.
+
+    Raises:
+        OSError: Parts may be there.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(source, onerror=refuse):
+        inside = target / Path(folder).relative_to(source)
+        inside.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            link_or_copy(Path(folder) / name, inside / name)
+        sync_directory(inside)
