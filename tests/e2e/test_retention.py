@@ -203,12 +203,12 @@ def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end:
     done = run_command(
         *("maintain", "--url", node.url, "--json", "--no-optimize", "--no-vacuum"),
         *("--images", str(store.root), "--keep-images", "1"),
-        *("--drop-quarantine-older-than", "30"),
+        *("--empty-attic-older-than", "30"),
     )
     assert done.returncode == 0, done.stderr
-    images, quarantine = json.loads(done.stdout)["removed"]
+    images, attic = json.loads(done.stdout)["removed"]
     assert images["removed"] == ["at1", f"at{kept_after - 1}"] and images["kept"] == 2
-    assert (quarantine["kind"], quarantine["removed"]) == ("quarantine", [])
+    assert (attic["kind"], attic["removed"]) == ("attic", [])
     assert sorted(store.names()) == sorted([f"at{kept_after}", f"at{end}"])
 
 

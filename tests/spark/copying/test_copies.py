@@ -21,6 +21,7 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher, apply_all, lease_o
 from tests.support.table_rows import rows_of
 from tests.support.worker_log import LogBuilder, Row, expected, table
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ApplyError
 from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -205,8 +206,8 @@ def test_a_copy_past_a_drop_takes_nothing_of_the_dropped_table(site: Site) -> No
     assert outcome.copies[0].tables == {"keyed": "rename"}
     assert outcome.copies[0].quarantined == {"bronze.parts": -1}
     assert site.rows("keyed", 0) == [] and not (site.lake / "bronze.parts").exists()
-    kept = site.lake / "_sparktxlog" / "quarantine"
-    assert {path.name.partition("-")[0] for path in kept.iterdir()} == {"keyed", "bronze.parts"}
+    kept = Attic.of_lake(site.lake).entries()
+    assert {entry.table for entry in kept} == {"keyed", "bronze.parts"}
     assert recount_tables(site.spark, site.lake) == {}
     log.transaction().staged("append", "keyed", [(8, [("k", 8)])])
     log.publish()
@@ -235,16 +236,14 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     assert damaged.read_bytes() == content
     # Both twins, and the row that an upsert had replaced at the donor.
     assert outcome.copies[0].quarantined["keyed"] == 3
-    lines = (site.lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-    found = {line["table"]: line for line in map(json.loads, lines)}
-    saved = site.spark.read.format("delta").load(str(site.lake / found["keyed"]["path"]))
-    assert saved.where("id = 777").count() == 2
-    assert [commit["operation"] for commit in found["keyed"]["foreign"]] == ["WRITE"]
+    found = {entry.table: entry for entry in Attic.of_lake(site.lake).entries()}
+    rows, parts = found["keyed"], found["bronze.parts"]
+    saved = site.spark.read.format("delta").load(str(rows.path))
+    assert rows.kind is Kind.ROWS and saved.where("id = 777").count() == 2
+    assert [commit["operation"] for commit in rows.facts["foreign"]] == ["WRITE"]
     # The table whose file was damaged cannot be compared: it is kept as it was.
-    assert (
-        found["bronze.parts"]["rows"] is None and "cannot be read" in found["bronze.parts"]["note"]
-    )
-    kept = site.lake / found["bronze.parts"]["path"] / damaged.relative_to(table)
+    assert parts.kind is Kind.TABLE and "cannot be read" in parts.facts["note"]
+    kept = parts.path / damaged.relative_to(table)
     assert kept.read_bytes() == bytes(len(content))
 
 

@@ -31,6 +31,7 @@ from tests.spark.copying.test_faults import Sites as FaultySites
 from tests.spark.followers import follower
 from tests.support.node_processes import call, wait_until
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.catchup.planner import OUT_OF_SYNC
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -330,7 +331,7 @@ def test_a_follower_without_a_donor_stands_still_and_comes_back(
     with caplog.at_level(logging.ERROR), follower(whole.spark, whole.node("C")) as outcomes:
         # Only that table stands still, and nothing of it is replaced without a donor.
         wait_until(lambda: "table 'twin'" in caplog.text, 120.0, "C's worker says why")
-        assert not outcomes and not (whole.lake("C") / "_sparktxlog" / "quarantine.jsonl").exists()
+        assert not outcomes and not Attic.of_lake(whole.lake("C")).entries()
         whole.heal()
         position = whole.node("C").status()["published"]
         wait_until(
@@ -351,9 +352,9 @@ def test_a_follower_without_a_donor_stands_still_and_comes_back(
     assert f"{OUT_OF_SYNC} " in whole.node("C").log_text()[told:]
     said = [r.getMessage() for r in caplog.records if "stands still" in r.getMessage()]
     assert len(said) == len(set(said))
-    subprocess.run(
-        ["rm", "-f", str(whole.lake("C") / "_sparktxlog" / "quarantine.jsonl")], check=True
-    )
+    attic = Attic.of_lake(whole.lake("C"))
+    for entry in attic.entries():
+        attic.remove(entry)
 
 
 def test_a_donor_behind_what_was_heard_of_is_followed_by_a_request(

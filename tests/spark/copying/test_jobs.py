@@ -30,6 +30,7 @@ from sparktxlog import Client
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
 from sparktxlog.api.restore_points import create_point
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
@@ -194,12 +195,11 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
     assert found["position"] == position and found["diverged"] == {}
     log = sites.cluster.nodes["B"].log_text()
     assert re.search(r"Replicating \(out of sync\)(?!, forced)", log)
-    lines = (sites.lake("B") / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-    (line,) = (json.loads(text) for text in lines)
-    assert (line["table"], line["path"]) == ("t", repair["path"])
-    assert [commit["operation"] for commit in line["foreign"]] == ["DELETE"]
+    (kept,) = Attic.of_lake(sites.lake("B")).entries(Kind.ROWS)
+    assert (kept.table, kept.path) == ("t", sites.lake("B") / repair["path"])
+    assert [commit["operation"] for commit in kept.facts["foreign"]] == ["DELETE"]
     # The foreign hand only took rows away: there is none that the repair would lose.
-    assert (line["rows"], repair["quarantined"]) == (0, 0)
+    assert (kept.facts["rows"], repair["quarantined"]) == (0, 0)
 
 
 def test_a_worker_in_another_lake_or_of_another_site_is_refused(
@@ -532,14 +532,14 @@ def test_maintain_tells_of_the_log_and_of_each_table(
         str(store.root),
         "--keep-images",
         "1",
-        "--drop-quarantine-older-than",
+        "--empty-attic-older-than",
         "1",
     )
     assert code == 0
-    # The log still begins before both images, and there is no quarantine.
-    images, quarantine = found["removed"]
+    # The log still begins before both images, and the attic is empty.
+    images, attic = found["removed"]
     assert (images["removed"], images["kept"], images["files"]) == ([], 2, 0)
-    assert (quarantine["removed"], quarantine["failed"]) == ([], "")
+    assert (attic["removed"], attic["failed"]) == ([], "")
     log, (table,) = found["log"], found["tables"]
     position = sites.cluster.nodes["A"].replica()["position"]
     assert 0 <= log["pruned_to"] <= position

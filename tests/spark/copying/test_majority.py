@@ -20,6 +20,7 @@ from tests.spark.followers import follower
 from tests.support.node_processes import TABLE, NodeProcess, append, call, wait_until
 from tests.support.site_links import LinkedCluster, ways_between
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.catchup.planner import OUT_OF_SYNC_FORCED
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.steps import TableSteps
@@ -102,7 +103,7 @@ class Sites:
         for node in (self.a, self.c):
             assert self.blamed(node.name) == []
             assert "Replicating (out of sync" not in node.log_text()
-            assert not (node.lake / "_sparktxlog" / "quarantine.jsonl").exists()
+            assert Attic.of_lake(node.lake).entries() == []
             state = read_state(node.lake)
             assert state is not None and state.copied_from == ""
 

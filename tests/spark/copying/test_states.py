@@ -6,7 +6,6 @@ with both replicas IN_SYNC at the end of the log, and leaves them so.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -29,6 +28,7 @@ from tests.support.node_processes import (
     wait_until,
 )
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.catchup.planner import (
     CATCH_UP,
     EMPTY,
@@ -126,11 +126,10 @@ class Sites:
         )
 
     def quarantined(self, copy_id: str) -> list[int]:
-        """Return the ids that a copy saved from B's table, as its last line tells."""
+        """Return the ids that a copy saved from B's table, as the newest entry has them."""
         lake = self.b.lake
-        lines = (lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-        found = [line for line in map(json.loads, lines) if line["copy_id"] == copy_id]
-        return self.rows(lake, found[-1]["path"])
+        kept = Attic.of_lake(lake).place(Kind.ROWS, "t", copy_id)
+        return self.rows(lake, str(kept.relative_to(lake)))
 
     @contextmanager
     def eager(self, node: NodeProcess) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.copying import Decision
 from sparktxlog.model.table import Column
@@ -135,12 +135,9 @@ def recorded(lake: Path) -> dict[str, ReplicaTable]:
 
 
 def quarantined(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
-    """Return the rows that the last line of the quarantine names."""
-    lines = (lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-    # Lines without a donor's version are about whole directories.
-    (line,) = (line for line in map(json.loads, lines) if line["donor_version"] is not None)
-    assert line["note"] == "" and len(lines) <= 2
-    rows = spark.read.format("delta").load(str(lake / line["path"])).collect()
+    """Return the rows that were put into the attic."""
+    (kept,) = Attic.of_lake(lake).entries(Kind.ROWS)
+    rows = spark.read.format("delta").load(str(kept.path)).collect()
     return sorted((row.asDict() for row in rows), key=lambda row: row["id"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.spark.worker.test_apply import ORDERS, apply, check, order, rows_in
 from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import (
     ExpiredError,
     NotAppliedError,
@@ -78,11 +78,6 @@ def two_batches(root: Path, *, interval: int = 10_000) -> tuple[LogBuilder, Site
     return log, Site(log, root / "lake")
 
 
-def quarantined(lake: Path) -> list[dict[str, Any]]:
-    lines = (lake / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def test_foreign_rows_go_to_quarantine_and_the_table_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -99,8 +94,8 @@ def test_foreign_rows_go_to_quarantine_and_the_table_goes_on(
     assert (outcome.found.position, outcome.replayed, outcome.quarantined) == (1, 1, 2)
     assert [commit.operation for commit in outcome.found.foreign] == ["WRITE", "DELETE"]
     check(spark, log, lake)
-    (line,) = quarantined(lake)
-    saved = spark.read.format("delta").load(str(lake / line["path"])).collect()
+    (kept,) = Attic.of_lake(lake).entries(Kind.ROWS)
+    saved = spark.read.format("delta").load(str(kept.path)).collect()
     assert sorted(row["id"] for row in saved) == [77, 78]
     # The node hears that it was diverged and no longer is, and that all rows were counted.
     assert site.reports[-1].tables["orders"].diverged == ""

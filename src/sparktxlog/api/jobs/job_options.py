@@ -274,10 +274,8 @@ _MAINTAIN = (
               help="Directory of images: remove this site's images that are older than the log."),
     JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
               help="How many of the newest images to keep."),
-    JobOption(flag="--drop-quarantine-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove quarantined rows and tables of copies that are older."),
     JobOption(flag="--empty-attic-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove what was put into the attic more days ago, as dropped tables."),
+              help="Remove what was put into the attic more days ago."),
     JobOption(flag="--drop-backups-older-than", kind=int, least=1, metavar="DAYS",
               help="Remove old files in backup-dir that are older."),
 )  # fmt: skip
@@ -379,7 +377,7 @@ JOBS: dict[str, JobCommand] = {
     ),
     "repair": JobCommand(
         does="Undo another writer's changes to a table: bring it back to what the log says.\n\n"
-        "Rows that others added are kept in quarantine. A copy is offered where another site can "
+        "Rows that others added are kept in the attic. A copy is offered where another site can "
         "give one. No other worker may run; --dry-run may run beside one.\n\n"
         "Of a commit table, fetch damaged and foreign files again from other sites; "
         "that needs no Spark.",
@@ -391,7 +389,7 @@ JOBS: dict[str, JobCommand] = {
         does="Shorten the log to its limits now; compact and vacuum the site's tables.\n\n"
         "These are the tables of the replica and the commit tables: a compaction of one is a "
         "commit, which all sites get.  With both --no-optimize and --no-vacuum Spark is not "
-        "started.  Images, quarantine and old files stay unless an option names them.",
+        "started.  Images, the attic and old files stay unless an option names them.",
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,

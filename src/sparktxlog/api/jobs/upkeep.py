@@ -48,7 +48,6 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     unwanted = Unwanted(
         images=a.images,
         keep_images=a.keep_images,
-        quarantine_days=a.drop_quarantine_older_than,
         attic_days=a.empty_attic_older_than,
         backup_days=a.drop_backups_older_than,
         dry_run=a.dry_run,

@@ -1,9 +1,9 @@
-"""Images of a replica, and restoring them; removal of old backups and quarantine.
+"""Images of a replica, and restoring them; removal of what is old.
 
 image_store  a directory of images: files once by content, one manifest for each image
 imaging      makes an image of a replica's newest complete batch
 restoring    a replica from an image
 old_files    a replica's files, kept before a copy
-removal      removes images, quarantine and old files on request
+removal      removes images, entries of the attic and old files on request
 table_files  which files make one version of a table, without Spark
 """

@@ -1,32 +1,29 @@
-"""Removes old images, quarantine and replaced files when an operator asks for it.
+"""Removes old images, replaced files and entries of the attic when an operator asks for it.
 
     <store>/images, files            images from which no log can be replayed; files of no image
-    lake/_sparktxlog/quarantine/     rows and tables that copies replaced (`table_quarantine`)
     lake/_sparktxlog/attic/          what was set aside (`attic`)
     <backup-dir>/<copy id>/          files that copies replaced (`old_files`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
-because the log begins after its position, and the site has newer ones.  The attic, quarantine
-and old files are emptied only if they are older than an operator's number of days.  Each removal
-may be repeated: the next run removes what a crash left of a directory.
+because the log begins after its position, and the site has newer ones.  What is in
+the attic and old files are removed only if they are older than an operator's number of days.  Each
+removal may be repeated: the next run removes what a crash left of a directory.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
-from sparktxlog.storage.durability import append_line, sync_directory, whole_lines
+from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.backup.image_store import Image, ImageStore
-from sparktxlog.worker.replica.state import STATE_DIRECTORY, read_state
+from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
 KEEP_IMAGES = 3
@@ -41,8 +38,6 @@ class Unwanted:
     images: Path | None = None
     #: Newest images of the site to keep, ≥ 1.
     keep_images: int = KEEP_IMAGES
-    #: Remove quarantine older than these days, ≥ 1; None = none.
-    quarantine_days: int | None = None
     #: Remove what was put into the attic of the lake more days ago, ≥ 1; None = nothing.
     attic_days: int | None = None
     #: Remove files that copies replaced more days ago, ≥ 1; None = none.
@@ -52,7 +47,7 @@ class Unwanted:
     @property
     def anything(self) -> bool:
         """Whether there is anything to remove."""
-        days = (self.quarantine_days, self.attic_days, self.backup_days)
+        days = (self.attic_days, self.backup_days)
         return self.images is not None or any(age is not None for age in days)
 
     def check(self, *, old_files: bool) -> None:
@@ -66,7 +61,6 @@ class Unwanted:
         """
         for name, value in (
             ("keep-images", self.keep_images),
-            ("drop-quarantine-older-than", self.quarantine_days),
             ("empty-attic-older-than", self.attic_days),
             ("drop-backups-older-than", self.backup_days),
         ):
@@ -115,7 +109,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `quarantine`, `attic`, `backups`, `directories of no table` or `leftovers`.
+    #: `images`, `attic`, `backups`, `directories of no table` or `leftovers`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]
@@ -159,14 +153,6 @@ def remove_expired(
     done = []
     if unwanted.images is not None:
         done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
-    if unwanted.quarantine_days is not None:
-        before_us = now_us - unwanted.quarantine_days * _DAY_US
-        done.append(
-            _attempt(
-                "quarantine",
-                lambda: _remove_quarantine(lake, before_us, now_us, unwanted.dry_run),
-            )
-        )
     if unwanted.attic_days is not None:
         attic_us = now_us - unwanted.attic_days * _DAY_US
         done.append(_attempt("attic", lambda: _empty_attic(lake, attic_us, unwanted.dry_run)))
@@ -227,54 +213,14 @@ def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]
     return [image for image in older if image.position < kept_after]
 
 
-# --- quarantine -------------------------------------------------------------------------------
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """The fields of a line of `quarantine.jsonl` that are needed here."""
-
-    table: str
-    copy_id: str
-    at: int
-    path: str
-
-
-def _remove_quarantine(lake: Path, before_us: int, now_us: int, dry_run: bool) -> Removal:
-    root, running = lake / STATE_DIRECTORY / "quarantine", _running_copy(lake)
-    done = Removal(kind="quarantine", removed=[])
-    # The newest line of a directory has its time; a directory without a line stays.
-    lines = {line.path: line for line in _lines(root.with_suffix(".jsonl"))}
-    for directory in sorted(root.iterdir()) if root.is_dir() else []:
-        path = str(directory.relative_to(lake))
-        line = lines.get(path)
-        if line is None or line.copy_id == running or line.at >= before_us:
-            done.kept += 1
-            continue
-        _remove_tree(directory, done, path, dry_run)
-        if not dry_run:
-            _note_removed(root.with_suffix(".jsonl"), line, now_us)
-    return done
-
-
-def _lines(journal: Path) -> Iterator[_Line]:
-    for text in whole_lines(journal):
-        try:
-            yield msgspec.json.decode(text, type=_Line)
-        except msgspec.MsgspecError:
-            continue  # torn by a crash: its directory stays
-
-
-def _note_removed(journal: Path, line: _Line, now_us: int) -> None:
-    """Record the removal after it, in a new line; lines are never removed."""
-    note = {"table": line.table, "copy_id": line.copy_id, "at": now_us, "removed": line.path}
-    append_line(journal, json.dumps(note).encode())
-
-
 # --- the attic --------------------------------------------------------------------------------
 
 
 def _empty_attic(lake: Path, before_us: int, dry_run: bool) -> Removal:
-    done = Attic.of_lake(lake).empty(before_us, dry_run=dry_run)
+    running = _running_copy(lake)
+    done = Attic.of_lake(lake).empty(
+        before_us, stays=lambda entry: bool(running) and entry.mark == running, dry_run=dry_run
+    )
     return Removal(
         kind="attic",
         removed=[entry.id for entry in done.removed],

@@ -29,7 +29,7 @@ class CopyOutcome:
     position: int
     #: Table → kept, rename or commit.
     tables: dict[str, str] = field(default_factory=dict)
-    #: Table → rows in quarantine, -1 = its files.
+    #: Table → rows in the attic, -1 = its files.
     quarantined: dict[str, int] = field(default_factory=dict)
     size_bytes: int = 0
     wire_bytes: int = 0
@@ -45,5 +45,5 @@ class CopyOutcome:
         return (
             f"copied position {self.position} from {self.donor} in {self.seconds:,.1f} s"
             f"{estimated}: {self.size_bytes:,} bytes, {self.wire_bytes:,} over the network, "
-            f"{self.reused_bytes:,} found here" + (f"; in quarantine: {lost}" if lost else "")
+            f"{self.reused_bytes:,} found here" + (f"; in the attic: {lost}" if lost else "")
         )

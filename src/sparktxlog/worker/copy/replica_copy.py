@@ -1,6 +1,6 @@
 """Replaces a replica by a copy of a donor's files: from the ticket to an IN_SYNC report.
 
-    journal → back up → ticket → staging of all tables → quarantine → swap
+    journal → back up → ticket → staging of all tables → rows to the attic → swap
             → state → report (must be IN_SYNC) → transfer record
 
 Each table is examined for rows of others, which are exported, and is swapped at exactly the
@@ -256,7 +256,8 @@ class ReplicaCopy:
                     reason,
                     None if known is None else known.definition,
                 )
-            self._quarantined[name] = -1 if saved.rows is None else saved.rows
+            rows = saved.facts["rows"]
+            self._quarantined[name] = -1 if rows is None else rows
             _logger.warning("table %s: %s; see %s", name, reason, saved.path)
         self._examined[name] = examined.version
 
@@ -306,7 +307,7 @@ class ReplicaCopy:
         self._directory.save(self.state)
 
     def _put_aside(self, names: Iterable[str]) -> None:
-        """Move tables that the donor's position does not have into quarantine."""
+        """Move tables that the donor's position does not have to the attic."""
         for name in sorted(names):
             if (self._lake / name).exists():
                 known = self.state.tables[name]

@@ -1,7 +1,7 @@
 """Replaces a table by a staged one: by its directory, or by one Delta commit.
 
     RENAME   the staged directory, log included, becomes the table's; the old one is moved to
-             quarantine first.  Versions and commit times are then the donor's.
+             the attic first.  Versions and commit times are then the donor's.
     COMMIT   staged files are linked beside the old ones, and one commit removes the old live files
              and adds the donor's.  The old state stays in the table's history.
 

@@ -1,4 +1,4 @@
-"""Repairs a table that another writer changed; that writer's rows are kept in quarantine.
+"""Repairs a table that another writer changed; that writer's rows are kept in the attic.
 
 examining         which versions a table has before it is replaced, and who wrote them
 table_quarantine  keeps rows that a copy or a repair would remove

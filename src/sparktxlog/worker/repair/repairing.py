@@ -1,14 +1,14 @@
 """Repairs one table from this site's own files and the log alone (S2b, P28).
 
-    examine → prove → quarantine → restore or rebuild → replay → recount → state
+    examine → prove → put aside → restore or rebuild → replay → recount → state
 
 A table that another writer changed stands still while the others go on, so it may be behind the
 replica's position.  If another site can lend its tables, a copy is offered.  Without one:
 
     restore   if a full scan finds the recorded rows in the recorded version: the rows that others
-              added go to quarantine, and one commit restores that version
+              added go to the attic, and one commit restores that version
     rebuild   if the recorded version is gone or differs from the record: the table's directory goes
-              to quarantine, and the log is replayed for this table from its first position
+              to the attic, and the log is replayed for this table from its first position
 
 Then the table alone is replayed up to the replica's position, and recounted.
 
@@ -114,7 +114,7 @@ class RepairOutcome:
     found: Diagnosis
     #: False: nothing was changed, because the table is right, a copy was offered, or in a dry run.
     done: bool = False
-    #: Rows in quarantine, None = not counted.
+    #: Rows in the attic, None = not counted.
     quarantined: int | None = None
     #: Their directory, relative to the lake; empty = there is none.
     path: str = ""
@@ -156,7 +156,7 @@ class TableRepair:
     state: ReplicaState
     info: NodeInfo
     directory: ReplicaDirectory | None = None
-    #: Rows put into quarantine, None = not counted; their directory.
+    #: Rows put into the attic, None = not counted; their directory.
     _quarantined: int | None = 0
     _quarantine_path: str = ""
 
@@ -355,14 +355,15 @@ class TableRepair:
         self.directory.save(self.state)
 
     def _put_aside(self, found: Diagnosis) -> None:
-        """Move the table's directory into quarantine; the replay makes a new one."""
+        """Move the table's directory to the attic; the replay makes a new one."""
         table = self.state.tables[found.table]
         quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
         # First: after a crash the table counts as not made yet.
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
         if (self.lake / found.table).exists():
             self._quarantined = None
-            self._quarantine_path = quarantine.save_files(found.table, found.foreign, found.reason)
+            kept = quarantine.save_files(found.table, found.foreign, found.reason)
+            self._quarantine_path = str(kept.relative_to(self.lake))
 
     def _restore(self, found: Diagnosis) -> None:
         """Export the rows of others, and restore the recorded version in one commit."""
@@ -394,7 +395,8 @@ class TableRepair:
         saved = quarantine.save_rows(
             table.definition, own, table.version, examined, reason, table.definition
         )
-        self._quarantined, self._quarantine_path = saved.rows, saved.path
+        self._quarantined = saved.facts["rows"]
+        self._quarantine_path = str(saved.path.relative_to(self.lake))
 
     def _commit(self, table: ReplicaTable, examined: Examined) -> int:
         name = table.definition.name

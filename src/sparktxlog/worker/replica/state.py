@@ -107,7 +107,7 @@ class PlacedLog:
 class PendingCopy:
     """An unfinished copy; until it ends, tables may stand at different positions."""
 
-    #: Id of the first attempt, in the names of workspace, commits and quarantine.
+    #: Id of the first attempt, in the names of workspace, commits and entries of the attic.
     copy_id: str
     #: Wall clock, microseconds since 1970 UTC.
     started_at: int
@@ -115,7 +115,7 @@ class PendingCopy:
     forced: bool = False
     #: Donor that an operator named, empty = none.
     donor: str = ""
-    #: The replica may have rows that this log lacks; those of all tables go to quarantine.
+    #: The replica may have rows that this log lacks; those of all tables go to the attic.
     suspect: bool = False
     #: Tables whose swap was begun.
     swapped: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
-"""What may be removed: images that the log has outlived, quarantine and old files by their age."""
+"""What may be removed: images that the log has outlived, the attic and old files by their age."""
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -153,46 +152,6 @@ def test_a_damaged_manifest_or_another_backup_keeps_everything(
     assert len(store.names()) == 5 and stored_files(store) == before
 
 
-def put_aside(lake: Lake, name: str, copy_id: str, days: int, *, line: bool = True) -> Path:
-    """Make a quarantined directory as old as some days."""
-    own = lake.path / "_sparktxlog"
-    directory = own / "quarantine" / f"{name}-{copy_id}.files"
-    (directory / "_delta_log").mkdir(parents=True)
-    (directory / "_delta_log" / "0.json").write_bytes(b"12345")
-    if line:
-        path = str(directory.relative_to(lake.path))
-        told = {
-            "table": name,
-            "copy_id": copy_id,
-            "at": NOW_US - days * DAY_US,
-            "path": path,
-            "reason": "why",
-            "rows": None,
-        }
-        with open(own / "quarantine.jsonl", "a") as file:
-            file.write(json.dumps(told) + "\n")
-    return directory
-
-
-def test_quarantine_goes_by_its_age_only_and_a_line_says_so(lake: Lake) -> None:
-    state = lake.append((1, "x"))
-    old, young = put_aside(lake, "t", "c1", 31), put_aside(lake, "t", "c2", 29)
-    running, untold = put_aside(lake, "t", "c3", 99), put_aside(lake, "t", "c4", 99, line=False)
-    copying = PendingCopy(copy_id="c3", started_at=1)
-    with closing(ReplicaDirectory(lake.path)) as directory:
-        directory.save(replace(state, copying=copying))
-    dry = remove(lake, quarantine_days=30, dry_run=True)
-    assert old.exists()
-    done = remove(lake, quarantine_days=30)
-    assert done.removed == dry.removed == ["_sparktxlog/quarantine/t-c1.files"]
-    assert (done.kept, done.files, done.size_bytes) == (3, 1, 5)
-    assert not old.exists() and all(path.exists() for path in (young, running, untold))
-    lines = (lake.path / "_sparktxlog" / "quarantine.jsonl").read_text().splitlines()
-    note = json.loads(lines[-1])
-    assert len(lines) == 4 and (note["removed"], note["at"]) == (done.removed[0], NOW_US)
-    assert remove(lake, quarantine_days=30).removed == []
-
-
 def test_old_files_of_copies_go_by_age_and_only_those_of_this_lake(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -215,7 +174,7 @@ def test_old_files_of_copies_go_by_age_and_only_those_of_this_lake(
     ("unwanted", "field"),
     [
         ({"keep_images": 0}, "keep-images"),
-        ({"quarantine_days": 0}, "drop-quarantine-older-than"),
+        ({"attic_days": 0}, "empty-attic-older-than"),
         ({"backup_days": -1}, "drop-backups-older-than"),
         ({"backup_days": 3}, "drop-backups-older-than"),
         ({"images": Path("/nowhere")}, "images"),
@@ -227,19 +186,23 @@ def test_nonsense_is_refused_with_its_field(unwanted: dict[str, object], field: 
     assert caught.value.fields["field"] == field and caught.value.definite
 
 
-def test_the_attic_is_emptied_by_age(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.append((1, "x"))
-    for name, days in (("old", 31), ("young", 29)):
+def test_the_attic_is_emptied_by_age_but_for_the_running_copy(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, attic = lake.append((1, "x")), Attic.of_lake(lake.path)
+    for name, days in (("old", 31), ("young", 29), ("running", 99)):
         (lake.path / name / "_delta_log").mkdir(parents=True)
         (lake.path / name / "_delta_log" / "0.json").write_bytes(b"12345")
         at_ns = (NOW_US - days * DAY_US) * 1000
         monkeypatch.setattr("sparktxlog.attic.attic.time_ns", lambda at_ns=at_ns: at_ns)
-        attic = Attic.of_lake(lake.path)
-        attic.put(lake.path / name, kind=Kind.DROPPED, table=name, mark="7", why="dropped")
+        attic.put(lake.path / name, kind=Kind.TABLE, table=name, mark=f"of-{name}", why="replaced")
+    copying = PendingCopy(copy_id="of-running", started_at=1)
+    with closing(ReplicaDirectory(lake.path)) as directory:
+        directory.save(replace(state, copying=copying))
     dry = remove(lake, attic_days=30, dry_run=True)
-    assert len(attic.entries()) == 2
+    assert len(attic.entries()) == 3
     done = remove(lake, attic_days=30)
-    assert done.removed == dry.removed == ["dropped-old-7"]
-    assert (done.kept, done.files, done.size_bytes) == (1, 1, 5)
-    assert [entry.table for entry in attic.entries()] == ["young"]
+    assert done.removed == dry.removed == ["table-old-of-old"]
+    assert (done.kept, done.files, done.size_bytes) == (2, 1, 5)
+    assert [entry.table for entry in attic.entries()] == ["running", "young"]
     assert rows(lake.path) == [(1, "x")]

@@ -6,7 +6,6 @@ Delta's transaction does and writes the copy's commit.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 from tests.unit.worker.apply.test_tables import ADD, metadata, write
 from tests.unit.worker.repair.test_examining import DEFINITION
 
+from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CopyConflictError, TransportError
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
@@ -80,9 +80,10 @@ class Site:
     def _at(self, step: str) -> None:
         self.before.pop(step, lambda: None)()
 
-    def _export(self, definition: Any, version: int, *rest: Any) -> int:
+    def _export(self, definition: Any, version: int, donor: Any, at: int, to: Path, _: Any) -> int:
         self._at("export")
         self.exported.append(version)
+        to.mkdir()
         return version
 
     def _begin(self, session: Any, table: Path) -> Any:
@@ -165,9 +166,8 @@ class Site:
             tables=(offered,),
         )
 
-    def lines(self) -> list[dict[str, Any]]:
-        path = self.lake / "_sparktxlog" / "quarantine.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+    def kept(self, kind: Kind = Kind.ROWS) -> list[Entry]:
+        return Attic.of_lake(self.lake).entries(kind, "t")
 
     def state(self) -> ReplicaState:
         with closing(ReplicaDirectory(self.lake)) as directory:
@@ -179,7 +179,7 @@ class Site:
         assert self.state().copying is None
         own = read_commit(self.table, version).own
         assert isinstance(own, OwnCommit) and own.copy_id
-        assert self.exported[-1] == version - 1 == self.lines()[-1]["version"]
+        assert self.exported[-1] == version - 1 == self.kept()[-1].facts["version"]
 
 
 @contextmanager
@@ -240,12 +240,14 @@ def test_a_kill_between_the_conflict_and_the_second_export_loses_nothing(
     site.before[step] = foreign_then_killed
     with pytest.raises(Killed):
         site.copy()
-    # The record says which version the export covers: an older one than stands there.
-    assert [line["version"] for line in site.lines()] == [1] and newest_commit(site.table) == 2
+    # The entry says which version the export covers: an older one than stands there.
+    assert [one.facts["version"] for one in site.kept()] == [1] and newest_commit(site.table) == 2
     pending = site.state().copying
     assert pending is not None and pending.swapped == ("t",)
     site.copy()
     assert site.exported == [1, 2]
+    # The later export has the rows of the earlier one.
+    assert [one.facts["version"] for one in site.kept()] == [2]
     site.check_swapped_upon_the_exported()
 
 
@@ -273,9 +275,8 @@ def test_what_comes_upon_a_swap_that_is_done_again_is_exported_beside(site: Site
     site.position = 9
     site.copy()
     assert site.exported == [1, 3]
-    first, second = site.lines()
-    assert first["path"] != second["path"] and second["path"].endswith(".v3")
-    assert [commit["version"] for commit in second["foreign"]] == [3]
+    _, second = site.kept()
+    assert [commit["version"] for commit in second.facts["foreign"]] == [3]
     site.check_swapped_upon_the_exported()
 
 
@@ -306,9 +307,8 @@ def test_a_renamed_table_is_known_again_and_what_came_upon_it_is_kept(
     site.copy(Way.RENAME)
     # Exported as rows, and kept as directories: that of the old table, and that of the first swap.
     assert site.exported == [1, 1]
-    kept = [line["path"] for line in site.lines() if line["rows"] is None]
-    assert len(set(kept)) == 2
-    assert [newest_commit(site.lake / path) for path in kept] == [1, 1]
+    assert len(site.kept()) == 2
+    assert [newest_commit(one.path) for one in site.kept(Kind.TABLE)] == [1, 1]
     assert newest_commit(site.table) == 0
 
 
@@ -323,10 +323,9 @@ def test_an_export_is_not_overwritten_by_that_of_a_table_that_took_the_place(sit
     write(site.table, 1, ADD, note="another one")
     os.utime(site.table / "_delta_log" / f"{1:020}.json", ns=(5_000, 5_000))
     site.copy()
-    first, second = site.lines()
+    _, second = site.kept()
     assert site.exported == [1, 1]
-    assert first["path"] != second["path"]
-    assert "was written by" in second["reason"] or second["foreign"]
+    assert "was written by" in second.why or second.facts["foreign"]
     site.check_swapped_upon_the_exported()
 
 
