@@ -14,8 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparktxlog.api.adopting.table_follower import TableFollower as TableFollower
     from sparktxlog.api.client import Client as Client
+    from sparktxlog.api.connect import TxLog as TxLog
     from sparktxlog.api.connect import connect as connect
+    from sparktxlog.api.session import build_session as build_session
     from sparktxlog.api.spark_errors import errors_from_spark as errors_from_spark
     from sparktxlog.api.sql_views import register as register
     from sparktxlog.api.streams.foreach_batch import stream_into as stream_into
@@ -31,13 +34,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public name → module that has it.
+#: Public name → module that has it; the classes of `errors` are public, too (docs/python.md).
 _PUBLIC = {
     "Client": "sparktxlog.api.client",
     "Column": "sparktxlog.model.table",
     "Level": "sparktxlog.model.receipt",
     "Receipt": "sparktxlog.model.receipt",
     "TableDefinition": "sparktxlog.model.table",
+    "TableFollower": "sparktxlog.api.adopting.table_follower",
+    "TxLog": "sparktxlog.api.connect",
+    "build_session": "sparktxlog.api.session",
     "connect": "sparktxlog.api.connect",
     "errors": "sparktxlog.errors",
     "errors_from_spark": "sparktxlog.api.spark_errors",
@@ -62,21 +68,7 @@ _EXTRAS = {
     "uvicorn": "node",
 }
 
-__all__ = [
-    "__version__",
-    "Client",
-    "Column",
-    "Level",
-    "Receipt",
-    "TableDefinition",
-    "connect",
-    "errors",
-    "errors_from_spark",
-    "register",
-    "stream_into",
-    "transaction_id_of_batch",
-    "write_stream",
-]
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sparktxlog
-from sparktxlog import Column, Receipt
-from sparktxlog.api.connect import TxLog
+from sparktxlog import Column, Receipt, TxLog
 from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.model.table_kind import TableDescription
 
