@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": set(),
     "catchup": set(),
     "health": set(),
-    "delta": set(),
+    "delta": {"storage.durability", "storage.foreign_files"},
     "attic": {"storage.durability"},
     "codec": {"delta.commit_contents"} | _EPOCHS,
     "storage": {"codec", "delta", "protocol.messages.recovery"} | _EPOCHS,

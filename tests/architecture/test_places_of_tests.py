@@ -51,7 +51,6 @@ ELSEWHERE = {
     "protocol/messages/outbox.py": "unit/protocol/test_master.py",
     "protocol/messages/versions.py": "unit/codec/test_golden.py",
     "protocol/messages/view.py": "unit/protocol/epoch/test_changes.py",
-    "storage/commit_tables/table_checkpoints.py": "unit/storage/commit_tables/test_twin.py",
     "storage/durability.py": "unit/storage/journal/test_journal.py",
     "storage/journal/epoch_changes.py": "contract/test_journal_epochs.py",
     "storage/journal/journal_reader.py": _JOURNAL,

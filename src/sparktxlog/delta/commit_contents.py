@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sparktxlog.delta.file_paths import path_of_file, vector_path
+from sparktxlog.delta.log_files import is_in_log
 from sparktxlog.errors import CorruptLogError, InvalidNameError, StagedCommitError
-from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.ids import LARGEST, check_relative_path
 
 _T = TypeVar("_T")
@@ -282,6 +282,8 @@ def read_commit_file(content: bytes) -> CommitContent:
             if domain.domain in domains:
                 raise _wrong("domainMetadata", domain.domain, "occurs twice")
             domains[domain.domain] = None if domain.removed else domain.configuration
+    for path in (*files, *removed):  # they travel, so they follow the rule of the payload stores
+        _check_path(path)
     for path in removed & files.keys():  # an action may come after the one that it belongs to
         files[path] = replace(files[path], is_new=False)
     return CommitContent(
@@ -318,10 +320,34 @@ class LiveFiles:
             self._files.pop(path, None)
         self._files.update(content.added)
 
+    def read(self, content: bytes) -> TableProtocol | None:
+        """Go on to the next version of any table by its commit file; return its protocol, if any.
+
+        Raises:
+            StagedCommitError: It cannot be read, or names a file of another table (definite).
+        """
+        removed, added, protocol = set[str](), dict[str, tuple[NeededFile, ...]](), None
+        for line in _decoded_lines(content):
+            if line.remove is not None:
+                removed.add(_relative("remove.path", line.remove.path))
+            if line.add is not None:
+                needs = tuple(_needed(line.add))
+                added[needs[0].path] = needs
+            protocol = line.protocol or protocol
+        for path in removed:
+            self._files.pop(path, None)
+        self._files.update(added)
+        return protocol
+
     @property
     def data(self) -> list[NeededFile]:
         """The data files among them."""
         return [files[0] for files in self._files.values()]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Path of a data file → its bytes."""
+        return {file.path: file.size for file in self.data}
 
     @property
     def needed(self) -> dict[str, NeededFile]:
@@ -407,19 +433,25 @@ def _keep(files: dict[str, NeededFile], needed: NeededFile) -> None:
         files[needed.path] = needed
 
 
+def _check_path(path: str) -> None:
+    try:
+        check_relative_path(path)
+    except InvalidNameError:
+        raise _wrong("path", path, "is no path that a payload store takes") from None
+
+
 def _relative(field: str, path: str) -> str:
     """Return the path of a URL below the table."""
     try:
-        parts = urlsplit(path)
-        if parts.scheme or parts.netloc or path.startswith("/"):
-            raise InvalidNameError(path)
-        found = check_relative_path(path_of_file(path))
-        if f"{found}/".startswith(COMMIT_LOG):
-            raise InvalidNameError(path)
-    except (CorruptLogError, InvalidNameError, ValueError):
+        parts, found = urlsplit(path), path_of_file(path)
+        elsewhere = parts.scheme or parts.netloc or not found or "\0" in found
+        elsewhere = elsewhere or not {"", ".", ".."}.isdisjoint(found.split("/"))
+    except (CorruptLogError, ValueError):
+        elsewhere = True
+    if elsewhere or is_in_log(found):
         raise _wrong(
             field, path, "is no path below the table; every site has the table at its own place"
-        ) from None
+        )
     return found
 
 

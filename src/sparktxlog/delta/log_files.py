@@ -7,10 +7,12 @@ all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.durability import storing
 
 _SIDECARS = f"{COMMIT_LOG}_sidecars/"
 #: Commits and checksums; the version is the first group.
@@ -56,7 +58,7 @@ def commits_in(table: Path) -> list[int]:
 
     Delta's own cleanup removes old ones.
     """
-    found = map(_COMMIT.fullmatch, _names(table))
+    found = map(_COMMIT.fullmatch, names_in_log(table))
     return sorted(int(match[1]) for match in found if match and match[2] == "json")
 
 
@@ -67,11 +69,13 @@ def newest_commit(table: Path) -> int:
 
 def last_number(table: Path) -> int:
     """Return the newest version that a file of a table's log is of, -1 = there is none."""
-    return max((int(match[1]) for match in map(_NUMBER.match, _names(table)) if match), default=-1)
+    found = map(_NUMBER.match, names_in_log(table))
+    return max((int(match[1]) for match in found if match), default=-1)
 
 
-def _names(table: Path) -> Iterator[str]:
-    return (path.name for path in log_of(table).iterdir()) if has_log(table) else iter(())
+def names_in_log(table: Path) -> list[str]:
+    """Return the names of the files in a table's log, no order; empty if there is none."""
+    return [path.name for path in log_of(table).iterdir()] if has_log(table) else []
 
 
 def log_paths(paths: Iterable[str], version: int, *, whole: bool = True) -> list[str]:
@@ -81,7 +85,7 @@ def log_paths(paths: Iterable[str], version: int, *, whole: bool = True) -> list
         whole: Everything up to the version; else from the newest complete checkpoint on.
     """
     found = list(paths)
-    start = -1 if whole else newest_checkpoint(found, version)
+    start = -1 if whole else _start(found, version)
     return [path for path in found if is_in_log(path) and _is_wanted(path, start, version)]
 
 
@@ -97,20 +101,46 @@ def _is_wanted(path: str, start: int, version: int) -> bool:
     return match is not None and int(match[1]) <= version and start in (-1, int(match[1]))
 
 
+def files_of_log(table: Path, version: int) -> list[str]:
+    """Return the files of the log up to a version, by path below the table, ascending.
+
+    Raises:
+        CorruptLogError: The log lacks a commit that the version needs.
+        StorageError: The directory cannot be read.
+    """
+    with storing(table):
+        paths = [path.relative_to(table).as_posix() for path in log_of(table).rglob("*")]
+    missing = missing_commit(paths, version)
+    if missing is not None:
+        raise CorruptLogError(f"{table} has no log of version {missing}", path=str(table))
+    return sorted(log_paths(paths, version))
+
+
 def missing_commit(paths: Iterable[str], version: int) -> int | None:
     """Return the first version after the newest checkpoint whose commit is missing, None = none."""
     there = set(paths)
-    start = newest_checkpoint(there, version)
+    start = _start(there, version)
     numbers = range(start + 1, version + 1)
     return next((number for number in numbers if commit_file_name(number) not in there), None)
 
 
-def newest_checkpoint(paths: Iterable[str], version: int) -> int:
-    """Return the newest version ≤ a version that has all parts of a checkpoint, -1 = none."""
-    parts: dict[tuple[int, int], int] = {}
+def whole_checkpoints(paths: Iterable[str], version: int) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the checkpoints of a version or before that have all parts, ascending.
+
+    Returns:
+        Version, and the paths of its parts; of a checkpoint of version 2 that at the top.
+    """
+    parts: dict[tuple[int, int, str], list[str]] = {}
     for path in paths:
         match = _CHECKPOINT.fullmatch(path.removeprefix(COMMIT_LOG))
         if match and int(match[1]) <= version:
-            key = (int(match[1]), int(match[3] or 1))
-            parts[key] = parts.get(key, 0) + 1
-    return max((at for (at, total), found in parts.items() if found >= total), default=-1)
+            key = (int(match[1]), int(match[3] or 1), match[3] or path)
+            parts.setdefault(key, []).append(path)
+    return sorted(
+        (at, tuple(sorted(found))) for (at, total, _), found in parts.items() if len(found) >= total
+    )
+
+
+def _start(paths: Iterable[str], version: int) -> int:
+    """Return the version of the newest whole checkpoint, -1 = none."""
+    return max((at for at, _ in whole_checkpoints(paths, version)), default=-1)

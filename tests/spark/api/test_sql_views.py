@@ -20,6 +20,7 @@ from sparktxlog.api.restore_points import create_point, delete_point
 from sparktxlog.api.spark_errors import errors_from_spark
 from sparktxlog.api.sql_views import register
 from sparktxlog.codec.state_views import KEPT, VIEWS
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import (
     ExpiredError,
     InvalidRequestError,
@@ -27,7 +28,6 @@ from sparktxlog.errors import (
     NotFoundError,
     UnknownTableError,
 )
-from sparktxlog.worker.apply.tables import live_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -207,7 +207,7 @@ def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
             log.table("pages", at="after")
         directory = Path(log.site.home.get("/v1/info")["lake_root"]) / "pages"
         version = log.snapshot(at="before").versions["pages"]
-        for file in live_files(directory, version):
+        for file in live_files(directory, version).sizes:
             (directory / file).unlink()
         with pytest.raises(ExpiredError, match="VACUUM removed files") as caught:
             log.table("pages", at="before")

@@ -22,10 +22,10 @@ from tests.support.node_processes import wait_until
 
 from sparktxlog.api.jobs import job, upkeep
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
+from sparktxlog.delta.checkpoints import newest_of_twin
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 from sparktxlog.model.restore_point import RestorePoint
-from sparktxlog.storage.commit_tables.table_checkpoints import newest_checkpoint
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
@@ -184,7 +184,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     maintained = maintain("--tables", "default.v")["default.v"]
     assert (maintained["failed"], maintained["checkpoint"], maintained["files"]) == ("", 4, 1)
     assert (maintained["vacuumed_files"], maintained["staged_commits"]) == (0, 0)
-    made = newest_checkpoint(table, 9)
+    made = newest_of_twin(table, 9)
     assert made is not None and made.version == 4
     assert "catalogManaged" in made.path.read_text()
 

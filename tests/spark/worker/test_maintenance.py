@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.pinned.pins import Pins
 from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.placing import placed_name
-from sparktxlog.worker.apply.tables import live_files
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
@@ -121,7 +121,7 @@ def test_flat_files_are_put_into_their_partitions(
     (done,) = maintain_replica(spark, source.lake, Upkeep())
     assert (done.failed, done.skipped, done.optimized, done.moved_files) == ("", "", False, 3)
     assert "3 files put into partitions" in describe(done)
-    places = {path.rsplit("/", 1)[0] for path in live_files(directory)}
+    places = {path.rsplit("/", 1)[0] for path in live_files(directory).sizes}
     assert places == {"p=a b%2F%2525", "p=__HIVE_DEFAULT_PARTITION__", "p=x"}
     found = spark.read.format("delta").load(str(directory)).orderBy("id").collect()
     assert [tuple(row) for row in found] == [row for row in rows if row[0] not in (3, 4)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparktxlog.delta.log_files import log_paths, missing_commit, newest_checkpoint
+from sparktxlog.delta.log_files import log_paths, missing_commit, whole_checkpoints
 from sparktxlog.model.commit_table import COMMIT_LOG
 
 
@@ -47,8 +47,9 @@ def test_a_table_that_takes_over_a_log_needs_all_of_it() -> None:
 
 def test_a_checkpoint_without_all_of_its_parts_does_not_count() -> None:
     paths = [path for path in LOG_FILES if path != PARTS[1]]
-    assert newest_checkpoint(paths, 6) == 2
-    assert newest_checkpoint(paths, 1) == -1
+    assert whole_checkpoints(paths, 6) == [(2, (_checkpoint(2),))]
+    assert whole_checkpoints(LOG_FILES, 6)[-1] == (4, tuple(PARTS))
+    assert whole_checkpoints(paths, 1) == []
     assert _commit(2) in log_paths(paths, 5, whole=False)
 
 

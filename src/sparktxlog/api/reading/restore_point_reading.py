@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake.exceptions import DeltaError
-
 from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.restore_points import named_point
-from sparktxlog.errors import DivergedError, ExpiredError, NotFoundError
-from sparktxlog.worker.apply.tables import live_files
+from sparktxlog.delta.live_files import live_files
+from sparktxlog.errors import CorruptLogError, DivergedError, ExpiredError, NotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,9 +62,10 @@ def table_at(found: Snapshot, name: str, at: str) -> DataFrame:
     if place is not None:
         directory, version = Path(place[0]), place[1]
         try:
-            gone = [f for f in live_files(directory, version) if not (directory / f).exists()]
-        except (DeltaError, OSError) as error:
-            gone = [str(error)]
+            needed = live_files(directory, version).needed
+            gone = [path for path in needed if not (directory / path).exists()]
+        except CorruptLogError as error:
+            gone = [error.message]
         if gone:
             raise ExpiredError(
                 f"table {name!r} cannot be read as of restore point {at!r}: VACUUM removed files "

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
+from sparktxlog.delta.checkpoints import Checkpoint, newest_checkpoint
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import (
     BusyError,
@@ -35,7 +36,6 @@ from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 _log = structlog.get_logger("sparktxlog.recounts")
@@ -50,7 +50,7 @@ class _LogBase(NamedTuple):
     #: The first version whose commit file is there.
     first: int
     #: The newest whole checkpoint: it says what cleaned versions left.
-    checkpoint: TableCheckpoint
+    checkpoint: Checkpoint
 
 
 class TableRecounts:

@@ -19,10 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from sparktxlog.delta.live_files import needed_files
 from sparktxlog.errors import (
     BusyError,
     NotFoundError,
@@ -36,7 +38,6 @@ from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
-from sparktxlog.storage.pinned.live_files import live_files
 from sparktxlog.storage.pinned.pinned_chunks import ZSTD, Chunk, ChunkReader
 from sparktxlog.storage.pinned.pins import PinnedFile, Pins
 
@@ -288,11 +289,17 @@ class Donor:
             key = (table, state.version)
             if key not in self._sizes:
                 directory = self._config.lake_dir / table
-                self._sizes[key] = await self._run(live_files, directory, state.version)
+                self._sizes[key] = await self._run(_sizes_of, directory, state.version)
                 while len(self._sizes) > _MAX_SIZES:
                     del self._sizes[next(iter(self._sizes))]
             files[table] = self._sizes[key]
         return ReplicaSize(node_id=self._config.node_id, position=report.position, files=files)
+
+
+def _sizes_of(table: Path, version: int) -> list[tuple[str, int]]:
+    """Return path and bytes of the live data files; a file of vectors may be that of several."""
+    found = needed_files(table, version).values()
+    return sorted((file.path, file.size) for file in found if file.is_exact)
 
 
 def _offers(

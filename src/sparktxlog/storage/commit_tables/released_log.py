@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
+from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.table_checkpoints import TableCheckpoint, newest_checkpoint
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
     published,
@@ -91,7 +91,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
         DiskFullError, StorageError: Some versions may have all features still.
     """
     newest = twin_version(table)
-    checkpoint = newest_checkpoint(table, newest)
+    checkpoint = newest_of_twin(table, newest)
     first = 0 if checkpoint is None else checkpoint.version
     raws = {number: published(table, number) for number in range(first, newest + 1)}
     dropped = set(_FORCED)
@@ -120,13 +120,13 @@ def _features(log: bytes) -> tuple[str, ...]:
     return tuple(sorted({name for key in FEATURES for name in last.get(key) or ()}))
 
 
-def _has_vectors(raws: dict[int, bytes], checkpoint: TableCheckpoint | None) -> bool:
+def _has_vectors(raws: dict[int, bytes], checkpoint: Checkpoint | None) -> bool:
     if any(b'"deletionVector"' in raw for raw in raws.values()):
         return True
     return checkpoint is not None and any(add.get("deletionVector") for add in checkpoint.adds())
 
 
-def _replace_by_classic(table: Path, found: TableCheckpoint, dropped: set[str]) -> None:
+def _replace_by_classic(table: Path, found: Checkpoint, dropped: set[str]) -> None:
     """Replace a checkpoint of version 2 by one of the form that every reader knows, durably."""
     log = table / COMMIT_LOG
     with storing(log):

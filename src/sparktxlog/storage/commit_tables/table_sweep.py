@@ -23,10 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparktxlog.delta.checkpoints import newest_checkpoint
 from sparktxlog.delta.commit_contents import files_of_removed, read_commit_file
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import StagedCommitError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.table_checkpoints import live_files_at, newest_checkpoint
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
 from sparktxlog.storage.durability import read_whole, storing, sync_directory
 from sparktxlog.storage.foreign_files import INCOMING
@@ -200,7 +201,7 @@ def remove_directory(directory: Path) -> None:
 
 def _needed(table: Path, version: int, cutoff: int) -> set[str]:
     """Return what readers need of all versions that were the newest one at a time or later."""
-    needed = {*live_files_at(table, version).needed}
+    needed = {*live_files(table, version).needed}
     # What a version needed and the newest one does not, a commit after it removed.
     for number in range(version, -1, -1):
         try:

@@ -25,6 +25,7 @@ from typing import Any
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
 from sparktxlog.codec.delta_catalog.merged_commits import merged_commits
+from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin, take_checkpoint
 from sparktxlog.delta.commit_contents import (
     CommitContent,
     LiveFiles,
@@ -37,11 +38,6 @@ from sparktxlog.model.commit_table import (
     REPLACE_HINT,
     REPLACES_NOTHING,
     commit_file_name,
-)
-from sparktxlog.storage.commit_tables.table_checkpoints import (
-    TableCheckpoint,
-    newest_checkpoint,
-    take_checkpoint,
 )
 from sparktxlog.storage.commit_tables.table_places import TablePlaces, link_new
 from sparktxlog.storage.durability import (
@@ -96,7 +92,7 @@ def make_plain_twin(
     with storing(twin):
         twin.mkdir(parents=True)
     begins = table / commit_file_name(0)
-    base = None if history and begins.exists() else newest_checkpoint(table, version)
+    base = None if history and begins.exists() else newest_of_twin(table, version)
     _extend(table, version, twin, base, changed=_guarded if guarded else _without_feature)
 
 
@@ -115,7 +111,7 @@ def _extend(
     table: Path,
     version: int,
     twin: Path,
-    base: TableCheckpoint | None,
+    base: Checkpoint | None,
     *,
     changed: Callable[[bytes], bytes],
 ) -> None:

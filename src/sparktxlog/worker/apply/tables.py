@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
-import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 
 from sparktxlog.codec.arrow import arrow_schema
-from sparktxlog.delta.file_paths import files_of, path_of_file
+from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
@@ -121,17 +120,6 @@ class TableCommit:
     added: tuple[str, ...]
     #: Rows, schema or properties may differ from the version before.
     changes: bool
-
-
-def live_files(table: Path, version: int | None = None) -> dict[str, int]:
-    """Return the data files of a version with their sizes, by path below the table; None = newest.
-
-    Raises:
-        DeltaError: The log cannot be read.
-    """
-    actions = pa.table(DeltaTable(table, version=version).get_add_actions())
-    names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    return dict(zip(map(path_of_file, names), sizes, strict=True))
 
 
 def read_commit(table: Path, version: int) -> TableCommit:

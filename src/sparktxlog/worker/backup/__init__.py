@@ -5,5 +5,4 @@ imaging      makes an image of a replica's newest complete batch
 restoring    a replica from an image
 old_files    a replica's files, kept before a copy
 removal      removes images, entries of the attic and old files on request
-table_files  which files make one version of a table, without Spark
 """

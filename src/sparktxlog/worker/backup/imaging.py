@@ -16,6 +16,8 @@ from pathlib import Path
 from time import time_ns
 
 from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.delta.live_files import needed_files
+from sparktxlog.delta.log_files import files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
 from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
 from sparktxlog.worker.backup.image_store import (
@@ -28,11 +30,14 @@ from sparktxlog.worker.backup.image_store import (
     ImageTable,
     check_image_name,
 )
-from sparktxlog.worker.backup.table_files import VersionGoneError, version_files
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state, read_state
 
 #: Most attempts, each with a newer batch, when files vanish.
 _ATTEMPTS = 3
+
+
+class VersionGoneError(Exception):
+    """The directory does not hold all files of a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,21 @@ def image_name(now_us: int) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def version_files(table: Path, version: int) -> dict[str, int | None]:
+    """Return the files of a version: path below the table → bytes, None = not recorded.
+
+    Raises:
+        VersionGoneError: The log of the version is not whole.
+        StorageError: The directory cannot be read.
+    """
+    try:
+        files: dict[str, int | None] = dict.fromkeys(files_of_log(table, version))
+    except CorruptLogError as error:
+        raise VersionGoneError(error.message) from error
+    needed = needed_files(table, version).values()
+    return files | {file.path: file.size if file.is_exact else None for file in needed}
 
 
 def _whole_batch(lake: Path) -> ReplicaState:

@@ -28,6 +28,8 @@ from pyspark.errors import PySparkException
 from sparktxlog.codec.delta_catalog.catalog_answers import LoadedTable
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
@@ -39,12 +41,6 @@ from sparktxlog.errors import (
     first_lines,
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
-from sparktxlog.storage.commit_tables.table_checkpoints import (
-    forget_taken,
-    live_files_at,
-    newest_checkpoint,
-    take_checkpoint,
-)
 from sparktxlog.storage.commit_tables.table_sweep import (
     RETENTION,
     abandoned,
@@ -232,7 +228,7 @@ class CommitTableKeeper:
     def _count(self, found: CommitTableUpkeep, shown: LoadedTable) -> None:
         """Count the files of a table at its newest version, without Spark."""
         table, clusters = _directory(shown), "delta.clusteringColumns" in shown.metadata.properties
-        data = live_files_at(table, shown.latest_table_version).data
+        data = live_files(table, shown.latest_table_version).data
         found.version, found.files = shown.latest_table_version, len(data)
         found.small_files = sum(
             one.size < SMALL_BYTES or (clusters and not one.is_clustered) for one in data
@@ -300,14 +296,14 @@ class CommitTableKeeper:
 
     def _lacks_checkpoint(self, shown: LoadedTable) -> bool:
         version = shown.latest_table_version
-        base = newest_checkpoint(_directory(shown), version)
+        base = newest_of_twin(_directory(shown), version)
         every = int(shown.metadata.properties.get(_INTERVAL, _EVERY))
         return version - (-1 if base is None else base.version) >= every
 
     def _checkpoint(self, found: CommitTableUpkeep, shown: LoadedTable, twin: Path) -> None:
         """Let Delta write a checkpoint of a twin, and give it to the table."""
         write_checkpoint(self._session, twin)
-        made = newest_checkpoint(twin, shown.latest_table_version)
+        made = newest_of_twin(twin, shown.latest_table_version)
         if made is None or made.version != shown.latest_table_version:
             raise CorruptLogError(f"Delta wrote no checkpoint in {twin}", path=str(twin))
         take_checkpoint(made, _directory(shown), with_feature)

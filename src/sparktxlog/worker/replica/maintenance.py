@@ -28,10 +28,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
-from sparktxlog.errors import InvalidRequestError, LockedError
+from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
 from sparktxlog.worker.apply.settling import settle
-from sparktxlog.worker.apply.tables import live_files, read_commit
+from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.partition_moves import flat_files, move_into_partitions
@@ -179,7 +180,7 @@ class _Keeper:
                 self._work(found, directory)
                 found.files, found.bytes, _ = _live(directory)
                 found.disk = _disk(directory)
-        except (PySparkException, Py4JError, DeltaError, OSError) as error:
+        except (PySparkException, Py4JError, DeltaError, StorageError, OSError) as error:
             found.failed = " ".join(str(error).split("\n")[:2])[:400]
         found.seconds = round(monotonic() - began, 3)
         return found
@@ -282,7 +283,7 @@ def _record(replica: ReplicaDirectory, state: ReplicaState, name: str, newest: i
 
 def _live(directory: Path) -> tuple[int, int, int]:
     """Return number and bytes of a table's live data files, and how many of them are small."""
-    sizes = live_files(directory).values()
+    sizes = live_files(directory).sizes.values()
     return len(sizes), sum(sizes), sum(size < SMALL_BYTES for size in sizes)
 
 

@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 
 from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.file_paths import path_in_log, path_of_file
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.deltalog import forget_log, read_log, removal_of
-from sparktxlog.worker.apply.tables import commit_by_hand, live_files
+from sparktxlog.worker.apply.tables import commit_by_hand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,7 @@ def flat_files(table: Path) -> int:
     """Return how many live files of a partitioned table lie in none of its directories."""
     if not DeltaTable(table).metadata().partition_columns:
         return 0
-    return sum("/" not in path for path in live_files(table))
+    return sum("/" not in path for path in live_files(table).sizes)
 
 
 def move_into_partitions(session: SparkSession, table: Path) -> int:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.errors import first_lines
+from sparktxlog.delta.live_files import live_files
+from sparktxlog.errors import StorageError, first_lines
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -37,7 +37,6 @@ from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
-from sparktxlog.worker.apply.tables import live_files
 from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
@@ -249,10 +248,10 @@ def _count_table(
     drops = _drops_of(path)
     counted, failure, damages, files = "", "", list[str](), dict[str, int]()
     try:
-        files = live_files(path, table.version)
+        files = live_files(path, table.version).sizes
         damages = damaged_files(path, files)
         counted = count_rows(session, path, table).to_text()
-    except (DeltaError, PySparkException, Py4JError) as error:
+    except (StorageError, PySparkException, Py4JError) as error:
         damages = damages or unreadable_files(path, files)
         failure = first_lines(error, 1)
     if _drops_of(path) - drops:

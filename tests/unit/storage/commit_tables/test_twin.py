@@ -14,14 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, lines_of
 
+from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.commit_table import REPLACES_NOTHING, commit_file_name
-from sparktxlog.storage.commit_tables.table_checkpoints import (
-    forget_taken,
-    newest_checkpoint,
-    take_checkpoint,
-)
 from sparktxlog.storage.commit_tables.twin import (
     add_unchanged_version,
     extend_plain_twin,
@@ -123,7 +119,7 @@ def test_a_long_log_begins_with_its_checkpoint(table: StagedTable, tmp_path: Pat
     }
     log = twin / "_delta_log"
     assert sorted(path.name[:20] for path in log.glob("0*")) == [f"{n:020}" for n in (2, 2, 3)]
-    found = newest_checkpoint(twin, 9)
+    found = newest_of_twin(twin, 9)
     assert found is not None
     assert [one.samefile(table.directory / "_delta_log/_sidecars/x") for one in found.sidecars]
     said = found.path.read_text()
@@ -136,7 +132,7 @@ def test_a_long_log_begins_with_its_checkpoint(table: StagedTable, tmp_path: Pat
     of_delta = {*table.directory.glob(tops)}
     for _ in range(3):
         take_checkpoint(found, table.directory, with_feature)
-        taken = newest_checkpoint(table.directory, 9)
+        taken = newest_of_twin(table.directory, 9)
     assert taken is not None
     forget_taken(table.directory)
     assert len([*table.directory.glob(tops)]) == 3

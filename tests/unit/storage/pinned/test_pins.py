@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from tests.support.replica_lakes import append_rows, contents
 
 from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
-from sparktxlog.storage.pinned.live_files import live_files
 from sparktxlog.storage.pinned.pins import Pins
 
 
@@ -135,27 +134,6 @@ def test_a_missing_table_is_named(lake: Path) -> None:
     with pytest.raises(NotFoundError, match="'nope'"):
         Pins(lake).pin("l1", ["t", "nope"])
     assert not (lake / "_sparktxlog" / "leases" / "l1").exists()
-
-
-def test_live_files_are_those_of_the_version(lake: Path) -> None:
-    every = live_files(lake / "t", 2)
-    assert len(every) == 3
-    assert live_files(lake / "t", 0) == [
-        every[i] for i in range(3) if every[i] in live_files(lake / "t", 0)
-    ]
-    assert len(live_files(lake / "t", 0)) == 1
-    for path, size in every:
-        assert (lake / "t" / path).stat().st_size == size
-
-
-def test_where_delta_rs_refuses_all_data_files_count(lake: Path) -> None:
-    log = lake / "t" / "_delta_log" / "00000000000000000002.json"
-    log.write_text('{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n')
-    found = live_files(lake / "t", 2)
-    assert ("p=a%20b/x.parquet", 10) in found
-    assert len(found) == 4  # neither hidden files nor the log
-    with pytest.raises(StorageError, match="not a Delta table"):
-        live_files(lake / "u", 0)
 
 
 def test_a_name_that_is_no_text_is_left_out(lake: Path) -> None:

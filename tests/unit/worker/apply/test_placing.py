@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.alteration import TableChange
@@ -21,7 +22,7 @@ from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, placed_name, placed_path
-from sparktxlog.worker.apply.tables import OwnCommit, create_table, live_files, read_commit
+from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_commit
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:
@@ -93,7 +94,7 @@ def test_placed_files_are_links_with_statistics(tmp_path: Path, partitioned: boo
     lake = tmp_path / "lake"
     assert [row["id"] for row in read(lake)] == [1, 2, 3]
     assert [row["p"] for row in read(lake)] == ["x", None, "a b/%"]
-    files = [lake / "t" / path for path in live_files(lake / "t")]
+    files = [lake / "t" / path for path in live_files(lake / "t").sizes]
     assert {file.stat().st_nlink for file in files} == {2}
     places = {str(file.parent.relative_to(lake / "t")) for file in files}
     null = "p=__HIVE_DEFAULT_PARTITION__"
@@ -136,7 +137,7 @@ def test_partitions_lie_where_spark_puts_them(tmp_path: Path, by_hand: bool) -> 
     # Spark leaves `=` as it is, and readers compare such texts.
     paths = pa.table(handle.get_add_actions())["path"].to_pylist()
     assert all(path.startswith("p=") for path in paths)
-    assert all((root / path).is_file() for path in live_files(root))
+    assert all((root / path).is_file() for path in live_files(root).sizes)
     assert all(Path(uri).exists() for uri in handle.file_uris())
     handle.create_checkpoint()
     if not by_hand:

@@ -30,9 +30,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.backup import imaging, restoring
 from sparktxlog.worker.backup.image_store import ImageStore
-from sparktxlog.worker.backup.imaging import back_up_replica, image_name
+from sparktxlog.worker.backup.imaging import back_up_replica, image_name, version_files
 from sparktxlog.worker.backup.restoring import choose_image, restore_replica
-from sparktxlog.worker.backup.table_files import version_files
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,

@@ -82,7 +82,7 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
 def test_a_file_that_cannot_be_decoded_is_damage_and_named(
     lake: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, size = next(iter(verify.live_files(lake / "t", 1).items()))
+    name, size = next(iter(verify.live_files(lake / "t", 1).sizes.items()))
     # Footer and size are as they were; the pages are not.
     with (lake / "t" / name).open("r+b") as file:
         file.seek(4)

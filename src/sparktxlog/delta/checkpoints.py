@@ -1,16 +1,17 @@
-"""Checkpoints in the logs of commit tables and of their twins: Delta writes them, nobody else.
+"""Checkpoints: the state of a version in files of its own.
 
-Delta keeps the state of such a table as one JSON file, with protocol and metadata, and Parquet
-files beside it, the *sidecars*, with its files.  So a checkpoint of a twin is one of the table as
-soon as its JSON file has the table's protocol.  A checkpoint is local to a site; it changes nothing
-that a reader sees, only how many commit files it has to read.
+*Classic* ones are Parquet, in one file or several parts.  Those of *version 2* have a file at the
+top, JSON or Parquet, and Parquet files with the actions of data files, the *sidecars*.  Commit
+tables have those with JSON: so a checkpoint of a twin is one of the table as soon as its JSON file
+has the table's protocol.  A checkpoint is local to a site; it changes nothing that a reader sees,
+only how many commits it has to read.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,9 +21,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_contents import TableProtocol
+from sparktxlog.delta.log_files import log_of, names_in_log, whole_checkpoints
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import (
     link_or_copy,
     read_whole,
@@ -33,7 +34,6 @@ from sparktxlog.storage.durability import (
 )
 from sparktxlog.storage.foreign_files import foreign_file
 
-_TOP = re.compile(r"([0-9]{20})\.checkpoint\.[0-9a-f-]{36}\.json")
 #: How the UUID in the name of a checkpoint begins that was taken from a twin.
 _TAKEN = "00000000-0000-4000-8000-"
 _SIDECARS, _LAST = "_sidecars", "_last_checkpoint"
@@ -41,12 +41,23 @@ _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableCheckpoint:
+class Checkpoint:
     """A whole checkpoint."""
 
-    path: Path
     version: int
-    sidecars: tuple[Path, ...]
+    #: The parts of a classic one, or the one file at the top.
+    tops: tuple[Path, ...]
+    sidecars: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The first file at the top."""
+        return self.tops[0]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether it has the form of those of commit tables."""
+        return self.path.suffix == ".json"
 
     def adds(self) -> Iterator[dict[str, Any]]:
         """Yield the `add` actions of the version, with the keys that say which files it needs."""
@@ -58,57 +69,78 @@ class TableCheckpoint:
             if (action.get("deletionTimestamp") or 0) > timestamp:
                 yield action
 
+    def protocol(self) -> TableProtocol | None:
+        """Return the protocol of the version; None = it has none, so it is of no use."""
+        keys = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
+        for action in self._actions("protocol", keys):
+            said = {key: value for key, value in action.items() if value is not None}
+            return msgspec.convert(said, TableProtocol)
+        return None
+
     def _actions(self, kind: str, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        for sidecar in self.sidecars:
-            with storing(sidecar), _opened(sidecar) as file:
+        for path in (*self.tops, *self.sidecars):
+            with _reading(path) as file:
+                if path.suffix == ".json":
+                    lines = map(msgspec.json.decode, file.read().splitlines())
+                    yield from (line[kind] for line in lines if line.get(kind))
+                    continue
                 rows = pq.ParquetFile(file)
                 if kind not in rows.schema_arrow.names:
                     continue
-                for batch in rows.iter_batches(columns=[kind]):
-                    found = batch.column(kind)
+                # Statistics of all files would be most of it.
+                for batch in rows.iter_batches(columns=[f"{kind}.{key}" for key in keys]):
+                    # What a struct that is NULL has in its fields means nothing.
+                    found = batch.column(kind).drop_null()
                     known = [key for key in keys if found.type.get_field_index(key) >= 0]
                     parts = [found.field(key) for key in known]
                     table = pa.Table.from_arrays(parts, known)
-                    yield from (row for row in table.to_pylist() if row["path"] is not None)
+                    yield from table.to_pylist()
 
 
-class _Sidecar(msgspec.Struct):
-    path: str
-
-
-class _Line(msgspec.Struct):
-    sidecar: _Sidecar | None = None
-
-
-def newest_checkpoint(table: Path, version: int) -> TableCheckpoint | None:
+def newest_checkpoint(table: Path, version: int) -> Checkpoint | None:
     """Return the newest checkpoint at a version or before, None = there is none that is whole."""
-    log = table / COMMIT_LOG
-    matches = [_TOP.fullmatch(path.name) for path in log.iterdir()] if log.is_dir() else []
-    names = sorted(match[0] for match in matches if match and int(match[1]) <= version)
-    for name in reversed(names):
-        found = _read(log / name)
-        if all(map(_is_there, found.sidecars)):
-            return found
-    return None
+    return next(_checkpoints(table, version), None)
 
 
-def _read(path: Path) -> TableCheckpoint:
-    with storing(path):
-        lines = foreign_file(_table_of(path), path).read().splitlines()
+def newest_of_twin(table: Path, version: int) -> Checkpoint | None:
+    """Return the newest one that `take_checkpoint` takes, None = there is none that is whole."""
+    return next((one for one in _checkpoints(table, version) if one.is_json), None)
+
+
+def _checkpoints(table: Path, version: int) -> Iterator[Checkpoint]:
+    """Yield whole checkpoints, the newest first."""
+    for number, names in reversed(whole_checkpoints(names_in_log(table), version)):
+        tops = tuple(log_of(table) / name for name in names)
+        sidecars = _sidecars(tops[0])
+        if all(map(_is_there, sidecars)):
+            yield Checkpoint(version=number, tops=tops, sidecars=sidecars)
+
+
+def _sidecars(top: Path) -> tuple[Path, ...]:
+    """Return the sidecars that the file at the top of a checkpoint names."""
+    found = Checkpoint(version=0, tops=(top,))._actions("sidecar", ("path",))
+    return tuple(top.parent / _SIDECARS / str(one["path"]) for one in found)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[FileIO]:
+    """Give a file of a checkpoint, opened.
+
+    Raises:
+        CorruptLogError: It is damaged.
+        StorageError: It cannot be read.
+    """
     try:
-        found = [msgspec.json.decode(line, type=_Line).sidecar for line in lines]
-    except msgspec.MsgspecError as error:
+        with storing(path), _opened(path) as file:
+            yield file
+    except (msgspec.MsgspecError, pa.ArrowException) as error:
         raise CorruptLogError(f"{path} cannot be read: {error}", path=str(path)) from error
-    return TableCheckpoint(
-        path=path,
-        version=int(path.name[:20]),
-        sidecars=tuple(path.parent / _SIDECARS / one.path for one in found if one is not None),
-    )
 
 
-def _opened(sidecar: Path) -> FileIO:
-    """Open a sidecar; sessions of others write them."""
-    return foreign_file(_table_of(sidecar.parent), sidecar).open()
+def _opened(path: Path) -> FileIO:
+    """Open a file of a checkpoint; sessions of others write them."""
+    log = path.parent.parent if path.parent.name == _SIDECARS else path.parent
+    return foreign_file(log.parent, path).open()
 
 
 def _is_there(sidecar: Path) -> bool:
@@ -120,21 +152,14 @@ def _is_there(sidecar: Path) -> bool:
     return sidecar.parent.name == _SIDECARS and ".." not in sidecar.parts
 
 
-def _table_of(path: Path) -> Path:
-    """Return the table's directory of a file in its log."""
-    return path.parent.parent
-
-
-def take_checkpoint(
-    found: TableCheckpoint, target: Path, changed: Callable[[bytes], bytes]
-) -> None:
+def take_checkpoint(found: Checkpoint, target: Path, changed: Callable[[bytes], bytes]) -> None:
     """Give a table a checkpoint of its twin, or the other way round, durably.
 
     Args:
         target: The directory that gets it.
         changed: Returns the JSON lines with the other one's protocol.
     """
-    log = target / COMMIT_LOG
+    log = log_of(target)
     with storing(log):
         (log / _SIDECARS).mkdir(parents=True, exist_ok=True)
         size = 0
@@ -162,10 +187,10 @@ def forget_taken(table: Path) -> None:
     Raises:
         CorruptLogError, StorageError: Some may be left; try again.
     """
-    log = table / COMMIT_LOG
+    log = log_of(table)
     with storing(log):
         for path in sorted(log.glob(f"*.checkpoint.{_TAKEN}*.json"))[:-2]:
-            sidecars = _read(path).sidecars
+            sidecars = _sidecars(path)
             path.unlink()
             for sidecar in sidecars:
                 sidecar.unlink(missing_ok=True)
@@ -182,24 +207,3 @@ def _last(log: Path) -> int:
     except (FileNotFoundError, msgspec.MsgspecError):
         return -1
     return found.version
-
-
-def live_files_at(table: Path, version: int) -> LiveFiles:
-    """Return the files that readers of a version need, from the newest checkpoint on.
-
-    Raises:
-        CorruptLogError: The directory lacks a version.
-        StagedCommitError: A version cannot be read (definite).
-    """
-    live, base = LiveFiles(), newest_checkpoint(table, version)
-    if base is not None:
-        live.begin(base.adds())
-    for number in range(0 if base is None else base.version + 1, version + 1):
-        path = table / commit_file_name(number)
-        try:
-            live.follow(read_commit_file(foreign_file(table, path).read()))
-        except FileNotFoundError:
-            raise CorruptLogError(
-                f"{table} has no version {number}: {path.name} is missing", path=str(path)
-            ) from None
-    return live
