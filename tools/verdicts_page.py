@@ -24,7 +24,7 @@ too, while a link is down that nothing waits for.
 
 `/readyz` answers another question: whether this one node can serve. It is 503 only for what is
 wrong with the node itself, so a site that lags is ready, and a node that is paused is not.
-`sparktxlog survival` and `drill --live` answer a third one: what the loss of a site would lose.
+`sparktxlog survival` and `drill` answer a third one: what the loss of a site would lose.
 Both judge by one function, and end with 3 where a loss would not be survived.
 
 The cluster gets the worst verdict that is found. The table lists states as node A of the sites A, B
@@ -43,7 +43,7 @@ has not applied it; the sensor waits until all sites are in sync. Alerts are tho
 raises by itself; rates need more than one moment.
 
 | when | `workers`, `peers`, `plan`, `verify --compare` | `why` | sensor | alerts | would not be \
-survived, by `survival` and `drill --live` |
+survived, by `survival` and `drill` |
 |---|---|---|---|---|---|
 """
 

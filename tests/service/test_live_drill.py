@@ -1,4 +1,4 @@
-"""Commands that ask all nodes, against real ones: `drill --live`, and `--all` when one is gone."""
+"""Commands that ask all nodes, against real ones: `drill`, and `--all` when one is gone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_running_cluster_is_asked_and_nothing_is_harmed(
     def drill(url: str) -> None:
         assert invoke(monkeypatch, "backup", str(images), "--lake", str(tmp_path / "lake")) == 0
         capsys.readouterr()
-        asked = ("drill", "--live", "--url", url, "--no-spark", "--backup", str(images))
+        asked = ("drill", "--url", url, "--no-spark", "--backup", str(images))
         code = invoke(monkeypatch, *asked, "--report", str(reports), "--json")
         found = json.loads(capsys.readouterr().out)
         assert (code, found["passed"]) == (0, True), found
@@ -80,7 +80,7 @@ def test_all_are_asked_and_the_one_that_is_gone_is_a_row(
         row = told("status", "--all", "--url", url, code=5).splitlines()[-1].split("\t")
         assert row[0] == "B" and "[unreachable]" in row[-1] and b["url"] in row[-1]
         # A drill fails, and says why.
-        text = told("drill", "--live", "--no-spark", "--url", url, code=3)
+        text = told("drill", "--no-spark", "--url", url, code=3)
         assert "FAILED: loss of A: node B does not answer" in text
 
     asyncio.run(main())

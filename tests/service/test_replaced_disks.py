@@ -194,9 +194,7 @@ async def not_yet(place: Place, places: dict[str, Place], run: Run) -> None:
     assert "no other site that answers has all rows" in said["sentence"]
     code, found = await asyncio.to_thread(run, "survival", "--url", others[1].url)
     assert (code, [one["site"] for one in found if one["survives"]]) == (3, [others[0].name])
-    code, found = await asyncio.to_thread(
-        run, "drill", "--live", "--no-spark", "--url", others[1].url
-    )
+    code, found = await asyncio.to_thread(run, "drill", "--no-spark", "--url", others[1].url)
     assert code == 3 and not found["passed"]
     await others[0].start()
     await until(others[0].takes_part)
@@ -236,7 +234,7 @@ def test_three_disks_replaced_one_after_the_other_lose_nothing(
                 for other in places.values():
                     await until(lambda other=other: other.survivors() == NAMES)
                 code, found = await asyncio.to_thread(
-                    run, "drill", "--live", "--no-spark", "--url", place.url
+                    run, "drill", "--no-spark", "--url", place.url
                 )
                 assert (code, found["passed"]) == (0, True), found
                 assert (await asyncio.to_thread(run, "survival", "--url", place.url))[0] == 0

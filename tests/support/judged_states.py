@@ -18,7 +18,8 @@ from tools.metrics_page import alert_rules
 from sparktxlog.api.jobs.upkeep import Verified
 from sparktxlog.cli import status_commands
 from sparktxlog.cli.all_nodes import NodeAnswer
-from sparktxlog.cli.drill.live_drill import LiveDrillReport, examine
+from sparktxlog.cli.drill.drill_report import DrillReport
+from sparktxlog.cli.drill.live_drill import examine
 from sparktxlog.errors import NotFoundError, TransportError
 from sparktxlog.health.survival import KnownSites, Site, losses, survivals
 from sparktxlog.health.verdicts import furthest_lines, rows_until
@@ -155,11 +156,11 @@ def failed_drills(status: _Status, holds: dict[str, Any]) -> dict[str, list[str]
             error = TransportError("no answer")
             answers.append(NodeAnswer(node=peer["id"], url="", error=error))
     sites = [one["id"] for one in status["roster"] if not one["witness"]]
-    report = LiveDrillReport(began_at=1, sites=sites, suspect_timeout_s=4.0)
+    report = DrillReport(began_at=1, sites=sites, suspect_timeout_s=4.0)
     examine(answers, report)
     found = {one.name.removeprefix("loss of "): one for one in report.rehearsals}
     return {
-        site: [*([f"{one.lost} of {one.told} lost"] if one.lost else []), *one.problems]
+        site: [*([f"{one.lost} of {one.shown} lost"] if one.lost else []), *one.problems]
         for site, one in found.items()
         if one.lost or one.problems
     }

@@ -1,6 +1,6 @@
 """Would the log survive the loss of a site now: what only that site has, and who could go on.
 
-`survival`, `drill --live`, the pages and the check `data` of a node's readiness all judge here.  A
+`survival`, `drill`, the pages and the check `data` of a node's readiness all judge here.  A
 site counts for what it said that it holds: its transactions, the rows, and the commit tables.  It
 has *the rows* if its log begins at position 0, or a replica of it that is in sync has applied at
 least what is before its log.  A site that does not answer has no rows and no tables that others

@@ -134,7 +134,7 @@ def test_three_replaced_disks_lose_no_rows(
         "sparktxlog survival NODE",
         "sparktxlog status",
         "sparktxlog tables",
-        "sparktxlog drill --live",
+        "sparktxlog drill",
     ]
     survival, _, tables, drill = commands[:4]
     with three_sites(tmp_path) as sites:

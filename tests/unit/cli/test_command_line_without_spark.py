@@ -16,8 +16,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, get_args
 
-#: They start nodes, and need no Spark for that.
-_START_NODES = {"serve", "drill"}
+#: It starts a node, and needs no Spark for that.
+_START_NODES = {"serve"}
 #: Arguments of some commands, with which they do something; else those that are required.
 _GIVEN = {
     "table adopt": ["table", "adopt", "t", "/nowhere", "--as", "commit-table"],

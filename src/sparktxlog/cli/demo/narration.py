@@ -69,7 +69,7 @@ class Narration(ABC):
         self.heading("A drill asks the running nodes: would the loss of a site be survived now?")
         with self.console.status("asking"):
             report = run_live(self.cluster.url(self.cluster.sites[0]))
-        for name, lost, _, _, problems in report.rows():
+        for name, lost, _, problems in report.rows():
             self.line(f"{name}: {lost} transactions would be lost; problems: {problems}")
         page = report.write(self.directory / _REPORTS)
         api = self.cluster.api(self.cluster.sites[0])

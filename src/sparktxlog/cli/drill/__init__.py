@@ -1,1 +1,1 @@
-"""Rehearses on a scratch copy of a cluster what users fear, and measures what would be lost."""
+"""Asks a running cluster what the loss of each site would mean, and rehearses a restore."""

@@ -8,7 +8,6 @@ its writers would go.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic, time_ns
 from typing import Any
 
@@ -18,30 +17,7 @@ from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
 from sparktxlog.health.survival import worst_loss
 
 
-@dataclass(slots=True, kw_only=True)
-class LiveDrillReport(DrillReport):
-    """What a running cluster would survive now."""
-
-    #: End of the queue, as the asked nodes know it.
-    position: int = 0
-    #: Whether the others go on by themselves (`eviction = auto`), or wait for an operator.
-    evicts: bool = True
-
-    def verdict(self) -> str:
-        """Return the result in one sentence."""
-        lost = sum(one.lost for one in self.rehearsals)
-        problems = [f"{one.name}: {text}" for one in self.rehearsals for text in one.problems]
-        if self.passed:
-            return "Passed: the loss of any one site now would lose nothing that it has shown."
-        said = [f"{lost:,} transactions are at one site only"] if lost else []
-        return "FAILED: " + "; ".join(said + problems)
-
-    def _scene(self) -> str:
-        sites = ", ".join(self.sites)
-        return f"The running cluster {sites} at position {self.position:,}; {self.seconds:.0f} s"
-
-
-def run_live(url: str) -> LiveDrillReport:
+def run_live(url: str) -> DrillReport:
     """Ask all nodes of a running cluster; return what the loss of each site would mean.
 
     Args:
@@ -53,7 +29,7 @@ def run_live(url: str) -> LiveDrillReport:
     begun = monotonic()
     answers, asked = ask_all(url, _ask_node, NodeApi), NodeApi(url).get("/v1/epochs")
     witnesses = {seat["id"] for seat in asked["roster"] if seat["witness"]}
-    report = LiveDrillReport(
+    report = DrillReport(
         began_at=time_ns() // 1000,
         sites=[one.node for one in answers if one.node not in witnesses],
         suspect_timeout_s=asked["suspect_timeout"],
@@ -71,7 +47,7 @@ def _ask_node(api: NodeApi) -> dict[str, Any]:
     return {"status": status, "survival": [] if is_witness else api.get("/v1/views/survival")}
 
 
-def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
+def examine(answers: Sequence[NodeAnswer], report: DrillReport) -> None:
     """Add a rehearsal of each site's loss to a report.
 
     Args:
@@ -98,15 +74,14 @@ def examine(answers: Sequence[NodeAnswer], report: LiveDrillReport) -> None:
             Rehearsal(
                 name=f"loss of {site}",
                 what=f"If site {site} were lost now: {_went_on(site, said, report)}",
-                pause_s={},
                 lost=lost,
-                told=of,
+                shown=of,
                 problems=problems,
             )
         )
 
 
-def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: LiveDrillReport) -> str:
+def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: DrillReport) -> str:
     if not any(one["goes_on"] for one in said):  # a removal would find no majority either
         goes_on = "nothing is ordered any more."
     elif report.evicts:

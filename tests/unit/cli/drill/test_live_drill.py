@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparktxlog.cli.all_nodes import NodeAnswer
-from sparktxlog.cli.drill.live_drill import LiveDrillReport, examine, rehearse_restore
+from sparktxlog.cli.drill.drill_report import DrillReport
+from sparktxlog.cli.drill.live_drill import examine, rehearse_restore
 from sparktxlog.errors import TransportError
 
 SITES = ("A", "B", "C")
@@ -33,8 +34,8 @@ def answer(name: str, *, only_there: int = 0, voters: str = "ABC", **changes: An
     return NodeAnswer(node=name, url="", answer={"status": status | changes, "survival": survival})
 
 
-def drilled(*answers: NodeAnswer, evicts: bool = True) -> LiveDrillReport:
-    report = LiveDrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0, evicts=evicts)
+def drilled(*answers: NodeAnswer, evicts: bool = True) -> DrillReport:
+    report = DrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0, evicts=evicts)
     examine(answers, report)
     return report
 
@@ -42,7 +43,7 @@ def drilled(*answers: NodeAnswer, evicts: bool = True) -> LiveDrillReport:
 def test_a_whole_cluster_passes() -> None:
     report = drilled(*map(answer, SITES))
     assert report.passed and report.verdict().startswith("Passed: the loss of any one site now")
-    assert [(one.name, one.lost, one.told) for one in report.rehearsals] == [
+    assert [(one.name, one.lost, one.shown) for one in report.rehearsals] == [
         (f"loss of {site}", 0, 15) for site in SITES
     ]
     assert "position 15" in report.markdown()
@@ -58,7 +59,7 @@ def test_with_manual_eviction_somebody_must_remove_the_lost_site() -> None:
 def test_what_only_one_site_has_would_be_lost() -> None:
     # A has heard of more of B's than C; what B says of itself does not count.
     report = drilled(answer("A", only_there=2), answer("B", only_there=9), answer("C"))
-    assert [(one.lost, one.told) for one in report.rehearsals] == [(0, 15), (2, 17), (0, 15)]
+    assert [(one.lost, one.shown) for one in report.rehearsals] == [(0, 15), (2, 17), (0, 15)]
     assert report.verdict() == "FAILED: 2 transactions are at one site only"
 
 
@@ -67,7 +68,7 @@ def test_the_only_node_says_itself_what_its_loss_would_lose() -> None:
     alone = answer("A", voters="A")
     alone.answer["survival"][0]["ordered_only_there"] = 15
     (of_a, *_) = drilled(alone).rehearsals
-    assert (of_a.lost, of_a.told) == (15, 15)
+    assert (of_a.lost, of_a.shown) == (15, 15)
     assert "no other node with data answers" in of_a.problems
 
 

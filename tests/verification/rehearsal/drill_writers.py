@@ -19,8 +19,8 @@ _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A commit that its writer was told to be ordered."""
+class Ordered:
+    """A commit that its writer knows to be ordered."""
 
     transaction_id: str
     position: int
@@ -41,7 +41,7 @@ class Writer(threading.Thread):
         self.site = site
         self._urls = urls
         self._ended = threading.Event()
-        self.told: list[Told] = []
+        self.ordered: list[Ordered] = []
         #: Commits that ended with an error, and whether it said that nothing had happened.
         self.failed: list[tuple[str, bool]] = []
 
@@ -57,7 +57,7 @@ class Writer(threading.Thread):
                     self.failed.append((f"[{error.code}] {error.message}", error.definite))
                     continue
                 assert receipt.position is not None, "an ordered commit has one"
-                self.told.append(Told(id_, receipt.position, monotonic()))
+                self.ordered.append(Ordered(id_, receipt.position, monotonic()))
 
     def end(self) -> None:
         """Finish the commit under way, and end."""
@@ -66,5 +66,5 @@ class Writer(threading.Thread):
 
     def longest_gap_s(self, since: float, until: float) -> float:
         """Return the longest time without a commit between two steady times, seconds."""
-        times = [since, *(one.at for one in self.told if since <= one.at <= until), until]
+        times = [since, *(one.at for one in self.ordered if since <= one.at <= until), until]
         return max(later - earlier for earlier, later in pairwise(times))
