@@ -187,7 +187,7 @@ endif
 
 demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep" passes arguments
 	@$(PYTHON) tools/check_machine.py --java
-	@$(BIN)/sparktxlog demo $(DEMO_ARGS)
+	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 bench: $(STAMP) ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java

@@ -27,8 +27,8 @@ def _is_shown(line: str) -> bool:
 
 def main(argv: list[str]) -> int:
     """Record a run that passed; leave the README alone if it did not."""
-    command = [sys.executable, "-m", "sparktxlog.cli", "demo", *argv]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "examples.demo", *argv]
+    answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(answer.stdout)
     if answer.returncode:
         return answer.returncode

@@ -56,10 +56,10 @@ def package_modules() -> tuple[Module, ...]:
 
 @cache
 def script_modules() -> tuple[Module, ...]:
-    """Return jobs, tools and benchmarks."""
+    """Return jobs, tools, benchmarks and examples."""
     return tuple(
         _read(path)
-        for folder in ("jobs", "tools", "benchmarks")
+        for folder in ("jobs", "tools", "benchmarks", "examples")
         for path in sorted((ROOT / folder).rglob("*.py"))
     )
 

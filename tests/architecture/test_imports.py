@@ -74,6 +74,8 @@ _SANS_IO = {
     "multiprocessing", "os", "pathlib", "pyarrow", "pyspark", "random", "secrets", "socket",
     "sqlite3", "subprocess", "threading", "time", "uuid", "uvicorn",
 }  # fmt: skip
+#: What is not in the wheel.
+_OUTSIDE = {"examples", "tests"}
 _SPARK = {"pyspark", "delta"}
 _WEB = {"fastapi", "starlette", "uvicorn"}
 
@@ -130,7 +132,7 @@ def _forbidden(module: Module) -> list[str]:
         if item.target.split(".")[0] == "sparktxlog":
             if not _allowed(module, item.target):
                 found.append(f"{where}: {module.room} may not import {item.target}")
-        elif item.target.split(".")[0] in MUST_NOT.get(_rules_of(module), set()) | {"tests"}:
+        elif item.target.split(".")[0] in MUST_NOT.get(_rules_of(module), set()) | _OUTSIDE:
             found.append(f"{where}: {module.room} must not import {item.target}")
     return found
 
@@ -158,6 +160,7 @@ def test_every_room_has_rules() -> None:
         ("worker.copy.fetch", "from sparktxlog.worker import replica", "may not import"),
         ("service", "import pyspark.sql", "must not import pyspark.sql"),
         ("runtime", "def f():\n    from tests.verification import cluster", "must not import"),
+        ("cli", "from examples.demo import relay", "must not import"),
     ],
 )
 def test_a_forbidden_import_is_found(room: str, line: str, complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""`sparktxlog demo`, whole and small: real nodes, real Spark jobs, a real cut, a real kill."""
+"""`make demo`, whole and small: real nodes, real Spark jobs, a real cut, a real kill."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.
 
 def run_demo(directory: Path, *arguments: str, **environment: str) -> dict[str, Any]:
     """Run a small demo; return its line of JSON."""
-    command = [sys.executable, "-m", "sparktxlog.cli", "demo", "--json", "--dir", str(directory)]
+    command = [sys.executable, "-m", "examples.demo", "--json", "--dir", str(directory)]
     answer = subprocess.run(
         [*command, *arguments],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
         capture_output=True,
         text=True,

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-
-from sparktxlog.cli.demo.relay import RelayNetwork
+from examples.demo.relay import RelayNetwork
 
 pytestmark = pytest.mark.e2e
 

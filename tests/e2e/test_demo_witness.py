@@ -1,16 +1,11 @@
-"""`sparktxlog demo --witness --kill SITE`: two sites, and nobody who repairs anything by hand."""
+"""`make demo` with `--witness --kill SITE`: two sites, and nobody who repairs anything by hand."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.architecture.source_tree import ROOT
-from tests.e2e.test_demo import check_drill
+from tests.e2e.test_demo import run_demo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
@@ -19,30 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.
 @pytest.mark.parametrize("victim", ["A", pytest.param("B", marks=pytest.mark.repeated)])
 def test_with_a_witness_either_site_may_be_lost(tmp_path: Path, victim: str) -> None:
     directory = tmp_path / "demo"
-    answer = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sparktxlog.cli",
-            "demo",
-            "--scale",
-            "0.012",
-            "--json",
-            "--witness",
-            "--kill",
-            victim,
-            "--dir",
-            str(directory),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=780,
-    )
-    assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
-    found = json.loads(answer.stdout)
-    check_drill(found["drill"])
+    found = run_demo(directory, "--scale", "0.012", "--witness", "--kill", victim)
     assert found["equal"] is True
     assert found["source_differences"] == 0
     assert found["witness"] == "W"

@@ -32,7 +32,7 @@ def _cli(line: str, port: int) -> list[str]:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Do what the README's shell block does; give the node's URL and the environment."""
-    from sparktxlog.cli.demo.demo_nodes import free_ports
+    from examples.demo.demo_nodes import free_ports
 
     (port,) = free_ports(1)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

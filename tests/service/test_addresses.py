@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.demo.relay import RelayNetwork
 from tests.service.local_nodes import cluster, until
 
-from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport import addresses as addresses_module

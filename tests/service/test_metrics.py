@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from examples.demo.relay import RelayNetwork
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_addresses import second_way
 from tests.service.test_catalog_api import Caller
@@ -23,7 +24,6 @@ from tests.service.test_replica_routes import DECISION, _as_a_target_does, creat
 from tests.service.test_staged_files import DEFINITION, stage
 from tests.support.delta_writer import BEGIN
 
-from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.codec.commit_requests import committing
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import StuckFilesError

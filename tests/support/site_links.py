@@ -7,9 +7,8 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 
+from examples.demo.relay import RelayNetwork, Way
 from tests.support.node_processes import Cluster
-
-from sparktxlog.cli.demo.relay import RelayNetwork, Way
 
 
 class LossyNetwork(RelayNetwork):

@@ -24,11 +24,9 @@ from sparktxlog.cli import (  # noqa: F401 - each adds its commands
 from sparktxlog.cli.common_options import (
     AsJson,
     ConfigFile,
-    ExitCode,
     Overrides,
     app,
     exit_code_of,
-    local_place,
     print_error,
 )
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
@@ -167,70 +165,3 @@ def config_show(
         print_json([dict(zip(("key", "value", "meaning"), row, strict=True)) for row in rows])
     else:
         print_rows("settings", ("key", "value", "meaning"), rows)
-
-
-@app.command(epilog="Example: sparktxlog demo --scale 0.1 --keep")
-def demo(
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=1.0, help="Part of the year 2013, 1 = all flights.")
-    ] = 0.05,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the nodes running.")] = False,
-    kill: Annotated[
-        str | None,
-        typer.Option(metavar="SITE", help="Kill this site's node and start it again."),
-    ] = None,
-    witness: Annotated[
-        bool, typer.Option("--witness", help="Two sites and a witness instead of three sites.")
-    ] = False,
-    catalog: Annotated[
-        bool, typer.Option("--catalog", help="Spark's own INSERT and MERGE on one commit table.")
-    ] = False,
-    connector: Annotated[
-        str,
-        typer.Option(
-            envvar="SPARKTXLOG_CONNECTOR",
-            metavar="JARS",
-            help="Unity Catalog's connector for Spark, for --catalog; several with commas.",
-        ),
-    ] = "",
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Directory of the sites; default: a new one.",
-            parser=local_place,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run three sites on this machine with real flights, cut one off, reconnect it, compare.
-
-    With --kill also kill a node in the middle: the others go on, and it rejoins after a restart.
-    With --catalog the sites write one table by ordinary SQL, and have one history of it.
-    """
-    from sparktxlog.api.jobs.job_options import require_spark
-
-    require_spark()
-    if catalog:
-        from sparktxlog.cli.demo.catalog_story import run_catalog_demo
-
-        if kill or witness:
-            raise typer.BadParameter("--catalog goes without --kill and --witness")
-        if not run_catalog_demo(
-            scale=scale, keep=keep, directory=directory, as_json=as_json, connector=connector
-        ):
-            raise typer.Exit(int(ExitCode.DIVERGED))
-        return
-    from sparktxlog.cli.demo.flight_files import AIRPORTS
-    from sparktxlog.cli.demo.story import run_demo
-
-    sites = tuple(AIRPORTS)[:2] if witness else tuple(AIRPORTS)
-    if kill and kill not in sites:
-        raise typer.BadParameter(
-            f"{kill!r} is not a site; sites: {', '.join(sites)}", param_hint="--kill"
-        )
-    if not run_demo(
-        sites=sites, scale=scale, keep=keep, directory=directory, as_json=as_json, kill=kill
-    ):
-        raise typer.Exit(int(ExitCode.DIVERGED))

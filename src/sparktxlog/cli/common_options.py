@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Tables": ("tables", "table"),
     "Backup": ("backup", "restore", "restore-point"),
-    "Node": ("init", "config", "serve", "doctor", "maintenance", "demo"),
+    "Node": ("init", "config", "serve", "doctor", "maintenance"),
 }  # fmt: skip
 
 

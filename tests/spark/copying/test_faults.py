@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.demo.relay import RelayNetwork
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.support.node_processes import Cluster, NodeProcess, call, wait_until
 
 from sparktxlog import connect
-from sparktxlog.cli.demo.relay import RelayNetwork
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher

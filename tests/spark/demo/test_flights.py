@@ -7,16 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from sparktxlog.cli.demo import flight_comparison, flights
-from sparktxlog.cli.demo.flight_files import (
+from examples.demo import flight_comparison, flights
+from examples.demo.flight_files import (
     AIRPORTS,
     find_package_data,
     unpack_source,
     write_site_part,
 )
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 pytestmark = pytest.mark.spark
 

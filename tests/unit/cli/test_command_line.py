@@ -13,7 +13,6 @@ from tests.support.command_line import invoke
 
 from sparktxlog.cli import serve, status_commands, table_commands, transaction_commands
 from sparktxlog.cli.common_options import NodeApi
-from sparktxlog.cli.demo import catalog_story
 from sparktxlog.cli.example import example_config
 from sparktxlog.config import load_config
 from sparktxlog.errors import (
@@ -548,20 +547,6 @@ def test_set_needs_an_equals_sign(
 
 def test_usage_errors_end_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(monkeypatch, "no-such-command") == 2
-    assert invoke(monkeypatch, "demo", "--scale", "7") == 2
-    assert invoke(monkeypatch, "demo", "--kill", "D") == 2
-    assert invoke(monkeypatch, "demo", "--witness", "--kill", "C") == 2
-    assert invoke(monkeypatch, "demo", "--catalog", "--witness") == 2
-
-
-def test_the_demo_of_the_catalog_says_what_it_needs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(catalog_story, "known_jars", lambda: "/jars/delta-spark.jar")
-    assert invoke(monkeypatch, "demo", "--catalog") == 1
-    assert "Name its JARs with --connector" in capsys.readouterr().err
-    assert invoke(monkeypatch, "demo", "--catalog", "--connector", "/no/such.jar") == 1
-    assert "there is no connector /no/such.jar" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "node"])
@@ -590,7 +575,6 @@ def test_a_bad_example_name_is_refused() -> None:
         "checkpoint copy PLACE /q",
         "config check node.toml",
         "doctor --config node.toml",
-        "demo --dir PLACE",
         "drill --report PLACE",
         "maintain --images PLACE",
         "maintain --lake PLACE",

@@ -25,7 +25,7 @@ _GIVEN = {
     "verify --compare": ["verify", "--compare"],
 }
 _NEED_SPARK = {
-    *("apply", "catch-up", "commit", "demo", "maintain", "repair", "replicate"),
+    *("apply", "catch-up", "commit", "maintain", "repair", "replicate"),
     *("table adopt", "table follow"),
 }
 

@@ -10,12 +10,12 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
+from examples.demo.demo_nodes import Cluster
 from pyspark.sql import SparkSession
 from tests.verification.rehearsal.drill_writers import COLUMNS, TABLE, Ordered, Writer
 
 import sparktxlog
 from sparktxlog import Client
-from sparktxlog.cli.demo.demo_nodes import Cluster
 from sparktxlog.errors import NotFoundError
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica

@@ -8,15 +8,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from examples.demo.catalog_report import CatalogResult, history_of, staged_commits
+from examples.demo.children import DemoError
+from examples.demo.demo_nodes import Cluster
+from examples.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from examples.demo.narration import Narration, run_story
+from examples.demo.sites import Sites
 from rich.console import Console
 
 from sparktxlog.api.session import known_jars
-from sparktxlog.cli.demo.catalog_report import CatalogResult, history_of, staged_commits
-from sparktxlog.cli.demo.children import DemoError
-from sparktxlog.cli.demo.demo_nodes import Cluster
-from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
-from sparktxlog.cli.demo.narration import Narration, run_story
-from sparktxlog.cli.demo.sites import Sites
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 
 #: Paths of the connector's JARs, comma separated.

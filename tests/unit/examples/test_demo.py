@@ -1,4 +1,4 @@
-"""How a demo ends: with a drill, which counts, and whose report stays when the sites go."""
+"""What the demo takes, and how it ends: with a drill, whose report stays when the sites go."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from examples.demo import catalog_story, narration
+from examples.demo.__main__ import main
+from examples.demo.demo_nodes import Cluster
+from examples.demo.narration import Narration, run_story
+from examples.demo.sites import Sites
 from rich.console import Console
-
-from sparktxlog.cli.demo import narration
-from sparktxlog.cli.demo.demo_nodes import Cluster
-from sparktxlog.cli.demo.narration import Narration, run_story
-from sparktxlog.cli.demo.sites import Sites
 
 
 class Outcome:
@@ -68,3 +68,34 @@ def test_the_report_stays_and_the_drill_counts(
     # After a failure all stays, to be looked at.
     kept = {"reports"} if survives else {"reports", "site-a", "relays.log"}
     assert {path.name for path in root.iterdir()} == kept
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--scale 7", "--kill D", "--witness --kill C", "--catalog --witness", "--no-such-option"],
+)
+def test_wrong_arguments_end_with_two(arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+
+
+def test_an_object_store_is_no_directory_of_the_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--dir", "s3://bucket/x"]) == 1
+    assert "not supported yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_of_the_catalog_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalog_story, "known_jars", lambda: "/jars/delta-spark.jar")
+    assert main(["--catalog", "--connector", ""]) == 1
+    assert "Name its JARs with --connector" in capsys.readouterr().err
+    assert main(["--catalog", "--connector", "/no/such.jar", "--json"]) == 1
+    said = capsys.readouterr()
+    assert "there is no connector /no/such.jar" in said.err
+    assert "there is no connector" in json.loads(said.out)["detail"]

@@ -1,4 +1,4 @@
-"""Nodes of demos and drills: real `sparktxlog serve` processes, each with its own directories."""
+"""Nodes of demos and rehearsals: `sparktxlog serve` processes, each with its own directories."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from sparktxlog.cli.common_options import NodeApi
-from sparktxlog.cli.demo.children import Child, DemoError
+from examples.demo.children import Child, DemoError
+
+from sparktxlog import Client
 from sparktxlog.errors import TransportError
 
 _START_TIMEOUT_S = 60.0
 _POLL_S = 0.1
+#: Seconds to wait for a node's answer.
+_PATIENCE_S = 10.0
 #: Seconds of silence after which the others go on without a node, in the part with a kill.
 SUSPECT_TIMEOUT_S = 4
 
@@ -68,7 +71,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start relays and nodes; return when all nodes answer."""
-        arguments = ["sparktxlog.cli.demo.relay", json.dumps(self.ports)]
+        arguments = ["examples.demo.relay", json.dumps(self.ports)]
         log = self.directory / "relays.log"
         self._children["relays"] = Child("relays", log, arguments, answers=True)
         self._doors = self._relays.read_answer()
@@ -112,7 +115,7 @@ class Cluster:
 
     def _answers(self, name: str) -> bool:
         try:
-            return bool(self.api(name).get("/v1/info"))
+            return bool(self.info(name))
         except TransportError:
             return False
 
@@ -153,14 +156,15 @@ class Cluster:
         """Return the URL under which the site's own jobs reach its node."""
         return f"http://127.0.0.1:{self.ports[site]}"
 
-    def api(self, site: str) -> NodeApi:
-        """Return a reader of the site's node."""
-        return NodeApi(self.url(site))
+    def info(self, site: str) -> dict[str, Any]:
+        """Return names and directories of the site's node."""
+        with Client(self.url(site), timeout=_PATIENCE_S) as client:
+            return client.info()
 
     def status(self, site: str) -> dict[str, Any]:
         """Return the node's view of the cluster."""
-        found: dict[str, Any] = self.api(site).get("/v1/status")
-        return found
+        with Client(self.url(site), timeout=_PATIENCE_S) as client:
+            return client.status()
 
     def cut(self, site: str) -> None:
         """Cut all links of a site."""

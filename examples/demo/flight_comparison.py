@@ -9,10 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
-
-from sparktxlog.cli.demo.flight_files import AIRPORTS, NULL_TEXT
-from sparktxlog.cli.demo.flights import (
+from examples.demo.flight_files import AIRPORTS, NULL_TEXT
+from examples.demo.flights import (
     AIRCRAFT_KEYS,
     AIRCRAFT_SCHEMA,
     FLIGHT_SCHEMA,
@@ -25,6 +23,7 @@ from sparktxlog.cli.demo.flights import (
     sightings_of,
     transaction_id_column,
 )
+from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

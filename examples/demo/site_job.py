@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from examples.demo import flight_comparison, flights
+from examples.demo.job_lines import obey, session_settings
 from pyspark.sql import functions as F
 
 from sparktxlog.api.connect import connect
 from sparktxlog.api.session import build_session
-from sparktxlog.cli.demo import flight_comparison, flights
-from sparktxlog.cli.demo.job_lines import obey, session_settings
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource

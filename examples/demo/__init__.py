@@ -1,4 +1,4 @@
-"""The demo: three sites on one machine, real flights, a link cut and restored, equal tables.
+"""The demo (`make demo`): three sites on one machine, real flights, a link cut, equal tables.
 
 narration          what the stories share
 story              what happens, in order

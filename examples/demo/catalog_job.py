@@ -12,13 +12,13 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from examples.demo import flights
+from examples.demo.flight_files import AIRPORTS
+from examples.demo.job_lines import obey, session_settings
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparktxlog.api.session import build_session
-from sparktxlog.cli.demo import flights
-from sparktxlog.cli.demo.flight_files import AIRPORTS
-from sparktxlog.cli.demo.job_lines import obey, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

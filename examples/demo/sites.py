@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from examples.demo.children import Child, DemoError
+from examples.demo.demo_nodes import Cluster
+
 from sparktxlog.api.session import IVY_VARIABLE, JARS_VARIABLE, known_jars
-from sparktxlog.cli.demo.children import Child, DemoError
-from sparktxlog.cli.demo.demo_nodes import Cluster
 
 _RESOLVE = """
 from sparktxlog.api.session import build_session
@@ -78,7 +79,7 @@ class Sites:
             self._children[site] = Child(
                 f"Spark job of site {site}",
                 root / "spark.log",
-                [f"sparktxlog.cli.demo.{self._job}", json.dumps(settings)],
+                [f"examples.demo.{self._job}", json.dumps(settings)],
                 answers=True,
                 env={JARS_VARIABLE: jars, "SPARK_LOCAL_DIRS": str(root / "spark")},
             )
