@@ -118,10 +118,12 @@ $(HELM):
 	@command -v go >/dev/null || { echo "Helm is built by Go: install Go, or set SPARKTXLOG_TEST_HELM to a helm."; exit 1; }
 	GOBIN=$(abspath $(@D)) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
-$(ORCHESTRATION)/.installed: $(STAMP) constraints-orchestration.txt
+$(ORCHESTRATION)/.installed: $(STAMP) constraints-orchestration.txt $(wildcard integrations/*/pyproject.toml)
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --requirement constraints-build.txt
 	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-orchestration.txt
+	@$(PIP_THERE) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable ./%,$(wildcard integrations/*/pyproject.toml))
 	@touch $@
 
 test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) $(ORCHESTRATION)/.installed ## Check images, units, chart, and what plugs into Airflow, Dagster and OpenLineage

@@ -1,7 +1,7 @@
 """Airflow 3: sparktxlog's Spark jobs of one site, each a task; docs/orchestration.md says more.
 
 Copy it to the DAGs folder, and make a connection `sparktxlog_default` to the site's node.
-Airflow's worker runs on a machine of the site, with `sparktxlog[airflow]` in its environment, and
+Airflow's worker runs on a machine of the site, with `sparktxlog-airflow` in its environment, and
 programs in /opt/sparktxlog.  A job with exit code 3 ("lagging": something was left for the next
 run) skips its task instead of failing it.  A worker that follows the log should run under systemd
 or the like.
@@ -12,9 +12,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
-
-from sparktxlog.integrations.airflow.position_sensor import PositionSensor
-from sparktxlog.integrations.airflow.site_operators import SparkJobOperator
+from sparktxlog_airflow.position_sensor import PositionSensor
+from sparktxlog_airflow.site_operators import SparkJobOperator
 
 
 def job(name: str, *arguments: str) -> SparkJobOperator:

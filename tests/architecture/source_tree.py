@@ -56,10 +56,10 @@ def package_modules() -> tuple[Module, ...]:
 
 @cache
 def script_modules() -> tuple[Module, ...]:
-    """Return jobs, tools, benchmarks and examples."""
+    """Return jobs, tools, benchmarks, examples and integrations."""
     return tuple(
         _read(path)
-        for folder in ("jobs", "tools", "benchmarks", "examples")
+        for folder in ("jobs", "tools", "benchmarks", "examples", "integrations")
         for path in sorted((ROOT / folder).rglob("*.py"))
     )
 

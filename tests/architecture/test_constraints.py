@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.architecture.source_tree import ROOT
 
+import sparktxlog
+
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^ ]+)( ; [^\\]+)?")
 
 
@@ -36,15 +38,22 @@ def test_every_pin_has_hashes() -> None:
             assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in hashes), name
 
 
+def test_each_integration_is_of_this_release_and_needs_what_was_tested() -> None:
+    tested = pins("constraints-orchestration.txt")
+    found = sorted((ROOT / "integrations").glob("*/pyproject.toml"))
+    assert len(found) == 3
+    for path in found:
+        project = tomllib.loads(path.read_text())["project"]
+        release = sparktxlog.__version__
+        other, own = (Requirement(text) for text in project["dependencies"])
+        assert (project["version"], str(own)) == (release, f"sparktxlog=={release}")
+        assert other.specifier.contains(tested[canonicalize_name(other.name)][0]), other
+
+
 def test_all_that_the_package_needs_is_pinned_as_it_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [Requirement(text) for text in project["dependencies"]]
     extras_of_project = project["optional-dependencies"]
-    # What they are is not installed here, and pinned in a file of its own.
-    apart = pins("constraints-orchestration.txt")
-    for name in ("airflow", "dagster", "openlineage"):
-        (plug,) = (Requirement(text) for text in extras_of_project.pop(name))
-        assert plug.specifier.contains(apart[canonicalize_name(plug.name)][0]), plug
     traced = pins("constraints-tracing.txt")
     for part in (Requirement(text) for text in extras_of_project.pop("otel")):
         assert part.specifier.contains(traced[canonicalize_name(part.name)][0]), part

@@ -61,7 +61,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "attic", "codec", "delta", "health", "http", "storage.durability",
         "storage.interfaces", "tracing", "worker",
     },
-    "integrations": {"api", "health", "http.tokens"},
     "cli": {
         "api", "attic", "catchup", "codec", "config", "delta", "health", "http", "runtime",
         "service", "storage", "transport", "worker",
@@ -97,7 +96,6 @@ MUST_NOT: dict[str, set[str]] = {
     "http": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "worker": _WEB | {"sqlite3", "asyncio", "random"},
     "api": _WEB | {"sqlite3", "asyncio"},
-    "integrations": _SPARK | _WEB,
 }
 
 
@@ -185,6 +183,20 @@ def test_imports_make_no_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_integrations_use_what_users_may() -> None:
+    """The package's own names, its errors and values, and the judge of a status."""
+    offered = ("errors", "health.site_progress", "http.tokens", "model")
+    allowed = tuple(f"sparktxlog.{name}" for name in offered)
+    found = [
+        f"{module.name}:{item.line} {item.target}"
+        for module in script_modules()
+        if module.name.startswith("integrations.")
+        for item in imports_of(module)
+        if item.target.startswith("sparktxlog.") and not item.target.startswith(allowed)
+    ]
+    assert found == []
 
 
 def test_production_never_imports_tests() -> None:

@@ -51,7 +51,7 @@ def _example(path: str) -> dict[str, Any]:
 def _main(url: str, token: str, folder: str, example: str) -> None:
     connection = {"conn_type": "sparktxlog", "host": url, "password": token}
     os.environ["AIRFLOW_CONN_SPARKTXLOG_DEFAULT"] = json.dumps(connection)
-    from sparktxlog.integrations.airflow.site_hook import TxLogHook
+    from sparktxlog_airflow.site_hook import TxLogHook
 
     found = {"provider": _provider(), "test": TxLogHook().test_connection()}
     found |= {"run": _run(folder), "example": _example(example)}

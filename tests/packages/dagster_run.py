@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 import dagster as dg
-
-from sparktxlog.http.link import Http
-from sparktxlog.integrations.dagster_site import (
+from sparktxlog_dagster import (
     TxLogResource,
     receipt_metadata,
     replicas_equal_check,
     table_key,
 )
+
+from sparktxlog.http.link import Http
 
 KEY = table_key("t")
 

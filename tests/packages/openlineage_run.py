@@ -10,10 +10,11 @@ import argparse
 import sys
 from typing import Any
 
+from sparktxlog_openlineage import LineageEvents
+
 from sparktxlog.api.client import Client
 from sparktxlog.api.jobs.job import JobContext, perform
 from sparktxlog.errors import ApplyError
-from sparktxlog.integrations.openlineage_events import LineageEvents
 
 
 def apply(context: JobContext) -> tuple[int, dict[str, Any]]:

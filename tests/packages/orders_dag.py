@@ -6,9 +6,8 @@ import os
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
-
-from sparktxlog.integrations.airflow.position_sensor import PositionSensor
-from sparktxlog.integrations.airflow.site_operators import (
+from sparktxlog_airflow.position_sensor import PositionSensor
+from sparktxlog_airflow.site_operators import (
     CommitRowsOperator,
     SparkJobOperator,
     table_asset,

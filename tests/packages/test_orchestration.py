@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,6 @@ esac
 """
 
 
-def _metadata(path: Path) -> None:
-    """Write what an installation would say of the package: Airflow looks for the entry point."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    points = project["entry-points"]["apache_airflow_provider"]
-    own = path / "sparktxlog-0.1.0.dist-info"
-    own.mkdir(parents=True)
-    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: sparktxlog\nVersion: 0.1.0\n")
-    lines = [f"{name} = {value}" for name, value in points.items()]
-    (own / "entry_points.txt").write_text("\n".join(["[apache_airflow_provider]", *lines]) + "\n")
-
-
 class Programs:
     """The environment that has Airflow and Dagster, and programs of this folder that run there."""
 
@@ -54,7 +42,6 @@ class Programs:
         (self.home / "spark-submit.sh").write_text(JOBS)
         (self.home / "spark-submit.sh").chmod(0o755)
         shutil.copy(Path(__file__).with_name("orders_dag.py"), self.dags)
-        _metadata(path / "metadata")
         self.environ = os.environ | {
             "AIRFLOW_HOME": str(path),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -62,8 +49,7 @@ class Programs:
             "OPENLINEAGE__TRANSPORT__TYPE": "file",
             "OPENLINEAGE__TRANSPORT__LOG_FILE_PATH": str(self.lineage),
             "OPENLINEAGE__TRANSPORT__APPEND": "true",
-            "PYTHONPATH": f"{ROOT / 'src'}:{path / 'metadata'}",
-            "SPARKTXLOG_JOB_HOOK": "sparktxlog.integrations.openlineage_events:watch_job",
+            "SPARKTXLOG_JOB_HOOK": "sparktxlog_openlineage:watch_job",
             "SPARKTXLOG_TEST_HOME": str(self.home),
         }
 

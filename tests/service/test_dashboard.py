@@ -25,7 +25,7 @@ from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
 from sparktxlog.health.cluster_status import ClusterStatus
-from sparktxlog.integrations.site_progress import progress_of
+from sparktxlog.health.site_progress import progress_of
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"

@@ -18,6 +18,7 @@ from tests.support.judged_states import alerts_of, compared, failed_drills, lost
 
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.health.readiness import readiness
+from sparktxlog.health.site_progress import progress_of
 from sparktxlog.health.transaction_words import sites_of
 from sparktxlog.health.verdicts import (
     NOTE,
@@ -28,7 +29,6 @@ from sparktxlog.health.verdicts import (
     judge_sites,
     replica_lines,
 )
-from sparktxlog.integrations.site_progress import progress_of
 from sparktxlog.runtime.metrics import verdict_metrics
 
 TABLE = json.loads((Path(__file__).parents[2] / "testdata" / "verdicts.json").read_text())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparktxlog.errors import InvalidNameError
-from sparktxlog.integrations.site_progress import progress_of, schema_and_table, table_uri
+from sparktxlog.health.site_progress import progress_of, schema_and_table, table_uri
 
 
 def replica(site: str, position: int, **more: Any) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from sparktxlog.api.client import Client
+from sparktxlog import Client
 from sparktxlog.errors import TxLogError
-from sparktxlog.integrations.site_progress import SCHEME
+from sparktxlog.health.site_progress import SCHEME
 
 DEFAULT_CONNECTION = "sparktxlog_default"
 

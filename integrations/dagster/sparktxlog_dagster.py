@@ -13,9 +13,8 @@ from dagster import (
     asset_check,
 )
 
-from sparktxlog.api.client import Client
-from sparktxlog.integrations.site_progress import CLUSTER, progress_of, schema_and_table
-from sparktxlog.model.receipt import Receipt
+from sparktxlog import Client, Receipt
+from sparktxlog.health.site_progress import CLUSTER, progress_of, schema_and_table
 
 #: The name under which `Definitions(resources=…)` must have the resource for the check.
 RESOURCE = "txlog"

@@ -16,13 +16,18 @@ from typing import Any
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from sparktxlog.api.jobs.job_options import JOBS, ExitCode
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.health.site_progress import CLUSTER, schema_and_table, table_uri
 from sparktxlog.http.tokens import TOKEN_VARIABLE
-from sparktxlog.integrations.airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, url_of
-from sparktxlog.integrations.site_progress import CLUSTER, schema_and_table, table_uri
 from sparktxlog.model.operation import OperationKind
+from sparktxlog_airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, url_of
 
+#: Names of `jobs/*.py`.
+JOBS = (
+    "adopt", "apply", "catch_up", "commit", "follow", "maintain", "repair", "replicate", "verify",
+)  # fmt: skip
+#: Exit code of a job that left something for its next run.
+_LAGGING = 3
 #: Of the ids of transactions: a task that is tried again commits the same transaction.
 _NAMESPACE = uuid.UUID("5fa0b0c5-7c59-5d0c-9f10-2f5d1d2f6f6e")
 
@@ -96,7 +101,7 @@ class SparkJobOperator(BaseOperator):
     A job that left something for its next run (exit code 3) skips the task.
 
     Args:
-        job: `apply`, `catch_up`, `replicate`, `repair`, `verify`, `maintain`, `commit`, `follow`.
+        job: One of `JOBS`.
         arguments: Further arguments of the job.
         home: Where `spark-submit.sh` is.
         tables: Tables whose assets get an event, with the position that the job reached.
@@ -117,8 +122,8 @@ class SparkJobOperator(BaseOperator):
     ) -> None:
         self.assets = [table_asset(table, cluster) for table in tables]
         super().__init__(**kwargs | {"outlets": [*kwargs.get("outlets", ()), *self.assets]})
-        if job.replace("_", "-") not in JOBS:
-            known = ", ".join(sorted(JOBS))
+        if job not in JOBS:
+            known = ", ".join(JOBS)
             raise InvalidRequestError(f"there is no job {job!r}", hint=f"Name one of: {known}.")
         self.job = job
         self.arguments = list(arguments)
@@ -143,7 +148,7 @@ class SparkJobOperator(BaseOperator):
         code = self._process.returncode
         lines = printed.strip().splitlines()
         result: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        if code == ExitCode.LAGGING:
+        if code == _LAGGING:
             raise AirflowSkipException(f"{self.job} left something for its next run: {result}")
         if code:
             raise AirflowException(f"{self.job} ended with exit code {code}: {result}")

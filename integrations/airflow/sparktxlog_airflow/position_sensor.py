@@ -12,10 +12,10 @@ from airflow.sdk import BaseHook, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from sparktxlog.api.client import Client
+from sparktxlog import Client
 from sparktxlog.errors import TransportError
-from sparktxlog.integrations.airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, client_of
-from sparktxlog.integrations.site_progress import SiteProgress, progress_of
+from sparktxlog.health.site_progress import SiteProgress, progress_of
+from sparktxlog_airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, client_of
 
 
 def _asked(client: Client, position: int | None) -> SiteProgress:

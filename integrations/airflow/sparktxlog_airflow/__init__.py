@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import sparktxlog
-from sparktxlog.integrations.site_progress import SCHEME
+from sparktxlog.health.site_progress import SCHEME
 
-_HERE = "sparktxlog.integrations.airflow"
+_HERE = "sparktxlog_airflow"
 
 
 def get_provider_info() -> dict[str, Any]:
     """Return what Airflow asks of a provider; its schema is `provider_info.schema.json`."""
     name = "sparktxlog"
     return {
-        "package-name": "sparktxlog",
+        "package-name": "sparktxlog-airflow",
         "name": name,
         "description": "A replicated transaction log over Delta tables, of several writing sites.",
         "versions": [sparktxlog.__version__],

@@ -1,6 +1,6 @@
 """OpenLineage: which data went into a table of the log, and from the log into a site's tables.
 
-`SPARKTXLOG_JOB_HOOK=sparktxlog.integrations.openlineage_events:watch_job` makes jobs and their
+`SPARKTXLOG_JOB_HOOK=sparktxlog_openlineage:watch_job` makes jobs and their
 commands send events.  Where to is said as OpenLineage says it: `OPENLINEAGE_URL`, or a file.
 """
 
@@ -25,10 +25,9 @@ from openlineage.client.facet_v2 import dataset_version_dataset, error_message_r
 from openlineage.client.uuid import generate_new_uuid
 
 import sparktxlog
-from sparktxlog.api.client import Client
-from sparktxlog.integrations.site_progress import SCHEME, schema_and_table
+from sparktxlog import Client, Receipt
+from sparktxlog.health.site_progress import SCHEME, schema_and_table
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.receipt import Receipt
 
 _PRODUCER = f"urn:sparktxlog:{sparktxlog.__version__}"
 #: Jobs that bring a site's tables to a position of the log.
