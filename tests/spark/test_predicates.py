@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparktxlog.codec.predicate import evaluable, normalise
+from sparktxlog.codec.predicate import normalise
 
 pytestmark = pytest.mark.spark
 
@@ -60,11 +60,11 @@ CASES = {
     "name = 'a''b'": {1},
     r"name = '50%\\\n'": {2},
     r"name like '50\%%'": {2},
-    r"name like '%\\\\_'": {2},
-    "name like '_''_'": {1},
+    r"name like '50\%\\\\%'": {2},
+    "name like 'a''%'": {1},
+    "name not like 'a%'": {2, 3},
+    "name like '%'": {1, 2, 3},
     r"name = '\u00c4'": {3},
-    "lower(name) = 'ä'": {3},
-    "length(name) = 5": {2},
     "price >= 1.5": {1},
     "price < 0.001": {2},
     "price = 1.500": {1},
@@ -73,12 +73,10 @@ CASES = {
     "x > -1.5E-10 and x <= 0.5": {1},
     "day = '2024-01-31'": {1},
     "day < date '0001-01-02'": {2},
-    "year(day) = 2024 and month(day) = 1 and day(day) = 31": {1},
     "at = '2024-01-31T11:00:00.5+01:00'": {1, 2},
     "at > timestamp '2024-01-31 10:00:00.499999'": {1, 2},
     "at >= '2024-01-31 10:00:00.500001'": set(),
     "local = '2024-01-31T10:00:00.500'": {1, 2},
-    "hour(at) = 10": {1, 2},
     "raw = x'00FF'": {1},
     "place.city = 'Köln'": {2},
     "raw is not null": {1, 2},
@@ -96,32 +94,3 @@ def test_spark_agrees(spark: SparkSession) -> None:
     for index, (predicate, wanted) in enumerate(CASES.items()):
         true = {place for place, row in enumerate(found, start=1) if row[f"c{index}"] is True}
         assert true == wanted, predicate
-
-
-TEXT = pa.schema([("t", pa.string())])
-#: Patterns with more than one % to try, and texts.
-PATTERNS = ["%a%b", "a%%b", r"_%\\_%(", "%Ä_%_", r"%a%\\%\\\\%\\_%", "%%%", "%.%+\n"]
-TEXTS = ["", "ab", "xab", "acb", "b_(", "Ä😀x", "Äx", "1a2%3\\4_5", "x.y+\n", "x.y+", None]
-
-
-def test_the_linear_form_of_like_means_the_same_to_spark(spark: SparkSession) -> None:
-    spark.createDataFrame([(text,) for text in TEXTS], "t string").createOrReplaceTempView("texts")
-    as_is = [normalise(f"t like '{pattern}'", TEXT) for pattern in PATTERNS]
-    linear = [evaluable(text, TEXT) for text in as_is]
-    assert all("RLIKE" in text for text in linear)
-    columns = ", ".join(f"struct({a} AS a, {b} AS b)" for a, b in zip(as_is, linear, strict=True))
-    found = spark.sql(f"SELECT t, array({columns}) AS both FROM texts").collect()
-    for row in found:
-        for pattern, both in zip(PATTERNS, row["both"], strict=True):
-            assert both["a"] is both["b"], (row["t"], pattern)
-    assert sum(both["b"] is True for row in found for both in row["both"]) >= 15
-
-
-def test_a_like_of_two_percents_is_planned_without_one_that_is_tried_again(
-    spark: SparkSession,
-) -> None:
-    text = evaluable(normalise("t like '%a%b'", TEXT), TEXT)
-    frame = spark.createDataFrame([("ab",), ("ba",)], "t string").where(text)
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()
-    assert "(?>" in plan and " LIKE " not in plan
-    assert [row.t for row in frame.collect()] == ["ab"]

@@ -5,9 +5,10 @@ r"""Predicates of `delete_where`: a small language that every site evaluates ali
     negation    = NOT negation | test
     test        = "(" predicate ")" | value [ tail ]
     tail        = compare value | IS [NOT] NULL | [NOT] IN "(" literal { "," literal } ")"
-                | [NOT] BETWEEN value AND value | [NOT] LIKE text
+                | [NOT] BETWEEN value AND value | [NOT] LIKE prefix
     compare     = "=" | "<>" | "<" | "<=" | ">" | ">=" | "<=>"
-    value       = column { "." field } | literal | function "(" value ")"
+    value       = column { "." field } | literal
+    prefix      = text whose only wildcard is one "%" at its end
     literal     = number [ L | D | BD ] | 'text' | TRUE | FALSE | DATE 'date' | X'hex'
                 | TIMESTAMP 'moment' | TIMESTAMP_NTZ 'moment'
 
@@ -16,9 +17,8 @@ depend on the moment (no `now`, `rand`, user functions) nor fail at a row that o
 plan looks at (no arithmetic, no casts).  It is typed against the table when it is submitted:
 both sides of a comparison are of one family and have an exact common type.  The result is a
 normal form in which names are quoted, literals carry their type and moments their zone;
-the normal form of a normal form is itself.  Workers evaluate it in UTC with ANSI rules, and
-LIKE in time linear in the text: `evaluable` replaces what Spark would try with backtracking.
-See docs/decisions/0013-predicate-language.md.
+the normal form of a normal form is itself.  Workers evaluate it in UTC with ANSI rules.
+See docs/decisions/0013-predicate-language.md and 0082-fewer-views-and-predicates.md.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ _MAX_DEPTH = 64
 _MAX_TESTS = 1000
 #: Literals of all lists of IN together.
 _MAX_ITEMS = 10_000
-#: Characters of a pattern of LIKE: each row is compared with it.
-_MAX_PATTERN = 1_000
 #: Digits of a number; a double with all its zeros has 309.
 _MAX_DIGITS = 400
-#: Elements of a regular expression that stand in one sequence: Java recurses along it.
-_SEQUENCE = 64
 
 _COMPARE = {"=": "=", "==": "=", "<>": "!=", "!=": "!=", "<": "<", "<=": "<=", ">": ">",
             ">=": ">=", "<=>": "<=>"}  # fmt: skip
 _RESERVED = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE"})
 _INT_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
+#: A pattern of LIKE that asks how a text begins.
+_PREFIX = re.compile(r"(?:[^\\%_]|\\[\\%_])*%", re.DOTALL)
+#: All that a predicate may have.
+_ALLOWED = (
+    "A predicate has columns, literals, comparisons, IN, BETWEEN, IS NULL, AND, OR, NOT and "
+    "LIKE 'prefix%'. Delete by keys for what it cannot say."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +88,6 @@ _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
 )
 
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})
-#: name → (families of its one argument, type of the result); none of them can fail at a row.
-_FUNCTIONS: dict[str, tuple[frozenset[str], pa.DataType]] = {
-    "lower": (frozenset({"text"}), pa.string()),
-    "upper": (frozenset({"text"}), pa.string()),
-    "trim": (frozenset({"text"}), pa.string()),
-    "length": (frozenset({"text", "binary"}), pa.int32()),
-    "year": (_MOMENTS, pa.int32()),
-    "month": (_MOMENTS, pa.int32()),
-    "day": (_MOMENTS, pa.int32()),
-    "hour": (frozenset({"timestamp", "timestamp_ntz"}), pa.int32()),
-}
 
 
 def normalise(text: str, schema: pa.Schema) -> str:
@@ -121,64 +113,17 @@ def normalise(text: str, schema: pa.Schema) -> str:
     return _Parser(text, schema).parse()
 
 
-def evaluable(text: str, schema: pa.Schema) -> str:
-    """Return a predicate of the log as Spark is to evaluate it: alike, in time linear in a text.
-
-    Spark alone does not bound the time of a LIKE.  A `%` never has to be tried again once the piece
-    after it was found at its first place, so the pieces become atomic groups.
-
-    Args:
-        text: In normal form, or several joined by OR.  What was ordered is evaluated, whatever
-            bounds `normalise` has today.
-        schema: Arrow schema of the table.
-    """
-    return _Parser(text, schema, as_ordered=True).parse() if "LIKE" in text else text
-
-
-def _linear_pattern(pattern: str) -> str | None:
-    """Return the Java regular expression, to be found, of a LIKE pattern; None = LIKE is linear."""
-    pieces: list[list[str]] = [[]]
-    for escaped, char in re.findall(r"\\([\\%_])|(.)", pattern, re.DOTALL):
-        if char == "%":
-            pieces.append([])
-        else:
-            pieces[-1].append("." if char == "_" else _regex_literal(escaped or char))
-    if len(pieces) < 3 or (len(pieces) == 3 and not pieces[2]):
-        return None  # one % to try, for one at the end takes what is left
-    first, *middle, last = pieces
-    steps = [_sequence(first), *(f"(?>.*?{_sequence(piece)})" for piece in middle if piece)]
-    if last:
-        steps.append(f"(?>.*{_sequence(last)}\\z)")
-    return f"(?s)\\A{_sequence(steps)}"
-
-
-def _regex_literal(char: str) -> str:
-    return f"\\{char}" if char.isascii() and not char.isalnum() else char
-
-
-def _sequence(elements: list[str]) -> str:
-    """Return a sequence that never goes back, as a tree of atomic groups: Java's stack is short."""
-    while len(elements) > _SEQUENCE:
-        elements = [
-            f"(?>{''.join(elements[at : at + _SEQUENCE])})"
-            for at in range(0, len(elements), _SEQUENCE)
-        ]
-    return "".join(elements)
-
-
 class _Parser:
     """Recursive descent; each method reads its rule and returns normalised SQL.
 
     Args:
         text: The predicate.
         schema: Arrow schema of the table.
-        as_ordered: It stands in the log: no bounds, and LIKE in the form of `evaluable`.
     """
 
-    def __init__(self, text: str, schema: pa.Schema, *, as_ordered: bool = False) -> None:
+    def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
         self._schema = schema
-        self._as_ordered = as_ordered
         self._items = 0
         self._columns: Mapping[str, pa.Field] = {f.name.lower(): f for f in schema}
         self._tokens = tokens_of(text)
@@ -229,7 +174,7 @@ class _Parser:
 
     def _disjunction(self) -> str:
         self._depth += 1
-        if self._depth > _MAX_DEPTH and not self._as_ordered:
+        if self._depth > _MAX_DEPTH:
             raise self._fault(self._peek(), f"it is nested more than {_MAX_DEPTH} deep")
         found = self._joined("OR", self._conjunction)
         self._depth -= 1
@@ -253,7 +198,7 @@ class _Parser:
 
     def _test(self) -> str:
         self._tests += 1
-        if self._tests > _MAX_TESTS and not self._as_ordered:
+        if self._tests > _MAX_TESTS:
             raise self._fault(
                 self._peek(), f"it has more than {_MAX_TESTS:,} tests", "Delete by keys instead."
             )
@@ -312,7 +257,7 @@ class _Parser:
             typed, item = self._comparable(left, item)
             items.append(item.sql)
             self._items += 1
-            if self._items > _MAX_ITEMS and not self._as_ordered:
+            if self._items > _MAX_ITEMS:
                 raise self._fault(
                     item, f"IN has more than {_MAX_ITEMS:,} literals", "Delete by keys instead."
                 )
@@ -325,18 +270,12 @@ class _Parser:
         token = self._take()
         if _family(left.kind) != "text":
             raise self._fault(left, f"LIKE tests text, not {type_name(left.kind)}")
-        if token.kind != "string":
-            raise self._fault(token, "LIKE takes a text literal")
-        rest = re.sub(r"\\[\\%_]", "", token.text)
-        if "\\" in rest:
-            raise self._fault(token, "in a pattern, \\ stands only before %, _ or \\")
-        linear = None
-        if self._as_ordered:
-            linear = _linear_pattern(token.text)
-        elif len(token.text) > _MAX_PATTERN:
-            raise self._fault(token, f"a pattern has {_MAX_PATTERN:,} characters at most")
-        if linear is not None:
-            return f"({left.sql} {negated}RLIKE {string_literal(linear)})"
+        if token.kind != "string" or not _PREFIX.fullmatch(token.text):
+            raise self._fault(
+                token,
+                "LIKE takes a text literal with one % at its end, and no other wildcard",
+                _ALLOWED,
+            )
         return f"({left.sql} {negated}LIKE {string_literal(token.text)})"
 
     # -- values ---------------------------------------------------------------------------------
@@ -359,7 +298,12 @@ class _Parser:
         if token.kind == "word" and self._peek().kind == "string":
             return self._typed_literal(token, self._take())
         if token.kind == "word" and self._peek().text == "(" and self._peek().kind == "symbol":
-            return self._call(token)
+            raise self._fault(
+                token,
+                f"the function {token.text[:40]!r} is not allowed",
+                _ALLOWED,
+                function=token.text[:40],
+            )
         if token.kind == "quoted" or (token.kind == "word" and token.upper not in _RESERVED):
             return self._column(token)
         raise self._fault(token, f"a value is wanted, not {token.text[:40] or 'the end'!r}")
@@ -456,30 +400,6 @@ class _Parser:
                 raise self._fault(step, f"{sql} has no field {step.text[:140]!r}")
             sql, kind = f"{sql}.{quoted_name(inner[0].name)}", inner[0].type
         return _Value(sql, kind, token.at)
-
-    def _call(self, token: Token) -> _Value:
-        name = token.text.lower()
-        if name not in _FUNCTIONS:
-            raise self._fault(
-                token,
-                f"the function {token.text[:40]!r} is not allowed",
-                f"Allowed: {', '.join(_FUNCTIONS)}; all others may differ between sites.",
-                function=token.text[:40],
-            )
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._fault(token, f"it is nested more than {_MAX_DEPTH} deep")
-        self._expect("(")
-        families, kind = _FUNCTIONS[name]
-        argument = self._value()
-        if _family(argument.kind) not in families:
-            raise self._fault(
-                argument,
-                f"{name} takes {' or '.join(sorted(families))}, not {type_name(argument.kind)}",
-            )
-        self._expect(")")
-        self._depth -= 1
-        return _Value(f"{name}({argument.sql})", kind, token.at)
 
     # -- types ----------------------------------------------------------------------------------
 

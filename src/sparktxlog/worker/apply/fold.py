@@ -15,9 +15,8 @@ from urllib.parse import quote
 from pyarrow.types import is_primitive, is_string
 from pyspark.sql import functions as F
 
-from sparktxlog.codec.arrow import arrow_schema, arrow_type
+from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.predicate import evaluable
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
@@ -218,7 +217,7 @@ def last_operations(
     last = rows.select(*carried) if distinct else _folded(rows, definition, carried)
     if not stage.wheres:
         return last
-    gone = _removed_later(definition, stage.wheres)
+    gone = _removed_later(stage.wheres)
     return last.withColumn(DELETED_COLUMN, F.col(DELETED_COLUMN) | gone)
 
 
@@ -260,7 +259,7 @@ def with_gone(
     Args:
         last: As `last_operations` returns it; None = the stage has no keyed rows.
     """
-    gone = _removed_later(definition, stage.wheres)
+    gone = _removed_later(stage.wheres)
     if last is not None:
         appended = appended.join(_lasts(last, definition.keys), _same_key(definition), "left_outer")
         at = F.struct(F.col(_AT_POSITION).alias(POSITION_COLUMN), F.col(_AT_OP).alias(OP_COLUMN))
@@ -276,7 +275,7 @@ def with_removed(
     gone = F.col(quoted_name(_LAST_PREFIX + definition.keys[0])).isNotNull()
     if stage.merges_wheres:
         # Before the join, which then need not carry columns that only predicates read.
-        target = target.withColumn(_MATCHED_COLUMN, matching(definition, stage.predicate))
+        target = target.withColumn(_MATCHED_COLUMN, matching(stage.predicate))
         gone = gone | F.col(_MATCHED_COLUMN)
     keys = _keys_of(last, definition, stage)
     return target.join(keys, _same_key(definition), "left_outer").withColumn(GONE_COLUMN, gone)
@@ -302,18 +301,16 @@ def _keys_of(last: DataFrame, definition: TableDefinition, stage: TableStage) ->
     return F.broadcast(keys) if is_sent_around(definition, stage) else keys
 
 
-def matching(definition: TableDefinition, predicate: str) -> Column:
+def matching(predicate: str) -> Column:
     """Return a predicate of the log as a condition, false where it is NULL."""
-    condition = F.expr(evaluable(predicate, arrow_schema(definition)))
-    return F.coalesce(condition, F.lit(False))
+    return F.coalesce(F.expr(predicate), F.lit(False))
 
 
-def _removed_later(definition: TableDefinition, wheres: Iterable[Where]) -> Column:
+def _removed_later(wheres: Iterable[Where]) -> Column:
     """Return whether a predicate removes a row that stands before it."""
     place = F.struct(POSITION_COLUMN, OP_COLUMN)
     removed = (
-        (place < _place_literal(where.place)) & matching(definition, where.predicate)
-        for where in wheres
+        (place < _place_literal(where.place)) & matching(where.predicate) for where in wheres
     )
     return reduce(lambda left, right: left | right, removed, F.lit(False))
 

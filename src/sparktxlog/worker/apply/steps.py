@@ -23,9 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.predicate import evaluable
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_lines
 from sparktxlog.model.alteration import TableChange
@@ -276,8 +274,7 @@ class TableSteps:
             elif step.kind is StepKind.CLEAR:
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
-                    schema = arrow_schema(progress.definition)
-                    predicate = evaluable(step.stage.predicate, schema)
+                    predicate = step.stage.predicate
                     gone = read_newest(self._session, str(table)).where(predicate)
                     after = before - signature_of(gone, progress.definition)
                 with marked(self._session, own(after)):

@@ -22,7 +22,6 @@ SESSION_SETTINGS = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
-    "spark.sql.icu.caseMappings.enabled": "true",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
     # Else a text `${env:HOME}` in a predicate would be what it is at this site.
     "spark.sql.variable.substitute": "false",
@@ -48,8 +47,6 @@ SESSION_SETTINGS = {
 }
 #: Settings that say what SQL means; workers have Spark's defaults, but for those above.
 _MEANING = ("spark.sql.ansi.", "spark.sql.legacy.", "spark.sql.parser.")
-#: Texts whose small and capital letters depend on the language.
-_LETTERS = "I\u0130\u00cc i\u0131\u03ac\u0587"
 _LANGUAGE_HINT = (
     "Start driver and executors with -Duser.language=en "
     "(spark.driver.extraJavaOptions, spark.executor.extraJavaOptions)."
@@ -80,38 +77,15 @@ def check_digits(session: SparkSession) -> None:
         )
 
 
-def _check_letters(session: SparkSession) -> None:
-    """Refuse a JVM in whose language `lower` and `upper` give other letters than elsewhere.
-
-    Raises:
-        InvalidRequestError: (definite).
-    """
-    java: Any = session.sparkContext._jvm
-    letters = getattr(java, "com.ibm.icu.lang.UCharacter")
-    root = getattr(java, "com.ibm.icu.util.ULocale").ROOT
-    for change in (letters.toLowerCase, letters.toUpperCase):
-        if change(_LETTERS) != change(root, _LETTERS):
-            language = str(java.java.util.Locale.getDefault())
-            raise InvalidRequestError(
-                f"the JVM's language is {language}, in which letters are changed by rules of its "
-                "own: predicates with lower or upper would match other rows than at other sites",
-                hint=_LANGUAGE_HINT,
-                field="user.language",
-                value=language,
-            )
-
-
 def applier_session(spark: SparkSession) -> SparkSession:
     """Return a separate session for the worker: all users of one share its `txn` settings.
 
     Whatever the JVM was started with, expressions mean in it what they mean at all sites.
 
     Raises:
-        InvalidRequestError: The JVM's language is one in which Delta fails, or in which letters
-            are not what they are elsewhere (definite).
+        InvalidRequestError: The JVM's language is one in which Delta fails (definite).
     """
     check_digits(spark)
-    _check_letters(spark)
     session = spark.newSession()
     for name in session.conf.getAll:
         if name.startswith(_MEANING):
