@@ -147,6 +147,8 @@ _PEERS: Columns = {
     "peer": "id",
     "url": "url",
     "linked": lambda peer: bool(peer.get("linked")),
+    "why not": "reason",
+    "clock off (us)": "clock_offset_us",
     "wire": "wire_version",
     "last post (UTC)": lambda peer: time_text(peer.get("last_post_at")),
     "a write (s)": "write_s",

@@ -10,7 +10,6 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.cli import settings_commands, status_commands
-from sparktxlog.cli.doctor import doctor_command
 from sparktxlog.errors import InvalidRequestError, TransportError
 
 ROSTER = [
@@ -65,7 +64,7 @@ class CannedCluster:
 
 @pytest.fixture(autouse=True)
 def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (settings_commands, status_commands, doctor_command):
+    for module in (settings_commands, status_commands):
         monkeypatch.setattr(module, "NodeApi", CannedCluster)
     monkeypatch.setattr(CannedCluster, "sent", [])
     monkeypatch.setattr(CannedCluster, "c_fails", None)
@@ -121,5 +120,3 @@ def test_states_pauses_and_audits_of_all_nodes_are_one_line_each(
     assert [row[0] for row in lines(capsys)[1:]] == ["A", "B", "C"]
     assert invoke(monkeypatch, "status", "--all", "--json") == 5
     assert [one["ok"] for one in json.loads(capsys.readouterr().out)] == [True, True, False]
-    assert invoke(monkeypatch, "doctor", "--all") == 5
-    assert [row[:3] for row in lines(capsys)[1:3]] == [["A", "0", "0"], ["B", "0", "0"]]

@@ -10,14 +10,13 @@ import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.support.command_line import invoke
 from tests.support.node_processes import free_ports
 
-from sparktxlog.cli.doctor import cluster, disks, software
-from sparktxlog.cli.doctor.findings import Finding, Grade
+from sparktxlog.cli.doctor import disks, software, ways
+from sparktxlog.cli.doctor.findings import Grade
 
 OK, WARNING, PROBLEM = Grade.OK, Grade.WARNING, Grade.PROBLEM
 
@@ -242,90 +241,25 @@ def test_open_secrets_are_found(tmp_path: Path) -> None:
 def test_a_port_of_somebody_else_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = ("127.0.0.1", other.getsockname()[1])
-        assert cluster.check_port(listen, answers=False).grade is PROBLEM
-        assert cluster.check_port(listen, answers=True).grade is OK
+        assert ways.check_port(listen, answers=False).grade is PROBLEM
+        assert ways.check_port(listen, answers=True).grade is OK
         # The URL of the node leads to a proxy, which does not answer here.
-        found = cluster.check_port(listen, answers=False, owner=4711)
+        found = ways.check_port(listen, answers=False, owner=4711)
         assert found.grade is OK and "the node runs as process 4711" in found.text
         url = f"http://127.0.0.1:{listen[1]}"
-        assert [one.grade for one in cluster.check_addresses({"B": [url]})] == [OK]
-    assert cluster.check_port(listen, answers=False).grade is OK
-    (found,) = cluster.check_addresses({"B": [url]})
+        assert [one.grade for one in ways.check_addresses({"B": [url]})] == [OK]
+    assert ways.check_port(listen, answers=False).grade is OK
+    (found,) = ways.check_addresses({"B": [url]})
     assert found.grade is WARNING and url in found.text
-    assert cluster.check_port(("192.0.2.1", 80), answers=False).grade is PROBLEM
-
-
-def _status(**change: Any) -> dict[str, Any]:
-    peer = {"id": "B", "url": "http://b:1", "linked": True, "addresses": {}, "reason": ""}
-    peer["clock_offset_us"] = 2_000
-    linked = {"A": {"B": True}, "B": {"A": True}}
-    return {
-        "node_id": "A",
-        "phase": "NORMAL",
-        "peers": [peer | change.pop("peer", {})],
-        "reachability": {"linked": linked, "differing": [], "differing_addresses": {}},
-    } | change
-
-
-def _worst(status: dict[str, Any]) -> list[Finding]:
-    return [one for one in cluster.check_status(status) if one.grade is not OK]
-
-
-@pytest.mark.parametrize(
-    ("change", "check", "grade", "words"),
-    [
-        ({"peer": {"linked": False, "reason": "refused"}}, "peers", PROBLEM, "no link to B"),
-        (
-            {"peer": {"linked": False, "reason": "configuration of node 'B' differs"}},
-            "configuration",
-            PROBLEM,
-            "configuration of node 'B' differs",
-        ),
-        (
-            {"peer": {"linked": False, "reason": "[unauthorized] no configured peer"}},
-            "peers",
-            PROBLEM,
-            "Compare `sparktxlog peer list` and cluster-secret of both nodes",
-        ),
-        ({"peer": {"addresses": {"http://b:2": False}}}, "peers", WARNING, "not at http://b:2"),
-        ({"peer": {"clock_offset_us": -3_500_000}}, "clocks", WARNING, "-3.500 s off that of A"),
-        ({"peer": {"clock_offset_us": 61_000_000}}, "clocks", PROBLEM, "+61.000 s"),
-        ({"suspects": ["C"]}, "node", WARNING, "C does not answer"),
-        ({"halted": "two runs at one position"}, "node", PROBLEM, "two runs at one position"),
-        ({"disk_full": True}, "node", PROBLEM, "disk of this node is full"),
-        (
-            {"reachability": {"differing": ["C"], "differing_addresses": {}}},
-            "network",
-            PROBLEM,
-            "the links of C",
-        ),
-        (
-            {"reachability": {"differing": [], "differing_addresses": {"B": ["http://b:2"]}}},
-            "network",
-            WARNING,
-            "reach B at http://b:2",
-        ),
-    ],
-)
-def test_what_a_node_knows_of_the_cluster_is_judged(
-    change: dict[str, Any], check: str, grade: Grade, words: str
-) -> None:
-    (found,) = _worst(_status(**change))
-    assert (found.check, found.grade) == (check, grade)
-    assert found.fix and words in f"{found.text}  {found.fix}"
-
-
-def test_a_cluster_without_faults_has_none() -> None:
-    assert _worst(_status()) == []
+    assert ways.check_port(("192.0.2.1", 80), answers=False).grade is PROBLEM
 
 
 def test_the_source_of_the_token_is_named() -> None:
     assert (
-        "SPARKTXLOG_CLIENT_TOKEN"
-        in cluster.token_source("x", {"SPARKTXLOG_CLIENT_TOKEN": "x"}).text
+        "SPARKTXLOG_CLIENT_TOKEN" in ways.token_source("x", {"SPARKTXLOG_CLIENT_TOKEN": "x"}).text
     )
-    assert "noted" in cluster.token_source("x", {}).text
-    assert "no token" in cluster.token_source(None, {}).text
+    assert "noted" in ways.token_source("x", {}).text
+    assert "no token" in ways.token_source(None, {}).text
 
 
 def test_a_configuration_is_examined_without_a_node(

@@ -148,7 +148,7 @@ def test_the_table_has_all_that_can_be_said() -> None:
 
 
 def test_a_node_that_is_away_has_a_way_out() -> None:
-    """`status`, `doctor` and the pages show it with the warning."""
+    """`status` and the pages show it with the warning."""
     status = status_of(CASES["a peer does not answer, and nothing waits"])
     (away,) = (one for one in findings(status) if one.code == "peer-away")
     assert away.text == "B does not answer" and "`sparktxlog peer remove B`" in away.way_out

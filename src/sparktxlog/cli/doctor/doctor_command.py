@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparktxlog.cli.all_nodes import All, ask_all, print_all
 from sparktxlog.cli.common_options import (
     DEFAULT_URL,
     AsJson,
@@ -20,17 +19,12 @@ from sparktxlog.cli.common_options import (
     app,
     end,
 )
-from sparktxlog.cli.doctor.cluster import (
-    check_addresses,
-    check_port,
-    check_status,
-    token_source,
-)
 from sparktxlog.cli.doctor.disks import check_disks, check_modes
 from sparktxlog.cli.doctor.findings import Finding, Grade, good, problem, warning
 from sparktxlog.cli.doctor.queue_files import check_queue_files
 from sparktxlog.cli.doctor.software import check_software
-from sparktxlog.cli.printing import Columns, is_terminal, print_json, wrapped
+from sparktxlog.cli.doctor.ways import check_addresses, check_port, token_source
+from sparktxlog.cli.printing import is_terminal, print_json, wrapped
 from sparktxlog.errors import ConfigError, CorruptLogError, TxLogError, UnauthorizedError
 from sparktxlog.http.link import node_address
 from sparktxlog.model.values import is_loopback
@@ -51,21 +45,17 @@ def doctor(
             help="URL of the node to ask; default: that of --config, else http://127.0.0.1:7070.",
         ),
     ] = None,
-    every: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine, and with --config or --url a node: each finding with what mends it.
+    """Check this machine, and with --config a node's files: each finding with what mends it.
 
     It looks at Python, Java, Spark and its JARs, disks, fsync, files of the queue table, ports,
-    modes of files with secrets, peers, clocks, tokens and differences between nodes.  Run it as
-    the node's user, on the node's machine.  It needs neither a node nor Spark, and changes nothing.
-    With --all every node of the cluster says what it warns of, and this machine is not looked at.
+    modes of files with secrets, addresses of peers and tokens.  Run it as the node's user, on the
+    node's machine.  It needs neither a node nor Spark, and changes nothing.  `status` says what a
+    node warns of, and `peers` how its links and clocks are.
 
     Exit code 1: there is a problem.
     """
-    if every:
-        end(_examine_all(url or DEFAULT_URL, as_json))
-        return
     found = list(_examine(config, url))
     problems = sum(finding.grade is Grade.PROBLEM for finding in found)
     warnings = sum(finding.grade is Grade.WARNING for finding in found)
@@ -78,31 +68,6 @@ def doctor(
             f"problems: {problems:,}, warnings: {warnings:,}, findings: {len(found):,}", err=True
         )
     end(ExitCode.ERROR if problems else ExitCode.IN_SYNC)
-
-
-def _examine_all(url: str, as_json: bool) -> ExitCode:
-    """Print one line for each node; return 1 if there is a problem, 5 if one does not answer."""
-
-    def ask(api: NodeApi) -> Any:
-        found = list(check_status(api.get("/v1/status")))
-        grades = [one.grade for one in found]
-        return {
-            "problems": grades.count(Grade.PROBLEM),
-            "warnings": grades.count(Grade.WARNING),
-            "findings": [asdict(one) for one in found],
-        }
-
-    columns: Columns = {
-        "problems": "problems",
-        "warnings": "warnings",
-        "what": lambda row: "; ".join(
-            f"{one['text']}: {one['fix']}" for one in row["findings"] if one["fix"]
-        ),
-    }
-    answers = ask_all(url, ask, NodeApi)
-    failed = print_all(answers, as_json, "nodes", columns)
-    wrong = any(one.answer["problems"] for one in answers if one.error is None)
-    return failed or (ExitCode.ERROR if wrong else ExitCode.IN_SYNC)
 
 
 def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
@@ -128,18 +93,16 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
         yield from check_disks(_directories(config), config.tx_log_max_bytes)
         yield from check_queue_files(config.data_dir / "log")
         yield from check_modes(_secrets(config))
+        yield from _exposed(config)
         if status is None:
-            yield from _exposed(config)
             yield from check_addresses({peer.id: peer.urls for peer in config.peers})
     elif info is not None and is_loopback(node_address(asked).hostname or ""):
         yield from check_disks(_shown_directories(info), None)
     yield from said
-    if status is not None:
-        yield from check_status(status)
 
 
 def _exposed(config: NodeConfig) -> Iterator[Finding]:
-    """Yield what else lets others see secrets; a node that runs says so itself."""
+    """Yield what else lets others see secrets."""
     from sparktxlog.config.exposure import OPEN_FILE, exposures
 
     for one in exposures(config):
@@ -175,7 +138,8 @@ def _answers_of(api: NodeApi, *, given: bool) -> tuple[Any, Any, list[Finding]]:
         given: Whether the user named it: then it should answer.
     """
     try:
-        return api.get("/v1/status"), api.get("/v1/info"), []
+        status, info = api.get("/v1/status"), api.get("/v1/info")
+        return status, info, [good("node", f"node {status['node_id']} answers")]
     except UnauthorizedError as error:
         text = f"{api.url} refuses the token: {error.message}"
         found = problem("tokens", text, error.hint)
