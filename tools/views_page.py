@@ -35,8 +35,8 @@ views below.
 - {kept} are Delta tables of the node. `log.NAME()`, `.load("NAME")` and SQL read all of them.
   `/v1/views/NAME`, `client.view` and the command read the last 1,000 rows, or `limit`; with
   `after` the first rows after a position or a time.
-- `queue`, `rounds` and `lag` are [streams](streams.md#read-a-stream), too:
-  `spark.readStream.format("txlog").load("rounds")`.
+- `queue` and `lag` are [streams](streams.md#read-a-stream), too:
+  `spark.readStream.format("txlog").load("lag")`.
 - In SQL `epochs` and `transfers` have the whole history.
 
 """

@@ -42,14 +42,14 @@ from sparktxlog.api.staged_append import (
     nodes_of,
     timeout_of,
 )
-from sparktxlog.api.streams.kept_stream import KeptStreamReader
+from sparktxlog.api.streams.lag_stream import LagStreamReader
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.codec.content_digests import RowsContent
-from sparktxlog.codec.state_views import KEPT, STREAMED, VIEWS
+from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.alteration import TableChange
@@ -117,15 +117,15 @@ class TxLogDataSource(DataSource):
 
     def streamReader(  # noqa: N802 - Spark's name
         self, schema: StructType
-    ) -> TxLogStreamReader | KeptStreamReader:
+    ) -> TxLogStreamReader | LagStreamReader:
         """Return the reader of the queue, of a history, or of the changes of a table."""
         check_streams()
-        if not self._is_table() and (kept := STREAMED.get(self._view())) is not None:
-            return KeptStreamReader(self.options, kept.directory, kept.order, schema)
+        if not self._is_table() and self._view() == "lag":
+            return LagStreamReader(self.options, schema)
         if not self._is_table() and self._view() != _QUEUE:
             raise InvalidRequestError(
                 f".load({self._view()!r}) cannot be read as a stream",
-                hint="Streams are read of .load('queue'), .load('rounds'), .load('lag') and "
+                hint="Streams are read of .load('queue'), .load('lag') and "
                 ".option('table', name); read other things with spark.read.",
             )
         return TxLogStreamReader(self.options, schema)

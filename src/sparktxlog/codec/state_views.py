@@ -18,27 +18,20 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.restore_point import RESTORE_POINTS as POINTS_TABLE
 from sparktxlog.model.restore_point import points_in
 
-#: One row for each member, as the asked node sees it; `is_asked`: that node itself.
-#: `position`: end of its synchronized queue, as far as known.  `age_s`: seconds since its last post
-#: came.  `awaited`: what the asked node waits for: `promise`, `acquired`, `payload`, `copy`.
-#: `acquired`: origin → sequence number up to which it confirmed to hold that node's runs, durably;
-#: NULL for the asked node.  `halted`: why it takes no more part; empty = it does.
+#: One row for each node with a place, as the asked node sees it; `is_asked`: that node itself.
+#: `reason`: why there is no link.  `position`: end of its synchronized queue, as far as known.
+#: `age_s`: seconds since its last post came.  `awaited`: what the asked node waits for: `promise`,
+#: `acquired`, `payload`, `copy`.  `acquired`: origin → sequence number up to which it confirmed to
+#: hold that node's runs, durably.  `halted`: why it takes no more part; empty = it does.  Bytes,
+#: posts and pushes since the asked node's start.  What says something of a link is NULL for it.
 MASTERS = (
-    "node_id: string, url: string, is_asked: boolean, linked: boolean, epoch: bigint, "
+    "node_id: string, url: string, is_asked: boolean, linked: boolean, reason: string, "
+    "silent: boolean, member: boolean, witness: boolean, wire_version: bigint, epoch: bigint, "
     "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
     "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
-    "awaited: array<string>, acquired: map<string, bigint>, halted: string"
-)
-
-#: One row: the asked node's own synchronous transactions that wait.  `synchro_quorum`: copies that
-#: new ones need, by `synchro_rule`.  `waiting`: without a timestamp; `needs`: the most copies that
-#: one of them needs; `missing`: places without a member.  `unconfirmed`: with a timestamp, and held
-#: by too few members; `unconfirmed_by`: who has not confirmed them.  Ages in microseconds.
-SYNCHRONOUS = (
-    "node_id: string, members: array<string>, synchro_quorum: bigint, synchro_rule: string, "
-    "waiting_runs: bigint, waiting: bigint, size_bytes: bigint, oldest_us: bigint, needs: bigint, "
-    "missing: array<string>, unconfirmed_runs: bigint, unconfirmed: bigint, lag_us: bigint, "
-    "unconfirmed_by: array<string>"
+    "round_trip_s: double, awaited: array<string>, acquired: map<string, bigint>, halted: string, "
+    "sent_bytes: bigint, received_bytes: bigint, fetched_bytes: bigint, posts: bigint, "
+    "pushes_dropped: bigint"
 )
 
 #: One row for each replica's worker.  `behind`: published transactions that it has not applied.
@@ -97,15 +90,6 @@ EPOCHS = (
     "taken_up_at: timestamp"
 )
 
-#: One row for each other node with a place, as the asked node knows it.  `reason`: why there is no
-#: link; `age_s`: seconds since its last post came.  Bytes since the asked node's start.
-LINKS = (
-    "node_id: string, url: string, linked: boolean, reason: string, silent: boolean, "
-    "member: boolean, witness: boolean, wire_version: bigint, round_trip_s: double, age_s: double, "
-    "clock_offset_us: bigint, position: bigint, sent_bytes: bigint, received_bytes: bigint, "
-    "fetched_bytes: bigint, posts: bigint, pushes_dropped: bigint"
-)
-
 #: One row for each setting of the asked node that can be changed at run time; `value` as JSON.
 SETTINGS = "key: string, value: string, origin: string"
 
@@ -130,15 +114,6 @@ INCOMING = (
     "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
     "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
     "waits: array<struct<peer: string, why: string>>"
-)
-
-#: One row for each of the latest rounds that were held up: the order stood for a second or more.
-#: Newest first; all that ended are in the table `log/rounds`.  `round`: its id.  `ended_at`: NULL
-#: while it lasts.  `position`: the one that waited; `transactions`: the most that waited at a time.
-ROUNDS = (
-    "round: bigint, began_at: timestamp, ended_at: timestamp, position: bigint, "
-    "transactions: bigint, held_up_by: array<string>, waits: array<struct<peer: string, "
-    "why: string, began_at: timestamp, ended_at: timestamp>>, sentence: string"
 )
 
 #: One row for each of the latest plans of the asked site's replica, newest first.  `plan`: replay,
@@ -176,11 +151,6 @@ SURVIVAL = (
     "tables_only_there: array<string>, voters: array<string>, goes_on: boolean, "
     "applied_elsewhere: bigint, sentence: string"
 )
-
-#: One row for each second or more in which the order waited for a node, since the asked node's
-#: start, newest first.  Microseconds since 1970 UTC; `ended_at` is NULL while it lasts.
-#: `position`: the one that waited.
-WAITS = "peer: string, why: string, began_at: bigint, ended_at: bigint, position: bigint"
 
 #: One row for each act of an operator at the asked node, each change of members, secrets or tables
 #: that the log brought, and equal acts and refusals of others, newest first.  `at`, `until`: first
@@ -227,11 +197,6 @@ def masters_rows(status: Json, info: Json) -> list[dict[str, Any]]:
     return [own, *peers]
 
 
-def synchronous_rows(status: Json) -> list[dict[str, Any]]:
-    """Return the row of `SYNCHRONOUS` from `/v1/status`."""
-    return [_known({**status, **(status.get("synchronous") or {})}, SYNCHRONOUS)]
-
-
 def _peer_id(peer: Json) -> str:
     return str(peer.get("id") or peer.get("peer") or peer.get("node_id"))
 
@@ -270,11 +235,6 @@ def tables_rows(tables: Sequence[Json]) -> list[dict[str, Any]]:
         }
         for table in tables
     ]
-
-
-def links_rows(status: Json) -> list[dict[str, Any]]:
-    """Return the rows of `LINKS` from `/v1/status`."""
-    return [{**_known(peer, LINKS), "node_id": _peer_id(peer)} for peer in status.get("peers", ())]
 
 
 def settings_rows(settings: Mapping[str, Json]) -> list[dict[str, Any]]:
@@ -360,15 +320,11 @@ def _of_list(ddl: str) -> Callable[[Sequence[Json]], list[dict[str, Any]]]:
 #: Views of the present, by name.
 VIEWS = {
     "masters": StateView(MASTERS, ("status", "info"), masters_rows),
-    "links": StateView(LINKS, ("status",), links_rows),
-    "synchronous": StateView(SYNCHRONOUS, ("status",), synchronous_rows),
     "workers": StateView(WORKERS, ("status",), workers_rows),
     "signatures": StateView(SIGNATURES, ("status_with_tables",), signatures_rows),
     "tables": StateView(TABLES, ("descriptions",), tables_rows),
     "commit_tables": StateView(COMMIT_TABLES, ("commit_tables",), commit_tables_rows),
     "incoming": StateView(INCOMING, ("incoming",), incoming_rows),
-    "waits": StateView(WAITS, ("waits",), _of_list(WAITS)),
-    "rounds": StateView(ROUNDS, ("rounds",), _of_list(ROUNDS)),
     "survival": StateView(SURVIVAL, ("survival",), _of_list(SURVIVAL)),
     "differences": StateView(DIFFERENCES, ("differences",), _of_list(DIFFERENCES)),
     "plans": StateView(PLANS, ("plans",), _of_list(PLANS)),
@@ -391,9 +347,6 @@ KEPT = {
 OF_THE_LOG = frozenset(
     {"commit_tables", "incoming", "prepared", "queue", "restore_points", "signatures", "tables"}
 )
-
-#: Histories that are read as streams, by name of the view; a round when it has ended.
-STREAMED = {"lag": KEPT["lag"], "rounds": KeptTable("rounds", "ended_at")}
 
 
 def check_view(name: str, known: Iterable[str] = (*KEPT, *VIEWS)) -> None:

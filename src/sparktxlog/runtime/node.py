@@ -171,8 +171,6 @@ class Node:
             "commit_tables": self.catalog.overview.lines,
             "prepared": self.prepared,
             "incoming": lambda: self.incoming(_MOST_RECORDS),
-            "waits": lambda: self.waits.latest(_MOST_RECORDS),
-            "rounds": lambda: self.waits.rounds(_MOST_RECORDS),
             "survival": self.survivals,
             "differences": self.all_replicas.differences.named,
             "plans": lambda: self.all_replicas.planning.history.latest(_MOST_RECORDS),

@@ -42,7 +42,6 @@ from sparktxlog.model.answers import (
     ForceAnswer,
     IncomingRunAnswer,
     InfoAnswer,
-    KeptWait,
     ListedRun,
     OpenedTransaction,
     PositionAnswer,
@@ -385,7 +384,6 @@ _QUESTIONS = (
     get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
     get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
     get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
-    get("/v1/waits", "waits", "What the order waited for", list[KeptWait], _ENTRIES),
     get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
     get(
         "/v1/published",

@@ -46,7 +46,6 @@ class StateRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
-        self.waits = node.waits.latest
         self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.lines
         self.check_commit_table = node.catalog.recounts.check

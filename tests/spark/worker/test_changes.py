@@ -314,9 +314,9 @@ def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path
         for table in ("made", "later"):
             with pytest.raises(SynchroTimeoutError, match="needs 2 copies, the log has 1 member"):
                 log.append(table, _items(session, 2, "lost"))
-        (waits,) = log.synchronous().collect()
-        assert (waits["node_id"], waits["members"], waits["waiting"]) == ("A", ["A"], 0)
-        assert (waits["synchro_quorum"], waits["synchro_rule"]) == (2, "N/2+1")
+        found = log.status()
+        assert (found["members"], found["synchronous"]["waiting"]) == (["A"], 0)
+        assert (found["synchro_quorum"], found["synchro_rule"]) == (2, "N/2+1")
         alone = log.append("plain", _items(session, 2, "c"))
         apply(spark, a)
         for table, count in (("made", 1), ("later", 1), ("plain", 2)):

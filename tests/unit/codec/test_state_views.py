@@ -12,7 +12,7 @@ import pytest
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.codec.state_views import KEPT, STREAMED, VIEWS, check_view
+from sparktxlog.codec.state_views import KEPT, VIEWS, check_view
 from sparktxlog.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -48,7 +48,14 @@ STATUS: dict[str, Any] = {
             "age_s": 0.5,
             "acquired": {"A": 3, "C": 1},
         },
-        {"id": "C", "url": "http://c", "linked": False, "position": 3, "counter": 50},
+        {
+            "id": "C",
+            "url": "http://c",
+            "linked": False,
+            "reason": "refused",
+            "position": 3,
+            "counter": 50,
+        },
     ],
     "replicas": [
         {
@@ -133,28 +140,8 @@ def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
         ("C", False, False, ["promise"]),
     ]
     assert rows[0]["url"] == "http://a"
+    assert [row["reason"] for row in rows] == [None, None, "refused"]
     assert [row["acquired"] for row in rows] == [None, [("A", 3), ("C", 1)], None]
-
-
-def test_synchronous_ones_that_wait_are_one_row_of_their_node() -> None:
-    waits = {
-        "waiting_runs": 1,
-        "waiting": 2,
-        "size_bytes": 30,
-        "oldest_us": 4,
-        "needs": 3,
-        "missing": ["C"],
-        "unconfirmed_runs": 0,
-        "unconfirmed": 0,
-        "lag_us": None,
-        "unconfirmed_by": [],
-    }
-    rule = {"members": ["A", "B"], "synchro_quorum": 3, "synchro_rule": "N"}
-    found = {**STATUS, **rule, "synchronous": waits}
-    (row,) = view("synchronous", {"status": found}).to_pylist()
-    assert row == {"node_id": "A", **rule, **waits}
-    (row,) = view("synchronous").to_pylist()
-    assert (row["node_id"], row["waiting"]) == ("A", None), "a node of an older release"
 
 
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
@@ -192,7 +179,7 @@ def test_tables_show_their_columns_as_ddl() -> None:
     assert row["properties"] == [("team", "sales")]
 
 
-def test_links_settings_and_commit_tables_are_rows() -> None:
+def test_settings_and_commit_tables_are_rows() -> None:
     answers = {
         **ANSWERS,
         "settings": {"TxLogMaxDepth": {"value": 168, "origin": "default"}},
@@ -201,7 +188,6 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
         "incoming": [
             {"origin": "A", "n": 3, "waits": [{"peer": "B", "why": "promise", "since_us": 5}]}
         ],
-        "waits": [{"peer": "B", "why": "promise", "began_at": 7, "ended_at": None}],
         "audit": [{"at": 7, "who": "operator", "action": "maintain", "outcome": "done"}],
     }
 
@@ -209,15 +195,13 @@ def test_links_settings_and_commit_tables_are_rows() -> None:
         return view(name, answers).to_pylist()
 
     assert rows("settings") == [{"key": "TxLogMaxDepth", "value": "168", "origin": "default"}]
-    (link, *_), (table,), (prepared,) = rows("links"), rows("commit_tables"), rows("prepared")
-    assert (link["node_id"], link["linked"], link["position"]) == ("B", True, 7)
+    (table,), (prepared,) = rows("commit_tables"), rows("prepared")
     assert (table["table"], table["version"], table["lag"]) == ("shop.orders", 3, None)
     assert (prepared["position"], prepared["missing"]) == (9, ["p"])
     (act,) = rows("audit")
     assert (act["who"], act["action"], act["outcome"]) == ("operator", "maintain", "done")
-    (run,), (wait,) = rows("incoming"), rows("waits")
+    (run,) = rows("incoming")
     assert (run["n"], run["waits"]) == (3, [{"peer": "B", "why": "promise"}])
-    assert (wait["began_at"], wait["ended_at"]) == (7, None)
 
 
 def test_empty_views_keep_their_schema() -> None:
@@ -227,8 +211,6 @@ def test_empty_views_keep_their_schema() -> None:
         "commit_tables": [],
         "prepared": [],
         "incoming": [],
-        "waits": [],
-        "rounds": [],
         "survival": [],
         "differences": [],
         "plans": [],
@@ -240,18 +222,15 @@ def test_empty_views_keep_their_schema() -> None:
     for name, known in VIEWS.items():
         found = view(name, quiet)
         assert found.schema == known.schema
-        assert found.num_rows == (1 if name in ("masters", "synchronous") else 0)
+        assert found.num_rows == (name == "masters")
 
 
 def test_what_people_are_promised_is_there() -> None:
     """Each view is a method of a log; the other ways read `KEPT` and `VIEWS` themselves."""
-    promised = (
-        "queue incoming rounds masters links workers signatures transfers plans epochs lag settings"
-    )
+    promised = "queue incoming masters workers signatures transfers plans epochs lag settings"
     assert set(promised.split()) <= {*KEPT, *VIEWS}
     for name in (*KEPT, *VIEWS):
         assert callable(getattr(TxLog, name)), name
-    assert {"queue", *STREAMED} == {"queue", "rounds", "lag"}
 
 
 def test_an_unknown_view_is_refused() -> None:

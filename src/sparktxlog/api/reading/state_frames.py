@@ -19,10 +19,6 @@ class StateFrames:
         """Return the members of the cluster as this node sees them; see `state_views.MASTERS`."""
         return self._view("masters")
 
-    def links(self) -> DataFrame:
-        """Return this node's links to the other nodes; see `state_views.LINKS`."""
-        return self._view("links")
-
     def prepared(self) -> DataFrame:
         """Return the prepared transactions that are undecided; see `state_views.PREPARED`."""
         return self._view("prepared")
@@ -34,14 +30,6 @@ class StateFrames:
     def incoming(self) -> DataFrame:
         """Return what is in negotiation, and with whom it waits; see `state_views.INCOMING`."""
         return self._view("incoming")
-
-    def waits(self) -> DataFrame:
-        """Return for whom the order waited a second or more; see `state_views.WAITS`."""
-        return self._view("waits")
-
-    def rounds(self) -> DataFrame:
-        """Return the rounds that were held up, and by whom; see `state_views.ROUNDS`."""
-        return self._view("rounds")
 
     def survival(self) -> DataFrame:
         """Return what the loss of each site would mean now; see `state_views.SURVIVAL`."""
@@ -74,10 +62,6 @@ class StateFrames:
     def drills(self) -> DataFrame:
         """Return the last drills that were recorded at this node (docs/drill.md)."""
         return self._view("drills")
-
-    def synchronous(self) -> DataFrame:
-        """Return which synchronous transactions wait here; see `state_views.SYNCHRONOUS`."""
-        return self._view("synchronous")
 
     def workers(self) -> DataFrame:
         """Return all replicas' workers; see `state_views.WORKERS`."""

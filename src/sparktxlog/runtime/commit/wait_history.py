@@ -19,7 +19,7 @@ from sparktxlog.runtime.foundation import Foundation
 
 #: Seconds between two looks; a wait that is younger is not kept.
 _LOOK_S = 1.0
-#: Waits, and rounds, that are kept in memory; all rounds are in `log/rounds`.
+#: Rounds that are kept in memory; all of them are in `log/rounds`.
 MOST = 1_000
 
 
@@ -39,7 +39,6 @@ class WaitHistory:
         self._note = note
         #: Waits that last, by node, reason and the time since when.
         self._lasting: dict[tuple[str, str, int], KeptWait] = {}
-        self._ended: deque[KeptWait] = deque(maxlen=MOST)
         #: The round that lasts, without what follows from its waits; and those that ended.
         self._round: KeptRound | None = None
         self._rounds: deque[KeptRound] = deque(maxlen=MOST)
@@ -105,16 +104,9 @@ class WaitHistory:
         self._round["began_at"] = min(self._round["began_at"], wait["began_at"])
 
     def _end(self, wait: KeptWait, wall: int) -> None:
-        ended: KeptWait = {**wait, "ended_at": wall}
-        self._ended.append(ended)
         if self._round is not None:
             waits = self._round["waits"]
-            waits[waits.index(wait)] = ended
-
-    def latest(self, limit: int) -> list[KeptWait]:
-        """Return waits that last and the last ones that ended, the newest first."""
-        kept = [*self._ended, *self._lasting.values()]
-        return sorted(kept, key=lambda one: one["began_at"], reverse=True)[:limit]
+            waits[waits.index(wait)] = {**wait, "ended_at": wall}
 
     def rounds(self, limit: int) -> list[KeptRound]:
         """Return the round that lasts, if there is one, and the last ones, the newest first."""

@@ -132,7 +132,7 @@ LAG = _schema("""
     seconds       double
     """)
 
-#: `log/rounds`: one row per round that ended, as the view `rounds` shows it.
+#: `log/rounds`: one row per round that was held up and ended; pages show them.
 ROUNDS = _schema("""
     round         bigint  not null
     began_at      timestamp  not null

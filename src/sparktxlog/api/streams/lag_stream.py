@@ -1,4 +1,4 @@
-"""The histories `rounds` and `lag` as streams: rows in the order of their times.
+"""The history `lag` as a stream: rows in the order of their times.
 
 Each node keeps its own history, so a query stays with the node that it began with.  An offset is
 the time of the last row that was delivered; rows of one time are written together.
@@ -23,7 +23,10 @@ from sparktxlog.api.staged_append import nodes_of
 from sparktxlog.api.streams.positions import EARLIEST, LATEST, ReadOptions
 from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ReadLimit, SupportsTriggerAvailableNow
+from sparktxlog.codec.state_views import KEPT
 from sparktxlog.errors import ForeignLogError, InvalidRequestError, NotAppliedError
+
+_LAG = KEPT["lag"]
 
 
 @dataclass(frozen=True)
@@ -35,28 +38,23 @@ class _Piece(InputPartition):
     until: int
 
 
-class KeptStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a history from time to time.
+class LagStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the history from time to time.
 
     Args:
         options: Those of the data source.
-        directory: Of the table, below `log/`.
-        order: Its column of times.
         schema: Columns of the stream.
     """
 
-    def __init__(
-        self, options: Mapping[str, str], directory: str, order: str, schema: StructType
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
         self._starting = ReadOptions.of(options).starting
         if self._starting not in (EARLIEST, LATEST, 1):
             raise InvalidRequestError(
-                f"startingPosition is {self._starting}, and {directory!r} has no positions",
+                f"startingPosition is {self._starting}, and 'lag' has no positions",
                 hint="Use 'earliest' or 'latest'.",
                 field="startingPosition",
             )
-        self._directory, self._order = directory, order
         self._schema: pa.Schema = arrow_schema_of(schema)
         #: Where a query with Trigger.AvailableNow ends.
         self._target: int | None = None
@@ -66,8 +64,8 @@ class KeptStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _files(self, log_root: str) -> tuple[str, ...]:
         try:
-            uris = open_log_table(log_root, self._directory).file_uris()
-        except NotAppliedError:  # there was no round yet
+            uris = open_log_table(log_root, _LAG.directory).file_uris()
+        except NotAppliedError:  # nothing was measured yet
             return ()
         return tuple(sorted(str(Path(uri.removeprefix("file://"))) for uri in uris))
 
@@ -77,7 +75,7 @@ class KeptStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files = self._files(info["log_root"])
         if not files:
             return info["node_id"], 0
-        last = pc.max(dataset(files).to_table(columns=[self._order])[self._order]).as_py()
+        last = pc.max(dataset(files).to_table(columns=[_LAG.order])[_LAG.order]).as_py()
         return info["node_id"], 0 if last is None else _micros(last)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name that Spark calls
@@ -101,7 +99,7 @@ class KeptStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, offset: Mapping[str, Any], node: str) -> None:
         if offset.get("node") != node:
             raise ForeignLogError(
-                f"the query has read {self._directory} of node {offset.get('node')!r}, this is "
+                f"the query has read 'lag' of node {offset.get('node')!r}, this is "
                 f"{node!r}, which keeps a history of its own",
                 hint="Give the URL of that node, or a new checkpoint.",
             )
@@ -117,7 +115,7 @@ class KeptStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, _Piece)
         if not partition.paths:
             return
-        column, kind = pc.field(self._order), pa.timestamp("us", "UTC")
+        column, kind = pc.field(_LAG.order), pa.timestamp("us", "UTC")
         after, until = (pa.scalar(at, kind) for at in (partition.after, partition.until))
         found = dataset(partition.paths).to_table(filter=(column > after) & (column <= until))
         yield from found.select(self._schema.names).cast(self._schema).to_batches()
