@@ -458,6 +458,7 @@ def transfers(
         "estimated (s)": "estimated_s",
         "measured (s)": "actual_s",
         "outcome": "outcome",
+        "why": "reason",
     }
 
     def once() -> ExitCode:

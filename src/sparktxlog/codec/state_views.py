@@ -66,7 +66,8 @@ TABLES = (
 #: One row for each of the latest catch-ups of the asked site's replica; the whole history stands
 #: in the table `log/transfers`.  `kind`: `replay` or `copy`.  `donors`: nodes copied from, empty
 #: for a replay.  Times are the worker's clock, microseconds since 1970 UTC.  `estimated_s` was
-#: expected, `actual_s` measured.  Bytes of the files needed, of them read over the network
+#: expected, `actual_s` measured; `reason` says why it was chosen, with the figures that were
+#: compared.  Bytes of the files needed, of them read over the network
 #: (compressed), and found here.  `outcome`: `done`, or why it failed.
 TRANSFERS = (
     "transfer_id: string, worker_id: string, node_id: string, kind: string, donors: array<string>, "
@@ -114,16 +115,6 @@ INCOMING = (
     "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
     "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
     "waits: array<struct<peer: string, why: string>>"
-)
-
-#: One row for each of the latest plans of the asked site's replica, newest first.  `plan`: replay,
-#: copy or stop; `reason`: why, with the figures that were compared; `message`: as it is logged.
-#: `replay_s`, `copy_s`: both estimates, NULL = none was made, and what each was computed from.
-#: `actual_s`: what the catch-up `transfer_id` took, which carried it out; NULL = none ended yet.
-PLANS = (
-    "worker_id: string, node_id: string, plan: string, reason: string, message: string, "
-    "behind: bigint, replay_s: double, replay_basis: string, copy_s: double, copy_basis: string, "
-    "donor: string, decided_at: timestamp, transfer_id: string, actual_s: double, outcome: string"
 )
 
 #: One row for each table in which a replica differs from others.  `equal_to`: last position at
@@ -327,7 +318,6 @@ VIEWS = {
     "incoming": StateView(INCOMING, ("incoming",), incoming_rows),
     "survival": StateView(SURVIVAL, ("survival",), _of_list(SURVIVAL)),
     "differences": StateView(DIFFERENCES, ("differences",), _of_list(DIFFERENCES)),
-    "plans": StateView(PLANS, ("plans",), _of_list(PLANS)),
     "prepared": StateView(PREPARED, ("prepared",), _of_list(PREPARED)),
     "settings": StateView(SETTINGS, ("settings",), settings_rows),
     "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),

@@ -119,31 +119,6 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadePlan:
-    """A decision that was taken, with both estimates and what came of it."""
-
-    worker_id: str
-    node_id: str
-    #: As in `Decision`.
-    plan: str
-    reason: str
-    message: str
-    behind: Int64
-    #: Estimates of a replay and of a copy, seconds, and what each was computed from.
-    replay_s: float | None
-    replay_basis: str
-    copy_s: float | None
-    copy_basis: str
-    donor: str
-    #: When it was chosen first, microseconds since 1970 UTC.
-    decided_at: Int64
-    #: The catch-up that carried it out, seconds that it took, and its outcome; empty = none ended.
-    transfer_id: str = ""
-    actual_s: float | None = None
-    outcome: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTicket:
     """What a worker needs for a copy: leases, best donor first."""
 

@@ -173,7 +173,6 @@ class Node:
             "incoming": lambda: self.incoming(_MOST_RECORDS),
             "survival": self.survivals,
             "differences": self.all_replicas.differences.named,
-            "plans": lambda: self.all_replicas.planning.history.latest(_MOST_RECORDS),
             "settings": self.settings,
             "audit": self.audit.latest,
             "transfers": lambda: self.transfers(_MOST_RECORDS),

@@ -37,8 +37,8 @@ ASKED = {
         "/dashboard/rounds",
     ),
     "copy": (
-        "sparktxlog view plans",
-        "SELECT reason, replay_s, copy_s, actual_s FROM txlog.plans WHERE plan = 'copy'",
+        "sparktxlog transfers",
+        "SELECT reason, estimated_s, actual_s FROM txlog.transfers WHERE kind = 'copy'",
         "/dashboard/transfers",
     ),
     "differs": (
@@ -177,10 +177,9 @@ def test_three_sites_answer_six_questions(
     wait_until(copied, what="C has copied")
     sites.await_peace(wrong)
     told, *_ = at_c.ask("copy")
-    plan, *_ = (one for one in told if one["plan"] == "copy")  # the one of the latest donor
-    assert f"at position {wrong} table 't'" in plan["reason"] and plan["actual_s"] > 0
-    names = ("reason", "replay_s", "copy_s", "actual_s")
-    at_c.agreed("copy", _plans, tuple(plan[name] for name in names))
+    (copy,) = (one for one in told if one["kind"] == "copy")
+    assert f"at position {wrong} table 't'" in copy["reason"] and copy["actual_s"] > 0
+    at_c.agreed("copy", _copies, [tuple(copy[name] for name in _OF_A_COPY)])
 
 
 def _behind(told: Any, rows: list[Row], page: Any) -> list[Any]:
@@ -239,13 +238,15 @@ def _differs(told: Any, rows: list[Row], page: Any) -> list[Any]:
     return found
 
 
-def _plans(told: Any, rows: list[Row], page: Any) -> list[Any]:
-    names = ("reason", "replay_s", "copy_s", "actual_s")
+_OF_A_COPY = ("reason", "estimated_s", "actual_s")
+
+
+def _copies(told: Any, rows: list[Row], page: Any) -> list[Any]:
     return [
-        next((tuple(one[name] for name in names) for one in listed if one), None)
+        [tuple(one[name] for name in _OF_A_COPY) for one in listed]
         for listed in (
-            [one for one in told if one["plan"] == "copy"],
+            [one for one in told if one["kind"] == "copy"],
             [row.asDict() for row in rows],
-            [one for one in page["plans"] if one["plan"] == "copy"],
+            [one for one in page["ended"] if one["kind"] == "copy"],
         )
     ]

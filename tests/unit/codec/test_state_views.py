@@ -213,7 +213,6 @@ def test_empty_views_keep_their_schema() -> None:
         "incoming": [],
         "survival": [],
         "differences": [],
-        "plans": [],
         "settings": {},
         "audit": [],
         "transfers": [],
@@ -227,7 +226,7 @@ def test_empty_views_keep_their_schema() -> None:
 
 def test_what_people_are_promised_is_there() -> None:
     """Each view is a method of a log; the other ways read `KEPT` and `VIEWS` themselves."""
-    promised = "queue incoming masters workers signatures transfers plans epochs lag settings"
+    promised = "queue incoming masters workers signatures transfers epochs lag settings"
     assert set(promised.split()) <= {*KEPT, *VIEWS}
     for name in (*KEPT, *VIEWS):
         assert callable(getattr(TxLog, name)), name

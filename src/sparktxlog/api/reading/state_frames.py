@@ -39,10 +39,6 @@ class StateFrames:
         """Return where replicas differ, and since when; see `state_views.DIFFERENCES`."""
         return self._view("differences")
 
-    def plans(self) -> DataFrame:
-        """Return the latest plans of this site's replica; see `state_views.PLANS`."""
-        return self._view("plans")
-
     def lag(self) -> DataFrame:
         """Return how far replicas and tables were behind, for as long as that is kept."""
         return self.site.spark.read.format("txlog").load("lag")

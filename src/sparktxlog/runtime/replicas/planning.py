@@ -41,14 +41,12 @@ from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.report import ReplayCost, ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.executor import AsideWrite, Executor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.backlog import Backlog
 from sparktxlog.runtime.replicas.judged_replicas import JudgedReplica, Replicas
-from sparktxlog.runtime.replicas.plan_history import PlanHistory
-from sparktxlog.storage.interfaces import PutValue, Write
+from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.supervision import KeyedTasks
 
 _log = structlog.get_logger("sparktxlog.planning")
@@ -102,7 +100,6 @@ class Planning:
         self._clock = clock
         self.replay_pace = _restored(ReplayPace, saved.get(_REPLAY_PACE))
         self.transfer_pace = _restored(TransferPace, saved.get(_TRANSFER_PACE))
-        self.history = PlanHistory(saved, config.node_id)
         self._held: dict[str, _Held] = {}
         #: Worker → message, plan and verdict that were logged last.
         self._told: dict[str, tuple[str, ...]] = {}
@@ -186,7 +183,6 @@ class Planning:
                     at=self._clock(),
                     took_s=self._clock() - began,
                 )
-            self._write(self.history.made(decision, wall_us()))
             self._tell(decision, state.comparison)
         return decision, donors
 
@@ -330,7 +326,6 @@ class Planning:
 
     def learn_transfer(self, transfer: Transfer) -> None:
         """Learn from the end of a catch-up: its speed; old decisions are dropped."""
-        self._write(self.history.ended(transfer))
         self._forget(transfer.worker_id)
         self._sizes.forget()
         if transfer.kind is not CatchUpKind.COPY or transfer.outcome != "done":
@@ -363,11 +358,8 @@ class Planning:
             self._keep(_REPLAY_PACE, pace)
 
     def _keep(self, name: str, pace: ReplayPace | TransferPace) -> None:
-        self._write([PutValue(name=name, value=msgspec.msgpack.encode(pace))])
-
-    def _write(self, writes: list[Write]) -> None:
-        if writes:
-            self._executor.put([AsideWrite(writes=writes)])
+        write = PutValue(name=name, value=msgspec.msgpack.encode(pace))
+        self._executor.put([AsideWrite(writes=[write])])
 
 
 def _kind(report: WorkerReport, comparison: Comparison) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ class DashboardViews:
         }
 
     def transfers(self, status: StatusAnswer) -> View:
-        """Return batches and catch-ups that run, the latest plans, and catch-ups that ended."""
+        """Return batches and catch-ups that run, and catch-ups that ended, each with its reason."""
         running = [
             {"worker": line["worker_id"], "site": line["node_id"], **one}
             for line in status["replicas"]
@@ -183,7 +183,6 @@ class DashboardViews:
                 if (batch := line.get("batch"))
             ],
             "running": running,
-            "plans": self._node.all_replicas.planning.history.latest(LINES),
             "ended": list(reversed(self._node.transfers(LINES))),
         }
 
