@@ -45,10 +45,17 @@ WORKERS = (
 )
 
 #: One row for each table of each replica.  `position`: applied position of the signature.
-#: `version`: Delta version of the table there.  `signature`: `rows:lane0:lane1`.
+#: `version`: Delta version of the table there.  `signature`: `rows:lane0:lane1`.  `difference`:
+#: NULL = it differs from no other site's.  In it `equal_to`: last position at which it was equal
+#: to another site's, 0 = not known; `position`: first one at which it differed; `signature`,
+#: `others`: the signatures there.  `convicted`: most sites say that this one is wrong.
+#: `transactions`: what wrote to the table after `equal_to` and up to `position`, the first 20.
 SIGNATURES = (
     "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "
-    "signature: string, schema: string, diverged: string"
+    "signature: string, schema: string, diverged: string, difference: struct<equal_to: bigint, "
+    "position: bigint, signature: string, others: map<string, string>, convicted: boolean, "
+    "sentence: string, transactions: array<struct<position: bigint, transaction_id: string, "
+    "origin: string, kind: string>>>"
 )
 
 #: One row for each table.  `kind`: `row-table` or `commit-table`.  `columns`: DDL, as
@@ -115,16 +122,6 @@ INCOMING = (
     "origin: string, incarnation: bigint, seq: bigint, n: bigint, ts: bigint, digest: string, "
     "size_bytes: bigint, staged_bytes: bigint, acquired: boolean, since_us: bigint, "
     "waits: array<struct<peer: string, why: string>>"
-)
-
-#: One row for each table in which a replica differs from others.  `equal_to`: last position at
-#: which it was equal to another site's, 0 = not known; `position`: first one at which it differed.
-#: `signature`, `others`: the signatures there.  `convicted`: most sites say that this one is wrong.
-#: `transactions`: what wrote to the table after `equal_to` and up to `position`, the first 20.
-DIFFERENCES = (
-    "site: string, table: string, equal_to: bigint, position: bigint, signature: string, "
-    "others: map<string, string>, convicted: boolean, sentence: string, transactions: "
-    "array<struct<position: bigint, transaction_id: string, origin: string, kind: string>>"
 )
 
 #: One row for each node with a place: what its loss would mean now.  `survives`: all that is
@@ -203,10 +200,16 @@ def workers_rows(status: Json) -> list[dict[str, Any]]:
     ]
 
 
-def signatures_rows(status: Json) -> list[dict[str, Any]]:
-    """Return the rows of `SIGNATURES` from `/v1/status?tables=1`."""
+def signatures_rows(status: Json, differences: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return the rows of `SIGNATURES` from `/v1/status?tables=1` and where replicas differ."""
+    differing = {(one["site"], one["table"]): one for one in differences}
     return [
-        {**_known(replica, SIGNATURES), "table": name, **_known(table, SIGNATURES)}
+        {
+            **_known(replica, SIGNATURES),
+            "table": name,
+            **_known(table, SIGNATURES),
+            "difference": differing.get((replica["node_id"], name)),
+        }
         for replica in status.get("replicas", ())
         for name, table in (replica.get("tables") or {}).items()
     ]
@@ -312,12 +315,11 @@ def _of_list(ddl: str) -> Callable[[Sequence[Json]], list[dict[str, Any]]]:
 VIEWS = {
     "masters": StateView(MASTERS, ("status", "info"), masters_rows),
     "workers": StateView(WORKERS, ("status",), workers_rows),
-    "signatures": StateView(SIGNATURES, ("status_with_tables",), signatures_rows),
+    "signatures": StateView(SIGNATURES, ("status_with_tables", "differences"), signatures_rows),
     "tables": StateView(TABLES, ("descriptions",), tables_rows),
     "commit_tables": StateView(COMMIT_TABLES, ("commit_tables",), commit_tables_rows),
     "incoming": StateView(INCOMING, ("incoming",), incoming_rows),
     "survival": StateView(SURVIVAL, ("survival",), _of_list(SURVIVAL)),
-    "differences": StateView(DIFFERENCES, ("differences",), _of_list(DIFFERENCES)),
     "prepared": StateView(PREPARED, ("prepared",), _of_list(PREPARED)),
     "settings": StateView(SETTINGS, ("settings",), settings_rows),
     "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),

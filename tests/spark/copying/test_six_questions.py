@@ -42,8 +42,11 @@ ASKED = {
         "/dashboard/transfers",
     ),
     "differs": (
-        "sparktxlog view differences",
-        "SELECT site, table, equal_to, position, transactions FROM txlog.differences",
+        "sparktxlog view signatures",
+        (
+            "SELECT node_id AS site, table, difference.* FROM txlog.signatures "
+            "WHERE difference IS NOT NULL"
+        ),
         "/dashboard/tables",
     ),
     "happened": (
@@ -224,8 +227,13 @@ def _happened(told: Any, rows: list[Row], page: Any) -> list[Any]:
 
 
 def _differs(told: Any, rows: list[Row], page: Any) -> list[Any]:
+    named = [
+        {"site": one["node_id"], "table": one["table"], **one["difference"]}
+        for one in told
+        if one["difference"]
+    ]
     found = []
-    for listed in (told, [row.asDict(recursive=True) for row in rows], page["differences"]):
+    for listed in (named, [row.asDict(recursive=True) for row in rows], page["differences"]):
         names = ("site", "table", "equal_to", "position")
         one = next(iter(listed), None)
         found.append(

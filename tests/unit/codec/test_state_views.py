@@ -126,6 +126,7 @@ ANSWERS: dict[str, Any] = {
 
 
 ANSWERS["status_with_tables"] = STATUS
+ANSWERS["differences"] = []
 
 
 def view(name: str, answers: dict[str, Any] = ANSWERS) -> pa.Table:
@@ -147,6 +148,13 @@ def test_masters_show_this_node_its_peers_and_who_is_awaited() -> None:
 def test_signatures_have_one_row_for_each_table_of_each_replica() -> None:
     (row,) = view("signatures").to_pylist()
     assert (row["node_id"], row["table"], row["version"], row["position"]) == ("A", "t", 4, 5)
+    assert row["difference"] is None
+    writer = {"position": 3, "transaction_id": "x", "origin": "B", "kind": "append"}
+    found = {"equal_to": 2, "position": 3, "signature": "1:0:0", "others": {"B": "2:0:0"}}
+    found |= {"convicted": True, "sentence": "It differs.", "transactions": [writer]}
+    differences = [{"site": site, "table": "t", **found} for site in "AC"]
+    (row,) = view("signatures", {**ANSWERS, "differences": differences}).to_pylist()
+    assert row["difference"] == {**found, "others": [("B", "2:0:0")]}
     (worker,) = view("workers").to_pylist()
     assert (worker["worker_id"], worker["tables"], worker["verdict"]) == ("w1", 1, "IN_SYNC")
 

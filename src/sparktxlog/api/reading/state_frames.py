@@ -35,10 +35,6 @@ class StateFrames:
         """Return what the loss of each site would mean now; see `state_views.SURVIVAL`."""
         return self._view("survival")
 
-    def differences(self) -> DataFrame:
-        """Return where replicas differ, and since when; see `state_views.DIFFERENCES`."""
-        return self._view("differences")
-
     def lag(self) -> DataFrame:
         """Return how far replicas and tables were behind, for as long as that is kept."""
         return self.site.spark.read.format("txlog").load("lag")
@@ -64,7 +60,7 @@ class StateFrames:
         return self._view("workers")
 
     def signatures(self) -> DataFrame:
-        """Return all replicas' table signatures; see `state_views.SIGNATURES`."""
+        """Return the signature of each table of each replica; see `state_views.SIGNATURES`."""
         return self._view("signatures")
 
     def tables(self) -> DataFrame:
