@@ -22,7 +22,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 import zstandard
-from deltalake import DeltaTable
 from structlog.testing import capture_logs
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.replica_lakes import (
@@ -56,7 +55,6 @@ from sparktxlog.model.copying import (
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import OwnReport, WorkerReport
-from sparktxlog.runtime.log import publisher
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 from sparktxlog.worker.copy.fetch.tasks import FileTask
@@ -611,19 +609,10 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_worker_that_goes_silent_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Log, metric, history and exit code; and a worker beats as often as its node wants it."""
-
-    def history(directory: Path) -> list[str]:
-        if not (directory / "_delta_log").exists():
-            return []
-        rows = DeltaTable(directory).to_pyarrow_table().to_pylist()
-        return [row["reason"] for row in rows if "silent" in row["reason"]]
+def test_a_worker_that_goes_silent_is_told_of(tmp_path: Path) -> None:
+    """Log, metric and exit code; and a worker beats as often as its node wants it."""
 
     async def main() -> None:
-        monkeypatch.setattr(publisher, "_REPORTS_INTERVAL_S", 0.1)
         settings = {"worker-heartbeat": 0.1, "worker-dead-after": 0.3}
         async with cluster(tmp_path, "A", **settings) as nodes:
             a = nodes["A"]
@@ -650,10 +639,6 @@ def test_a_worker_that_goes_silent_is_told_of(
                 assert not a.status()["replicas"][0]["silent"]
             await until(lambda: not a.status()["replicas"][0]["alive"])
             assert judge(a.status()).state is ClusterState.IN_SYNC
-            workers = a.config.data_dir / "log" / "workers"
-            await until(
-                lambda: history(workers) == ["the worker is silent; its last error: no such file"]
-            )
 
     asyncio.run(main())
 

@@ -57,9 +57,6 @@ _HELD_MAX_S = 0.25
 #: Names of this thread's tasks in messages about failures.
 _PUBLISHING, _REST = "publishing", "the publisher's rest"
 
-#: Report, verdict, plan, reason.
-JudgedReport = tuple[WorkerReport, str, str, str]
-
 
 class Publisher:
     """Publishes and shortens the log in its own thread."""
@@ -86,7 +83,7 @@ class Publisher:
         #: Whether this node joins a log: an existing table is that of another log.
         self._joins = base.order is not None
         self._queue: QueueTable | None = None
-        self._reports: deque[JudgedReport] = deque(maxlen=_MAX_REPORTS)
+        self._reports: deque[WorkerReport] = deque(maxlen=_MAX_REPORTS)
         #: Table below `log/`, and rows for it.
         self._rows: deque[tuple[str, Sequence[Mapping[str, Any]]]] = deque(maxlen=_MAX_REPORTS)
         self._has_lag = False
@@ -144,8 +141,8 @@ class Publisher:
             self._held = held
             self._changed.notify()
 
-    def note(self, report: JudgedReport) -> None:
-        """Have a report appended to the tables of reports; from any thread."""
+    def note(self, report: WorkerReport) -> None:
+        """Have the signatures of a report appended to their table; from any thread."""
         self._reports.append(report)
 
     def note_transfer(self, transfer: Transfer) -> None:

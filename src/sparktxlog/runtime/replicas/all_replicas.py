@@ -147,14 +147,9 @@ class AllReplicas:
             self._judge(report, heard_at)
 
     def note_silent_workers(self) -> None:
-        """Report workers of this site that went silent: log, metric, a row in `log/workers`."""
-        for report in self.replicas.newly_silent(self._base.clock.now()):
-            self._base.metrics.worker_silences.inc()
-            state = self.replicas.state(report.node_id)
-            verdict, reason = state.comparison.verdict.value, "the worker is silent"
-            reason += f"; its last error: {report.error}" if report.error else ""
-            # Its tables have not changed.
-            self._log.publisher.note((replace(report, tables={}), verdict, "", reason))
+        """Report workers of this site that went silent: log and metric."""
+        found = self.replicas.newly_silent(self._base.clock.now())
+        self._base.metrics.worker_silences.inc(len(found))
 
     async def take_recount(self, recount: Recount) -> ReportAnswer:
         """Keep the result of a full scan of this site's replica durably; answer as to a report.
@@ -196,11 +191,12 @@ class AllReplicas:
         writes += turned.writes
         for state in turned.states:
             writes += holders.note(state.report, state.comparison.verdict)
-            self._note(state.report, self._answer(state.report, state.comparison))
+            # So that its worker's next report finds a plan.
+            self._answer(state.report, state.comparison)
         if writes:
             self._core.executor.put([AsideWrite(writes=writes)])
         if changed:
-            self._note(report, answer)
+            self._log.publisher.note(report)
         if changed or turned.states:
             self._core.receipts.replicas_moved()
         return answer
@@ -220,9 +216,6 @@ class AllReplicas:
             answer["contested"] = True
             answer["recount"] = self.replicas.recount_due()
         return answer
-
-    def _note(self, report: WorkerReport, answer: ReportAnswer) -> None:
-        self._log.publisher.note((report, answer["verdict"], answer["plan"], answer["reason"]))
 
     # -- catch-ups ---------------------------------------------------------------------------------
 

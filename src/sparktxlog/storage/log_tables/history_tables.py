@@ -1,4 +1,4 @@
-"""Histories in `log/`: workers, signatures, transfers and lag of replicas, epochs and rounds.
+"""Histories in `log/`: signatures, transfers and lag of replicas, epochs and rounds.
 
 Rows that were not appended yet may be lost; the journal keeps the newest of each.
 """
@@ -18,14 +18,13 @@ from sparktxlog.errors import StorageError
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.log_tables.kept_rows import read_rows
-from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES, WORKERS
+from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES
 from sparktxlog.storage.log_tables.log_table import LogTable
 
 _log = structlog.get_logger("sparktxlog.log")
 
 #: Table → column of the time by which its rows expire.
 _TIMES = {
-    "workers": "reported_at",
     "signatures": "reported_at",
     "transfers": "finished_at",
     "epochs": "taken_up_at",
@@ -53,16 +52,12 @@ class HistoryTables:
         #: Table → number of the rows that are being appended.
         self._tried: dict[str, int] = {}
 
-    def append_reports(self, reports: Sequence[tuple[WorkerReport, str, str, str]]) -> None:
-        """Append (report, verdict, plan, reason); at most two commits, whatever their number.
+    def append_reports(self, reports: Sequence[WorkerReport]) -> None:
+        """Append the signatures of reports with one commit.
 
         Raises:
             StorageError: Some of it may be missing.
         """
-        workers = [
-            _shared(report, WORKERS) | {"verdict": verdict, "plan": plan, "reason": reason}
-            for report, verdict, plan, reason in reports
-        ]
         signatures = [
             _shared(report, SIGNATURES)
             | _shared(state, SIGNATURES)
@@ -71,10 +66,9 @@ class HistoryTables:
                 "rows": state.signature.rows,
                 "signature": state.signature.to_text(),
             }
-            for report, _, _, _ in reports
+            for report in reports
             for table, state in sorted(report.tables.items())
         ]
-        self._append("workers", workers)
         self._append("signatures", signatures)
 
     def append_epochs(self, epochs: Sequence[tuple[int, EpochRecord]]) -> None:

@@ -47,21 +47,6 @@ SYNCHRONIZED_QUEUE = _schema(f"""
     ordered_at      timestamp  not null
     """)
 
-#: `log/workers`: reports of workers that changed something, one row per report.
-WORKERS = _schema("""
-    reported_at  timestamp  not null
-    worker_id    string  not null
-    node_id      string  not null
-    lineage      string  not null
-    epoch        bigint  not null
-    position     bigint  not null
-    chain_hash   string  not null
-    verdict      string  not null
-    plan         string
-    reason       string
-    engine       string
-    """)
-
 #: `log/signatures`: state of one table of one replica at one position.
 SIGNATURES = _schema("""
     position     bigint  not null
@@ -185,7 +170,6 @@ DRILLS = _schema("""
 #: Table directory below `log/` → schema.
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
-    "workers": WORKERS,
     "signatures": SIGNATURES,
     "transfers": TRANSFERS,
     "epochs": EPOCHS,
