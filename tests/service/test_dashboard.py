@@ -291,15 +291,14 @@ def test_what_is_in_negotiation_says_what_it_waits_for(tmp_path: Path) -> None:
             assert (await reader.json("/v1/incoming"))[0]["acquired"]
             text = (await reader.get("/dashboard/queue"))[1]
             assert "B: its timestamp counter" in text and "In negotiation" in text
-            await until(lambda: a.waits.latest(10))
-            waits = await reader.json("/v1/waits")
-            assert {(one["peer"], one["position"], one["ended_at"]) for one in waits} == {
-                ("B", 4, None)
-            }
+            await until(lambda: a.waits.rounds(10))
             text = (await reader.get("/dashboard/rounds"))[1]
             assert "it lasts" in text and "B: its confirmation that it holds the data" in text
             (round_,) = (await reader.json("/dashboard/rounds.json"))["rounds"]
             assert (round_["held_up_by"], round_["position"]) == (["B"], 4)
+            assert {(one["peer"], one["position"], one["ended_at"]) for one in round_["waits"]} == {
+                ("B", 4, None)
+            }
             again = socket.create_server(("127.0.0.1", ports["B"]))
             async with serving(config_of(tmp_path, "B", ports), again):
                 await until(lambda: a.waits.rounds(1)[0]["ended_at"] is not None)
