@@ -83,7 +83,7 @@ def _keep_copying(url: str, lake: Path) -> dict[str, Any]:
     while not stop.is_set():
         workspace, ticket, wanted = _selected(url, lake)
         with suppress(InterruptedError):
-            fetch_files(workspace, ticket.leases, wanted, progress=note)
+            fetch_files(workspace, [ticket.lease], wanted, progress=note)
         fetched += here
         remove_workspaces(lake)
     return {"fetched_bytes": fetched, "seconds": time.perf_counter() - begin}
@@ -101,11 +101,11 @@ def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
     def tell(here: int, total: int) -> None:
         print(json.dumps({"part": here / total}), flush=True)
 
-    stats = fetch_files(workspace, ticket.leases, wanted, progress=tell)
+    stats = fetch_files(workspace, [ticket.lease], wanted, progress=tell)
     return {
         "size_bytes": stats.size_bytes,
         "served_bytes": _served(donor),
-        "chunk_bytes": ticket.leases[0].chunk_bytes,
+        "chunk_bytes": ticket.lease.chunk_bytes,
     }
 
 
@@ -125,11 +125,11 @@ def _cpu_s(pid: int) -> float:
 def _selected(url: str, lake: Path, copy_id: str = "") -> tuple[CopyWorkspace, CopyTicket, Wanted]:
     ticket = _ticket(url)
     workspace = CopyWorkspace(lake, copy_id or ticket.copy_id)
-    return workspace, ticket, select_files(workspace, ticket.leases[0], _live(ticket))
+    return workspace, ticket, select_files(workspace, ticket.lease, _live(ticket))
 
 
 def _live(ticket: CopyTicket) -> list[FileTask]:
-    files = ticket.leases[0].tables[0].files
+    files = ticket.lease.tables[0].files
     return [FileTask.of(TABLE, file) for file in files if not file.path.startswith("_delta_log")]
 
 
@@ -138,10 +138,10 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
     workspace, ticket, wanted = _selected(url, lake)
     begin, own, donors = time.perf_counter(), time.process_time(), _cpu_s(donor_pid)
     require_space(workspace, wanted.works)
-    stats = fetch_files(workspace, ticket.leases, wanted)
+    stats = fetch_files(workspace, [ticket.lease], wanted)
     seconds = time.perf_counter() - begin
     own, donors = time.process_time() - own, _cpu_s(donor_pid) - donors
-    lease = ticket.leases[0]
+    lease = ticket.lease
     estimate = ticket.decision.copy
     transfer = Transfer(
         transfer_id=ticket.copy_id,
@@ -174,11 +174,11 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
 def _unchanged(url: str, lake: Path) -> int:
     """Copy again over a table that has all files already; return the bytes that travel."""
     first, ticket, wanted = _selected(url, lake)
-    fetched = fetch_files(first, ticket.leases, wanted)
+    fetched = fetch_files(first, [ticket.lease], wanted)
     first.table_dir(TABLE).rename(lake / TABLE)
     again = CopyWorkspace(lake, str(uuid.uuid4()))
-    selected = select_files(again, ticket.leases[0], _live(ticket))
-    stats = fetch_files(again, ticket.leases, selected)
+    selected = select_files(again, ticket.lease, _live(ticket))
+    stats = fetch_files(again, [ticket.lease], selected)
     assert stats.reused_bytes == fetched.size_bytes
     return stats.wire_bytes
 

@@ -133,7 +133,7 @@ def test_a_target_gets_the_donors_bytes_though_they_are_deleted_meanwhile(
     source = lake_of(cluster, "A") / "t"
     before = contents(source)
     ticket = order(cluster)
-    (lease,) = ticket.leases
+    lease = ticket.lease
     assert (lease.node_id, lease.url) == ("A", cluster.nodes["A"].url)
     assert lease.tables[0].signature == SIGNATURE
     first, *_ = lease.tables[0].files
@@ -159,7 +159,7 @@ def test_a_lease_ends_with_its_donor_and_a_new_one_goes_on(
 ) -> None:
     leases = lake_of(cluster, "A") / "_sparktxlog" / "leases"
     before = contents(lake_of(cluster, "A") / "t")
-    (old,) = order(cluster).leases
+    old = order(cluster).lease
     donor = cluster.nodes["A"]
     donor.kill()
     assert [path.name for path in leases.iterdir()] == [old.lease_id]
@@ -175,7 +175,7 @@ def test_a_lease_ends_with_its_donor_and_a_new_one_goes_on(
     # It saved what its worker had reported; the heartbeat tells the other node that it lives.
     wait_until(cluster.all_linked)
     assert report(cluster, "A")["verdict"] == "IN_SYNC"
-    (fresh,) = order(cluster).leases
+    fresh = order(cluster).lease
     assert fresh.lease_id != old.lease_id
     fetch_all(fresh, tmp_path / "copy")
     assert contents(tmp_path / "copy") == before

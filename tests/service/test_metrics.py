@@ -258,7 +258,7 @@ class Story:
     async def copy(self) -> None:
         """Copy the replica."""
         ticket = await self.b.all_replicas.copies.ticket(DECISION, ["A"])
-        await asyncio.to_thread(_as_a_target_does, ticket.leases[0])
+        await asyncio.to_thread(_as_a_target_does, ticket.lease)
 
     async def lease(self) -> None:
         """Give a lease."""

@@ -246,7 +246,7 @@ def test_strangers_get_no_lease_and_no_size(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
+def test_a_ticket_has_the_lease_of_the_first_donor_that_gives_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "ABC", **SETTINGS) as nodes:
             a, b, c = nodes.values()
@@ -255,14 +255,13 @@ def test_a_ticket_names_the_donors_that_gave_a_lease(tmp_path: Path) -> None:
             await give_replica(b)
             copies = c.all_replicas.copies
             ticket = await copies.ticket(DECISION, ["A", "B"])
-            assert [lease.node_id for lease in ticket.leases] == ["A", "B"]
+            assert ticket.lease.node_id == "A"
             assert ticket.decision == DECISION
-            # A donor that fails is passed over, first or further.
+            # A donor that gives no lease is passed over.
             c.base.links["A"].request_lease = _no_lease  # type: ignore[method-assign]
             again = await copies.ticket(DECISION, ["X", "A", "B"])
-            assert [lease.node_id for lease in again.leases] == ["B"]
+            assert again.lease.node_id == "B"
             assert again.copy_id != ticket.copy_id
-            assert [g.node_id for g in (await copies.ticket(DECISION, ["B", "A"])).leases] == ["B"]
             with pytest.raises(LocalProtocolError, match=r"X: .*no peer.*; A: it burns") as caught:
                 await copies.ticket(DECISION, ["X", "A"])
             assert (caught.value.http_status, caught.value.definite) == (409, True)
@@ -328,7 +327,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             await until(lambda: b.base.published.value == 3_001)
             await until(lambda: b.base.journal.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays IN_SYNC.
-            assert (await b.all_replicas.copies.ticket(DECISION, ["A"])).leases[0].position == 1
+            assert (await b.all_replicas.copies.ticket(DECISION, ["A"])).lease.position == 1
             kept = b.base.journal.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
@@ -363,7 +362,7 @@ def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
             link.url = second
             link.greet_again()
             await until(lambda: link.up)
-            lease = (await b.all_replicas.copies.ticket(DECISION, ["A"])).leases[0]
+            lease = (await b.all_replicas.copies.ticket(DECISION, ["A"])).lease
             assert (lease.url, link.url) == (second, second)
             where = f"{lease.url}/replica/v1/leases/{lease.lease_id}"
             token = {"Authorization": f"Bearer {lease.token}"}
@@ -385,7 +384,7 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
             task = asyncio.create_task(b.all_replicas.copies.ticket(DECISION, ["A"]))
             await until(lambda: ordered._waiting)
             ordered.advance(1)
-            assert (await task).leases[0].position == 1
+            assert (await task).lease.position == 1
 
     asyncio.run(main())
 
@@ -406,13 +405,15 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            planner = b.all_replicas.copies.planner = _Planner(DECISION, ["A"])
+            planner = b.all_replicas.copies.planner = _Planner(DECISION, ["X", "A"])
             url = f"{b.config.master_url}/v1/worker/copies"
-            async with session.post(url, json={"worker_id": "w", "forced": True}) as answer:
+            # A donor that failed the worker is asked last, and X is no peer.
+            asked = {"worker_id": "w", "forced": True, "failed": ["X"]}
+            async with session.post(url, json=asked) as answer:
                 ticket = msgspec.json.decode(await answer.read(), type=CopyTicket)
             assert planner.asked == [("w", True, "")]
             assert ticket.decision == DECISION
-            assert [lease.node_id for lease in ticket.leases] == ["A"]
+            assert ticket.lease.node_id == "A"
             refusal = replace(DECISION, plan="stop", reason="the last healthy replica")
             for decision, donors in ((refusal, ["A"]), (DECISION, [])):
                 planner.answer = (decision, donors)
@@ -481,7 +482,7 @@ def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool
             (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
             (directory / "empty").write_bytes(b"")
             ticket = await b.all_replicas.copies.ticket(DECISION, ["A"])
-            got = await asyncio.to_thread(_as_a_target_does, ticket.leases[0])
+            got = await asyncio.to_thread(_as_a_target_does, ticket.lease)
             assert got == contents(directory)
             sent, plain = a.base.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))
             assert (sent < plain - 2 * CHUNK) if compressed else sent == plain

@@ -370,9 +370,6 @@ class NodeConfig:
     replication_streams: int = Setting(counted(1, 256), 8, key="replication.streams")(
         "Number of chunks of a copy that are fetched at the same time."
     )
-    replication_max_donors: int = Setting(counted(1, 64), 3, key="replication.max-donors")(
-        "Most donors of one copy."
-    )
     replication_lease: float = Setting(ranged(1, 86_400), 120.0, key="replication.lease")(
         "Seconds without a request after which a donor releases the files of a copy."
     )

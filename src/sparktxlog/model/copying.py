@@ -120,11 +120,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTicket:
-    """What a worker needs for a copy: leases, best donor first."""
+    """What a worker needs for a copy."""
 
     copy_id: str
     decision: Decision
-    leases: tuple[Lease, ...] = ()
+    lease: Lease
     #: Chunks to fetch at once (`replication.streams`).
     streams: Int64 = 8
 

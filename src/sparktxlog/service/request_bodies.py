@@ -14,13 +14,16 @@ _Votes = Annotated[int | None, msgspec.Meta(description="Votes.")]
 
 
 class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Asks for leases at donors."""
+    """Asks for a lease at a donor."""
 
     worker_id: str
     forced: bool = False
     donor: Annotated[
         str, msgspec.Meta(description="Copy only from this site, even if replicas differ.")
     ] = ""
+    failed: Annotated[
+        list[str], msgspec.Meta(description="Donors that failed in this copy; asked last.")
+    ] = []
 
 
 class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):

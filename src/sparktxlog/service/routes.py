@@ -461,7 +461,7 @@ _WORKERS = (
     get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
     _tell("/reports", "report", "State of the replica; verdict, plan", OwnReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
-    _tell("/copies", "order_copy", "Leases, best donor first", CopyRequest, CopyTicket),
+    _tell("/copies", "order_copy", "A lease of the best donor", CopyRequest, CopyTicket),
     _tell(
         "/commit-tables/check",
         "check_commit_table",

@@ -163,7 +163,9 @@ class StateRoutes(RouteHandlers):
         }
 
     async def order_copy(self, body: CopyRequest) -> CopyTicket:
-        return await self._node.order_copy(body.worker_id, forced=body.forced, donor=body.donor)
+        return await self._node.order_copy(
+            body.worker_id, forced=body.forced, donor=body.donor, failed=body.failed
+        )
 
     async def repair_files(self, body: RepairRequest) -> RepairedFiles:
         return await self._node.files.repair_segments(body.first, body.last)

@@ -138,20 +138,23 @@ class CopyLog(MemoryLog):
         super().__init__(log, lake)
         self.donor = donor
         self.transfers: list[Transfer] = []
-        self.leases: tuple[Lease, ...] | None = None
+        self.lends = True
+        self.lease: Lease | None = None
         self.tickets = 0
         self.planned = Decision(worker_id="w", plan="copy", reason="because")
 
     def plan(self, worker_id: str) -> Decision:
         return self.planned
 
-    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
+    def copy_ticket(
+        self, worker_id: str, *, forced: bool, donor: str = "", failed: Sequence[str] = ()
+    ) -> CopyTicket:
         self._check()
         self.tickets += 1
-        found = self.leases if self.leases is not None else (lease_of(self.donor),)
-        if not found:
+        if not self.lends:
             raise ApplyError("nobody lends")
-        return CopyTicket(copy_id=f"t{self.tickets}", decision=self.planned, leases=found)
+        found = self.lease or lease_of(self.donor)
+        return CopyTicket(copy_id=f"t{self.tickets}", decision=self.planned, lease=found)
 
     def record_transfer(self, transfer: Transfer) -> None:
         self.transfers.append(transfer)

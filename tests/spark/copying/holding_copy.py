@@ -21,7 +21,7 @@ if __name__ == "__main__":
         source.report(report_of(state, info.node_id))
         ticket = source.copy_ticket(state.worker_id, forced=True)
         DonorFetcher(lake, "killed").hold(ticket)
-        for lease in ticket.leases:
-            print(lease.node_id, lease.lease_id, lease.lease_s, flush=True)
+        lease = ticket.lease
+        print(lease.node_id, lease.lease_id, lease.lease_s, flush=True)
         print("held", flush=True)
         threading.Event().wait()

@@ -226,10 +226,10 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     damaged.unlink()
     damaged.write_bytes(bytes(len(content)))
     site.source.answer = Answer(verdict="DIVERGED", plan="copy", reason="keyed is not ours")
-    site.source.leases = ()
+    site.source.lends = False
     with pytest.raises(ApplyError, match="nobody lends"):
         site.copy(forced=False)
-    site.source.leases = None
+    site.source.lends = True
     site.source.answer = Answer(verdict="IN_SYNC", plan="up-to-date")
     outcome = site.copy()
     site.check()
@@ -251,13 +251,13 @@ def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
     before = {name: site.rows(name) for name in ("keyed", "bronze.parts")}
     granted = lease_of(site.source.donor)
     lying = replace(granted.tables[0], signature=granted.tables[1].signature)
-    site.source.leases = (replace(granted, tables=(lying, granted.tables[1])),)
+    site.source.lease = replace(granted, tables=(lying, granted.tables[1]))
     with pytest.raises(ApplyError, match="its report says"):
         site.copy()
     assert {name: site.rows(name) for name in before} == before
     assert {transfer.outcome == "done" for transfer in site.source.transfers} == {False}
     # Nothing was replaced: a replay brings the replica on.
-    site.source.leases = None
+    site.source.lease = None
     with closing(ReplicaDirectory(site.lake)) as directory:
         Applier(site.spark, site.source, directory).run_once()
     site.check()

@@ -97,7 +97,7 @@ class Sites:
 
         class Watched(DonorFetcher):
             def hold(self, ticket: Any) -> None:
-                donors[:] = [lease.node_id for lease in ticket.leases]
+                donors[:] = [ticket.lease.node_id]
                 super().hold(ticket)
 
         over = threading.Event()

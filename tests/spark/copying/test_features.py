@@ -70,7 +70,7 @@ class Donor:
             offers.append(offer(path, definition, version, signature_of(frame, definition)))
         empty = LogBuilder(self.root)
         source = CopyLog(empty, self.root / target, self.root / "donor")
-        source.leases = (lease(offers, position),)
+        source.lease = lease(offers, position)
         with closing(ReplicaDirectory(source.lake)) as directory:
             return Applier(
                 self.spark,

@@ -233,7 +233,7 @@ def test_a_frozen_donor_is_given_up_for_another_one(
 
     class Watched(DonorFetcher):
         def hold(self, ticket: Any) -> None:
-            donors[:] = [lease.node_id for lease in ticket.leases]
+            donors[:] = [ticket.lease.node_id]
             super().hold(ticket)
 
     def freeze() -> None:

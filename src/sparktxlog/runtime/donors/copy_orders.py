@@ -7,9 +7,8 @@ positions, must never reach a replica.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import structlog
@@ -34,12 +33,15 @@ class Copies:
         self._config = base.config
         self.planner = planner
 
-    async def order(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
+    async def order(
+        self, worker_id: str, *, forced: bool, donor: str = "", failed: Collection[str] = ()
+    ) -> CopyTicket:
         """Plan a copy for a worker of this site and return its ticket.
 
         Args:
             forced: Copy even if a replay is possible.
             donor: The site whose replica is right, according to an operator; empty = not named.
+            failed: Donors that failed the worker in this copy; they are asked last.
 
         Raises:
             LocalProtocolError: No copy is possible or necessary, with the reason (definite).
@@ -52,14 +54,13 @@ class Copies:
                 worker_id=worker_id,
                 plan=decision.plan,
             )
+        donors.sort(key=lambda one: one in failed)
         return await self.ticket(decision, donors, named=bool(donor))
 
     async def ticket(
         self, decision: Decision, donors: Sequence[str], *, named: bool = False
     ) -> CopyTicket:
-        """Return a ticket with a lease of the first donor that gives one, and of further ones.
-
-        Further donors are asked at once; one that fails is left out.
+        """Return a ticket with a lease of the first donor that gives one.
 
         Args:
             donors: Node ids, best first.
@@ -68,15 +69,15 @@ class Copies:
         Raises:
             LocalProtocolError: None of them gave a lease; the message has the reasons (definite).
         """
-        leases: list[Lease] = []
         failures: list[str] = []
-        rest = list(donors)
-        while rest and not leases:
-            leases += await self._ask([rest.pop(0)], decision.worker_id, failures, named)
-        wanted = self._config.replication_max_donors - len(leases)
-        if leases and rest and wanted > 0:
-            leases += await self._ask(rest[:wanted], decision.worker_id, failures, named)
-        if not leases:
+        for donor in donors:
+            try:
+                lease = await self._lease(donor, decision.worker_id, named)
+                break
+            except TxLogError as error:
+                _log.warning("no lease", donor=donor, worker=decision.worker_id, reason=str(error))
+                failures.append(f"{donor}: {error.message}")
+        else:
             raise LocalProtocolError(
                 f"no donor for worker {decision.worker_id!r}: "
                 f"{'; '.join(failures) or 'none is known'}",
@@ -87,36 +88,18 @@ class Copies:
         ticket = CopyTicket(
             copy_id=uuid.uuid4().hex,
             decision=decision,
-            leases=tuple(leases),
+            lease=lease,
             streams=self._config.replication_streams,
         )
         _log.info(
             "copy arranged",
             copy=ticket.copy_id,
             worker=decision.worker_id,
-            donors=[lease.node_id for lease in leases],
-            position=leases[0].position,
+            donor=lease.node_id,
+            position=lease.position,
             reason=decision.reason,
         )
         return ticket
-
-    async def _ask(
-        self, donors: Sequence[str], worker_id: str, failures: list[str], named: bool
-    ) -> list[Lease]:
-        """Return the leases of those who gave one, in the order of the donors."""
-        answers = await asyncio.gather(
-            *(self._lease(donor, worker_id, named) for donor in donors), return_exceptions=True
-        )
-        leases = []
-        for donor, answer in zip(donors, answers, strict=True):
-            if isinstance(answer, Lease):
-                leases.append(answer)
-            elif isinstance(answer, TxLogError):
-                _log.warning("no lease", donor=donor, worker=worker_id, reason=str(answer))
-                failures.append(f"{donor}: {answer.message}")
-            else:
-                raise answer
-        return leases
 
     async def _lease(self, donor: str, worker_id: str, named: bool) -> Lease:
         link = self._base.links.get(donor)

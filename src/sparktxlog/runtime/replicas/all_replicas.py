@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,25 +220,19 @@ class AllReplicas:
 
     # -- catch-ups ---------------------------------------------------------------------------------
 
-    async def order_copy(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
-        """Return the ticket with which a worker of this site copies another site's replica.
-
-        Args:
-            forced: Copy even if a replay is possible.
-            donor: The site whose replica is right, according to an operator; empty = not named.
-
-        Raises:
-            LocalProtocolError: No copy is possible or necessary, with the reason (definite).
-        """
-        ticket = await self.copies.order(worker_id, forced=forced, donor=donor)
+    async def order_copy(
+        self, worker_id: str, *, forced: bool, donor: str = "", failed: Collection[str] = ()
+    ) -> CopyTicket:
+        """Return the ticket for a copy of another site's replica, as `Copies.order`."""
+        ticket = await self.copies.order(worker_id, forced=forced, donor=donor, failed=failed)
         self._transfers.started(
             RunningCopy(
                 copy_id=ticket.copy_id,
                 worker_id=worker_id,
                 decision=ticket.decision,
-                donors=tuple(lease.node_id for lease in ticket.leases),
+                donors=(ticket.lease.node_id,),
                 started_at=self._base.clock.now(),
-                position=min((lease.position for lease in ticket.leases), default=0),
+                position=ticket.lease.position,
             )
         )
         return ticket

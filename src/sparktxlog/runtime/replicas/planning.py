@@ -58,6 +58,8 @@ _PAUSE_S = 1.0
 _PAUSE_FACTOR = 20.0
 _REPLAY_PACE = "pace:replay"
 _TRANSFER_PACE = "pace:transfer"
+#: Donors whose sizes are asked for, and that are asked for a lease.
+_MOST_DONORS = 3
 #: Messages that are logged as warnings.
 _WARNINGS = (OUT_OF_SYNC, OUT_OF_SYNC_FORCED, NO_SIZE)
 
@@ -89,7 +91,6 @@ class Planning:
         config, saved = base.config, base.state.values
         self._base = base
         self._node_id = config.node_id
-        self._max_donors = config.replication_max_donors
         self._dead_after_us = int(config.worker_dead_after * 1_000_000)
         self._replicas = replicas
         self._settings = base.settings
@@ -277,7 +278,7 @@ class Planning:
         # The position of a diverged, foreign or irreparable replica does not count.
         sound = comparison.verdict is ReplicaVerdict.IN_SYNC and not report.irreparable
         least = report.position if sound and not forced else 0
-        return choose_donors(self._node_id, least, candidates, self._max_donors, named)
+        return choose_donors(self._node_id, least, candidates, _MOST_DONORS, named)
 
     def _contested(self) -> tuple[str, ...]:
         """Return the other contested sites, of which one may be right."""

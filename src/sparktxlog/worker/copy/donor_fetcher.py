@@ -68,9 +68,9 @@ class DonorFetcher:
         self._shown = monotonic()
 
     def hold(self, ticket: CopyTicket) -> None:
-        """Fetch with a ticket from now on; keep its leases alive until `release`."""
-        self._leases, self._streams = ticket.leases, ticket.streams
-        self._keeper = LeaseKeeper(ticket.leases)
+        """Fetch with a ticket from now on; keep its lease alive until `release`."""
+        self._leases, self._streams = (ticket.lease,), ticket.streams
+        self._keeper = LeaseKeeper(ticket.lease)
 
     def staged(self, table: str) -> Path:
         """Return the directory that a table's files are fetched to."""
@@ -107,7 +107,7 @@ class DonorFetcher:
             _tell(done_bytes, total_bytes)
 
     def release(self) -> None:
-        """Release the leases; one that no longer exists is no error."""
+        """Release the lease; one that no longer exists is no error."""
         if self._keeper is not None:
             self._keeper.release()
             self._keeper = None

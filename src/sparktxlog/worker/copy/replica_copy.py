@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
-from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLogError
+from sparktxlog.errors import CopyConflictError, DivergedError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.backup.old_files import back_up
@@ -94,6 +94,8 @@ class ReplicaCopy:
         self._fetcher = open_fetcher(self._lake, self._copy_id)
         self._quarantine = TableQuarantine(session, self._lake, self._copy_id)
         self.ticket: CopyTicket | None = None
+        #: Donors of failed attempts.
+        self._failed: list[str] = []
         self._from_position = state.position
         #: Of the present attempt, None before its ticket.
         self._staging: CopyStager | None = None
@@ -133,9 +135,9 @@ class ReplicaCopy:
 
     @property
     def lease(self) -> Lease:
-        """The best donor's lease."""
+        """The donor's lease."""
         assert self.ticket is not None
-        return self.ticket.leases[0]
+        return self.ticket.lease
 
     @property
     def staging(self) -> CopyStager:
@@ -155,7 +157,7 @@ class ReplicaCopy:
             back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
 
     def request(self) -> None:
-        """Have donors pin a snapshot.
+        """Have a donor pin a snapshot: one that did not fail yet, if possible.
 
         Raises:
             ApplyError: No donor lends one (definite).
@@ -163,10 +165,11 @@ class ReplicaCopy:
         """
         self._staging, self._quarantined = None, {}
         self.ticket = self._source.copy_ticket(
-            self.state.worker_id, forced=self.pending.forced, donor=self.pending.donor
+            self.state.worker_id,
+            forced=self.pending.forced,
+            donor=self.pending.donor,
+            failed=self._failed,
         )
-        if not self.ticket.leases:
-            raise ApplyError("no donor granted a copy", hint="Start a worker at another site.")
         self._fetcher.hold(self.ticket)
         lease = self.lease
         self._staging = CopyStager(
@@ -339,14 +342,15 @@ class ReplicaCopy:
         self._directory.save(self.state)
 
     def close(self) -> None:
-        """Release the leases of an interrupted attempt."""
+        """Release the lease of an interrupted attempt."""
         self._fetcher.release()
 
     # --- records ------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Release the leases and record the failed attempt at the node; the journal stays."""
+        """Release the lease and record the failed attempt at the node; the journal stays."""
         if self.ticket is not None:
+            self._failed.append(self.lease.node_id)
             self._fetcher.release()
             self._tell(self._outcome(), reason[:500])
 
@@ -376,7 +380,7 @@ class ReplicaCopy:
             worker_id=self.state.worker_id,
             node_id=self._info.node_id,
             kind=CatchUpKind.COPY,
-            donors=tuple(lease.node_id for lease in self.ticket.leases),
+            donors=(self.lease.node_id,),
             from_position=outcome.from_position,
             to_position=outcome.position if end == "done" else outcome.from_position,
             started_at=self._started_at,

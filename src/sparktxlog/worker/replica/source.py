@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -214,18 +214,21 @@ class HttpLogSource(Http):
         """Send the result of a full scan; the node answers as to a report."""
         return self._post(Answer, "/v1/worker/recounts", recount)
 
-    def copy_ticket(self, worker_id: str, *, forced: bool, donor: str = "") -> CopyTicket:
-        """Have donors pin their files for a copy.
+    def copy_ticket(
+        self, worker_id: str, *, forced: bool, donor: str = "", failed: Sequence[str] = ()
+    ) -> CopyTicket:
+        """Have a donor pin its files for a copy.
 
         Args:
             worker_id: Worker of the replica that is replaced.
             forced: Copy even if the node's plan is not a copy.
             donor: Copy from this site only, even if replicas differ; empty = any.
+            failed: Donors that failed in this copy; they are asked last.
 
         Raises:
             ApplyError: No copy is possible, with the node's reason (definite).
         """
-        wanted = {"worker_id": worker_id, "forced": forced, "donor": donor}
+        wanted = {"worker_id": worker_id, "forced": forced, "donor": donor, "failed": failed}
         try:
             return self._post(CopyTicket, "/v1/worker/copies", wanted, wait_s=_PIN_TIME_S)
         except LocalProtocolError as error:

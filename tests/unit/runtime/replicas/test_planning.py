@@ -102,7 +102,6 @@ class Site:
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
                 node_id="A",
-                replication_max_donors=3,
                 worker_dead_after=DEAD_US / 1e6,
                 signature_interval=10,
                 lake_dir=self.lake,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,7 +119,7 @@ class Site:
             copy.ticket = CopyTicket(
                 copy_id="ticket",
                 decision=Decision(worker_id="w", plan="copy", reason=""),
-                leases=(self.lease(staged.offered),),
+                lease=self.lease(staged.offered),
             )
             copy._staging = SimpleNamespace(  # type: ignore[assignment]
                 staged={"t": staged}, standing={}, ways={}, fetched=Fetched()
@@ -346,3 +346,31 @@ def test_writers_that_never_rest_end_the_copy_and_lose_nothing(
     monkeypatch.setattr(swap, "LogTransaction", begin)
     site.copy()
     site.check_swapped_upon_the_exported()
+
+
+def test_a_donor_that_failed_is_named_when_another_lease_is_asked_for(site: Site) -> None:
+    lease = site.lease(site.staged(Way.COMMIT).offered)
+    asked = list[tuple[str, ...]]()
+
+    def copy_ticket(worker_id: str, *, failed: Sequence[str], **rest: Any) -> CopyTicket:
+        asked.append(tuple(failed))
+        decision = Decision(worker_id=worker_id, plan="copy", reason="")
+        return CopyTicket(copy_id="ticket", decision=decision, lease=lease)
+
+    source: Any = SimpleNamespace(copy_ticket=copy_ticket, record_transfer=lambda transfer: None)
+    fetcher: Any = SimpleNamespace(hold=lambda ticket: None, release=lambda: None)
+    with closing(ReplicaDirectory(site.lake)) as directory:
+        copy = ReplicaCopy(
+            None,  # type: ignore[arg-type]
+            source,
+            directory,
+            directory.load(),
+            SimpleNamespace(node_id="A", lineage="l"),  # type: ignore[arg-type]
+            report=lambda state: site.report(),
+            open_fetcher=lambda lake, copy_id: fetcher,
+            options=CopyOptions(),
+        )
+        copy.request()
+        copy.fail("it burns")
+        copy.request()
+    assert asked == [(), ("b",)]

@@ -381,32 +381,25 @@ _RELEASE_S = 5.0
 
 
 class LeaseKeeper:
-    """Renews the leases of a copy until `release`, because other work may take long.
+    """Renews the lease of a copy until `release`, because other work may take long."""
 
-    Each donor has a thread, so that a silent donor does not cost the others their leases.
-    """
-
-    def __init__(self, leases: Sequence[Lease]) -> None:
+    def __init__(self, lease: Lease) -> None:
         self._over = threading.Event()
-        self._links = [DonorLink(lease) for lease in leases]
-        self._threads = [
-            threading.Thread(target=self._keep, args=pair, name="lease", daemon=True)
-            for pair in zip(leases, self._links, strict=True)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._lease = lease
+        self._link = DonorLink(lease)
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
 
     def release(self) -> None:
-        """Release the leases; one that cannot be released will expire."""
+        """Release the lease; if that fails, it will expire."""
         self._over.set()
-        for link in self._links:
-            link.abort()
-        for thread in self._threads:
-            thread.join()
+        self._link.abort()
+        self._thread.join()
 
-    def _keep(self, lease: Lease, link: DonorLink) -> None:
-        with closing(link):
-            while not self._over.wait(lease.lease_s / _RENEWALS):
+    def _keep(self) -> None:
+        node_id = self._lease.node_id
+        with closing(self._link) as link:
+            while not self._over.wait(self._lease.lease_s / _RENEWALS):
                 try:
                     link.renew()
                 except (LeaseGoneError, UnauthorizedError):
@@ -415,9 +408,9 @@ class LeaseKeeper:
                 except Exception as error:  # noqa: BLE001
                     # It may answer the next time.
                     if not self._over.is_set():
-                        _logger.info("lease of %s: %s", lease.node_id, foreseen(error).message)
-        with closing(DonorLink(lease, silence_s=_RELEASE_S)) as last:
+                        _logger.info("lease of %s: %s", node_id, foreseen(error).message)
+        with closing(DonorLink(self._lease, silence_s=_RELEASE_S)) as last:
             try:
                 last.release()
             except TxLogError as error:
-                _logger.info("lease of %s is not given back: %s", lease.node_id, error.message)
+                _logger.info("lease of %s is not given back: %s", node_id, error.message)

@@ -18,14 +18,14 @@ SIZE = sum(size for size, _ in FILES.values())
 
 def _ticket(donor: StandInDonor) -> CopyTicket:
     decision = Decision(worker_id="w", plan="copy", reason="")
-    return CopyTicket(copy_id="c", decision=decision, leases=(donor.lease(),), streams=2)
+    return CopyTicket(copy_id="c", decision=decision, lease=donor.lease(), streams=2)
 
 
 def test_a_copy_that_is_begun_anew_takes_over_what_the_last_one_left(
     donor: StandInDonor, workspace: CopyWorkspace
 ) -> None:
     ticket = _ticket(donor)
-    files = ticket.leases[0].tables[0].files
+    files = ticket.lease.tables[0].files
     own = workspace.lake / "t" / "a" / "exact.parquet"
     own.parent.mkdir(parents=True)
     shutil.copy(donor.lake / "t" / "a" / "exact.parquet", own)
