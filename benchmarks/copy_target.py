@@ -83,7 +83,7 @@ def _keep_copying(url: str, lake: Path) -> dict[str, Any]:
     while not stop.is_set():
         workspace, ticket, wanted = _selected(url, lake)
         with suppress(InterruptedError):
-            fetch_files(workspace, [ticket.lease], wanted, progress=note)
+            fetch_files(workspace, ticket.lease, wanted, progress=note)
         fetched += here
         remove_workspaces(lake)
     return {"fetched_bytes": fetched, "seconds": time.perf_counter() - begin}
@@ -101,7 +101,7 @@ def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
     def tell(here: int, total: int) -> None:
         print(json.dumps({"part": here / total}), flush=True)
 
-    stats = fetch_files(workspace, [ticket.lease], wanted, progress=tell)
+    stats = fetch_files(workspace, ticket.lease, wanted, progress=tell)
     return {
         "size_bytes": stats.size_bytes,
         "served_bytes": _served(donor),
@@ -138,7 +138,7 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
     workspace, ticket, wanted = _selected(url, lake)
     begin, own, donors = time.perf_counter(), time.process_time(), _cpu_s(donor_pid)
     require_space(workspace, wanted.works)
-    stats = fetch_files(workspace, [ticket.lease], wanted)
+    stats = fetch_files(workspace, ticket.lease, wanted)
     seconds = time.perf_counter() - begin
     own, donors = time.process_time() - own, _cpu_s(donor_pid) - donors
     lease = ticket.lease
@@ -174,11 +174,11 @@ def _copy_once(url: str, lake: Path, donor_pid: int) -> dict[str, Any]:
 def _unchanged(url: str, lake: Path) -> int:
     """Copy again over a table that has all files already; return the bytes that travel."""
     first, ticket, wanted = _selected(url, lake)
-    fetched = fetch_files(first, [ticket.lease], wanted)
+    fetched = fetch_files(first, ticket.lease, wanted)
     first.table_dir(TABLE).rename(lake / TABLE)
     again = CopyWorkspace(lake, str(uuid.uuid4()))
     selected = select_files(again, ticket.lease, _live(ticket))
-    stats = fetch_files(again, [ticket.lease], selected)
+    stats = fetch_files(again, ticket.lease, selected)
     assert stats.reused_bytes == fetched.size_bytes
     return stats.wire_bytes
 

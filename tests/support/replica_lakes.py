@@ -71,7 +71,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
-def tree_digest(data: bytes, chunk_bytes: int) -> str:
-    """Return a file's digest as the contract defines it."""
-    chunks = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)]
-    return hashlib.sha256(b"".join(hashlib.sha256(c).digest() for c in chunks)).hexdigest()
+def chunk_digests(data: bytes, chunk_bytes: int) -> str:
+    """Return the SHA-256 of each chunk, one after the other."""
+    starts = range(0, len(data), chunk_bytes)
+    return "".join(hashlib.sha256(data[at : at + chunk_bytes]).hexdigest() for at in starts)

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import zstandard
+from tests.support.replica_lakes import chunk_digests
 
 from sparktxlog.model.copying import (
     CHUNK_CODEC_HEADER,
@@ -136,11 +137,7 @@ class StandInDonor(ThreadingHTTPServer):
         )
 
     def digest(self, table: str, path: str) -> str:
-        tree = hashlib.sha256()
-        with open(self.lake / table / path, "rb") as file:
-            while plain := file.read(self.chunk_bytes):
-                tree.update(hashlib.sha256(plain).digest())
-        return tree.hexdigest()
+        return chunk_digests((self.lake / table / path).read_bytes(), self.chunk_bytes)
 
 
 class _Handler(BaseHTTPRequestHandler):

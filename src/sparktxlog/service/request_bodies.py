@@ -94,7 +94,7 @@ class DigestRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DigestAnswer(TypedDict):
-    """SHA-256 of each file that was asked for, hexadecimal."""
+    """For each file the SHA-256 of its chunks, hexadecimal, one after the other."""
 
     digests: list[str]
 

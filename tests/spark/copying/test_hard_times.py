@@ -185,7 +185,7 @@ def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
         assert list(copies.rglob("*.json")) and not list(copies.rglob("*.parquet*"))
         assert not (lake / "big").exists() and not (lake / "twin").exists()
     subprocess.run(["rm", "-rf", str(lake)], check=True)
-    # With room for both they come; how much from each donor depends on the machine.
+    # With room for both they come.
     outcome = empty.copy()
     assert (outcome.verdict, outcome.copies[0].tables) == (
         "IN_SYNC",
@@ -252,7 +252,7 @@ def test_a_frozen_donor_is_given_up_for_another_one(
     ((name, at),) = frozen
     if outcome is not None:
         assert outcome.verdict == "IN_SYNC"
-    # Either way its silence was noticed soon: by the others' help, or by an end of the attempt.
+    # Either way its silence was noticed soon: by another donor, or by an end of the attempts.
     silent = [r.created for r in caplog.records if "was silent for" in r.getMessage()]
     # Requests of several kinds may each wait for it once, and on a busy machine begin late.
     assert all(created - at < 4 * SILENCE_S for created in silent[:1])

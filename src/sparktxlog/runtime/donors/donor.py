@@ -258,7 +258,7 @@ class Donor:
     async def digests(
         self, lease_id: str, token: str, files: Sequence[tuple[str, str]]
     ) -> list[str]:
-        """Return digests of pinned files, given as (table, path), in their order.
+        """Return the digests of pinned files' chunks, given as (table, path), in their order.
 
         Errors as `chunk`.
         """
@@ -272,7 +272,7 @@ class Donor:
         for file in files:
             if lease_id not in self._leases:  # the node stops, or the lease was released
                 raise lease_gone()
-            digests.append(self._chunks.file_digest(file))
+            digests.append(self._chunks.file_digests(file))
         return digests
 
     async def size(self) -> ReplicaSize:

@@ -1,8 +1,8 @@
 """Chunks of pinned files: read, hashed, and compressed if a sample shows that it is worth it.
 
-A file's digest is a tree: SHA-256 over the concatenated SHA-256 of its chunks.  A chunk is hashed
-once, and later copies get the same hash, so their receivers notice bytes that the disk damaged
-meanwhile.  A file that changed since it was pinned is refused, before and after reading.
+A file's digests are those of its chunks.  A chunk is hashed once, and later copies get the same
+hash, so their receivers notice bytes that the disk damaged meanwhile.  A file that changed since it
+was pinned is refused, before and after reading.
 """
 
 from __future__ import annotations
@@ -123,13 +123,13 @@ class ChunkReader:
             data, codec = (packed, ZSTD) if shrunk else (memoryview(bytearray(plain)), IDENTITY)
         return Chunk(data=data, digest=digest.hex(), codec=codec, plain_bytes=length)
 
-    def file_digest(self, file: PinnedFile) -> str:
-        """Return a file's digest, hexadecimal; only chunks not hashed before are read.
+    def file_digests(self, file: PinnedFile) -> str:
+        """Return the SHA-256 of a file's chunks, hexadecimal; only those not known are read.
 
         Raises:
             FileChangedError, StorageError: As `read`.
         """
-        size, tree = file.identity.size_bytes, hashlib.sha256()
+        size, found = file.identity.size_bytes, list[str]()
         if _identity_at(file) != file.identity:
             raise _changed(file)
         for number, offset in enumerate(range(0, size, self._chunk_bytes)):
@@ -138,8 +138,8 @@ class ChunkReader:
                 plain = self._scratch.buffer(min(self._chunk_bytes, size - offset))
                 self._fill(file, offset, plain)
                 digest = self._digest_of(file, offset, plain)
-            tree.update(digest)
-        return tree.hexdigest()
+            found.append(digest.hex())
+        return "".join(found)
 
     # -- reading -----------------------------------------------------------------------------------
 

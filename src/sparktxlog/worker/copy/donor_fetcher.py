@@ -1,4 +1,4 @@
-"""Fetches the files of a copy from donors, by the driver's threads or by Spark's executors.
+"""Fetches the files of a copy from a donor, by the driver's threads or by Spark's executors.
 
 Both leave complete, verified, durable files in the workspace.  The driver fetches what executors
 could not fetch.
@@ -18,13 +18,12 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.model.copying import CopyTicket, Lease, OfferedFile
 from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.parts import (
-    FetchedPart,
-    FetchPlan,
-    keep_parts,
-    plan_parts,
-    run_partition,
+from sparktxlog.worker.copy.fetch.fetch import (
+    FetchPart,
+    fetch_files,
+    fetch_part,
+    split,
+    unstaged,
 )
 from sparktxlog.worker.copy.fetch.selection import (
     Wanted,
@@ -63,13 +62,13 @@ class DonorFetcher:
     def __init__(self, lake: Path, copy_id: str) -> None:
         self._space = CopyWorkspace(lake, copy_id)
         self._keeper: LeaseKeeper | None = None
-        self._leases: tuple[Lease, ...] = ()
+        self._lease: Lease | None = None
         self._streams = 1
         self._shown = monotonic()
 
     def hold(self, ticket: CopyTicket) -> None:
         """Fetch with a ticket from now on; keep its lease alive until `release`."""
-        self._leases, self._streams = (ticket.lease,), ticket.streams
+        self._lease, self._streams = ticket.lease, ticket.streams
         self._keeper = LeaseKeeper(ticket.lease)
 
     def staged(self, table: str) -> Path:
@@ -83,9 +82,13 @@ class DonorFetcher:
             TxLogError: As `select_files`.
         """
         self._space.adopt_older()
-        return select_files(
-            self._space, self._leases[0], [FileTask.of(table, file) for file in files]
-        )
+        return select_files(self._space, self.lease, [FileTask.of(table, file) for file in files])
+
+    @property
+    def lease(self) -> Lease:
+        """The lease in use."""
+        assert self._lease is not None
+        return self._lease
 
     def require_space(self, wanted: Sequence[Wanted]) -> None:
         """Check that all files to fetch fit together on the disk of the lake.
@@ -98,7 +101,7 @@ class DonorFetcher:
     def fetch(self, wanted: Wanted) -> Fetched:
         """Fetch the selected files, verified and durable; errors of `fetch_files`."""
         return fetch_files(
-            self._space, self._leases, wanted, streams=self._streams, progress=self._show
+            self._space, self.lease, wanted, streams=self._streams, progress=self._show
         )
 
     def _show(self, done_bytes: int, total_bytes: int) -> None:
@@ -122,7 +125,7 @@ FetcherOf = Callable[[Path, str], DonorFetcher]
 
 
 class ExecutorFetcher(DonorFetcher):
-    """Distributes the chunks over Spark tasks; the driver verifies and names the files.
+    """Distributes the files over Spark tasks.
 
     Args:
         spark: Its executors must see the lake under the same path.
@@ -136,25 +139,28 @@ class ExecutorFetcher(DonorFetcher):
 
     def fetch(self, wanted: Wanted) -> Fetched:
         """As `DonorFetcher`; what executors cannot fetch, the driver fetches."""
-        began, done = monotonic(), list[FetchedPart]()
-        plans = plan_parts(
-            self._space, self._leases, wanted, parts=self._parts, streams=TASK_STREAMS
-        )
-        if plans:
+        began, done = monotonic(), list[Fetched]()
+        parts = split(self._space, self.lease, wanted, parts=self._parts, streams=TASK_STREAMS)
+        if parts:
             try:
                 with watched(lambda: self._look(wanted)):
                     done = (
-                        self._spark.sparkContext.parallelize(plans, len(plans))
-                        .mapPartitions(_run_plans)
+                        self._spark.sparkContext.parallelize(parts, len(parts))
+                        .mapPartitions(_fetch_parts)
                         .collect()
                     )
             except (PySparkException, Py4JError) as error:
                 _logger.warning("executors failed, the driver fetches: %s", str(error)[:500])
-                wanted = select_files(self._space, self._leases[0], wanted.tasks)
+                wanted = select_files(self._space, self.lease, wanted.tasks)
         reused_bytes = wanted.size_bytes - wanted.missing_bytes
-        keep_parts(self._space, wanted, done)
-        fetched = sum((part.fetched for part in done), super().fetch(wanted))
-        return replace(fetched, reused_bytes=reused_bytes, fetch_s=monotonic() - began)
+        left = replace(wanted, works=unstaged(self._space, wanted.works))
+        fetched = sum(done, super().fetch(left))
+        return replace(
+            fetched,
+            size_bytes=wanted.size_bytes,
+            reused_bytes=reused_bytes,
+            fetch_s=monotonic() - began,
+        )
 
     def _look(self, wanted: Wanted) -> None:
         missing = missing_bytes(self._space, wanted.works)
@@ -170,8 +176,8 @@ def _tell(done_bytes: int, total_bytes: int) -> None:
     )
 
 
-def _run_plans(plans: Iterable[FetchPlan]) -> Iterator[FetchedPart]:
-    return (run_partition(plan) for plan in plans)
+def _fetch_parts(parts: Iterable[FetchPart]) -> Iterator[Fetched]:
+    return (fetch_part(part) for part in parts)
 
 
 def executor_fetcher(spark: SparkSession, parts: int = 0) -> FetcherOf:

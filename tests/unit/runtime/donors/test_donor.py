@@ -20,9 +20,9 @@ from tests.support.replica_lakes import (
     DEFINITION,
     SIGNATURE,
     append_rows,
+    chunk_digests,
     contents,
     report_of,
-    tree_digest,
     write_state,
 )
 
@@ -338,7 +338,7 @@ def test_the_copy_is_the_pinned_state_while_the_replica_goes_on(tmp_path: Path) 
             assert got == {path: len(data) for path, data in before.items()}
             names = [("t", path) for path in before]
             digests = await here.donor.digests(*key, names)
-            assert digests == [tree_digest(data, CHUNK) for data in before.values()]
+            assert digests == [chunk_digests(data, CHUNK) for data in before.values()]
             assert here.metric("plain_bytes_total") == sum(map(len, before.values()))
             assert 0 < here.metric("sent_bytes_total") <= here.metric("plain_bytes_total")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.support.replica_lakes import tree_digest
+from tests.support.replica_lakes import chunk_digests
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError
 from sparktxlog.storage.pinned import pinned_chunks as chunks
@@ -42,13 +42,13 @@ def test_chunks_make_the_file_and_their_digests_its_digest(
     data = noise(size)
     file, reader = pin(tmp_path, data), ChunkReader(CHUNK, compress=False)
     if not served_first:
-        assert reader.file_digest(file) == tree_digest(data, CHUNK)
+        assert reader.file_digests(file) == chunk_digests(data, CHUNK)
     chunks = [reader.read(file, at, CHUNK) for at in range(0, max(size, 1), CHUNK)]
     assert b"".join(chunk.data for chunk in chunks) == data
     assert {chunk.codec for chunk in chunks} == {"identity"}
     for chunk in chunks:
         assert chunk.digest == hashlib.sha256(chunk.data).hexdigest()
-    assert reader.file_digest(file) == tree_digest(data, CHUNK)
+    assert reader.file_digests(file) == chunk_digests(data, CHUNK)
 
 
 def test_chunks_served_are_not_read_again_for_the_digest(
@@ -66,9 +66,9 @@ def test_chunks_served_are_not_read_again_for_the_digest(
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", watch)
-    assert reader.file_digest(file) == tree_digest(data, CHUNK)
+    assert reader.file_digests(file) == chunk_digests(data, CHUNK)
     assert offsets == [CHUNK]
-    assert reader.file_digest(file) == tree_digest(data, CHUNK)
+    assert reader.file_digests(file) == chunk_digests(data, CHUNK)
     assert offsets == [CHUNK]
 
 
@@ -77,7 +77,7 @@ def test_a_part_of_a_chunk_is_no_chunk_of_the_tree(tmp_path: Path) -> None:
     file, reader = pin(tmp_path, data), ChunkReader(CHUNK, compress=False)
     part = reader.read(file, CHUNK, 100)
     assert part.data == data[CHUNK : CHUNK + 100]
-    assert reader.file_digest(file) == tree_digest(data, CHUNK)
+    assert reader.file_digests(file) == chunk_digests(data, CHUNK)
 
 
 def test_digests_forgotten_are_computed_again(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_digests_forgotten_are_computed_again(tmp_path: Path) -> None:
         files.append(pin(tmp_path / str(number), data))
     for _ in range(2):
         for file, data in zip(files, contents, strict=True):
-            assert reader.file_digest(file) == tree_digest(data, CHUNK)
+            assert reader.file_digests(file) == chunk_digests(data, CHUNK)
 
 
 def test_a_file_travels_compressed_if_its_first_chunk_says_so(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: str) -> None:
             reader.read(file, offset, CHUNK)
         assert (caught.value.http_status, caught.value.fields["path"]) == (410, "f")
     with pytest.raises(FileChangedError):
-        reader.file_digest(file)
+        reader.file_digests(file)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -42,7 +41,7 @@ from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.supervision import foreseen
-from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask
+from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask, chunk_count
 
 _logger = logging.getLogger(__name__)
 
@@ -58,20 +57,12 @@ SLOWEST_HASH_BYTES_PER_S = 20 << 20
 MAX_DIGESTS = 1_000
 _DIGEST_BYTES = 256 << 20
 _MAX_REPLY_BYTES = 1 << 20
+#: Letters of a SHA-256.
+_DIGEST_CHARS = 64
 #: zstd's window grows with the chunk; no donor makes a chunk that needs more.
 _MAX_WINDOW_BYTES = 1 << 28
 #: Errors of a connection that a server closed because it was idle; a new one may work.
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedChunk:
-    """A chunk whose bytes are in the caller's buffer and match their digest."""
-
-    #: Binary SHA-256 of the plain bytes.
-    digest: bytes
-    #: Bytes of the body as sent, of all attempts.
-    wire_bytes: int
 
 
 class _Digests(msgspec.Struct):
@@ -100,8 +91,11 @@ class DonorLink:
 
     # -- chunks ------------------------------------------------------------------------------------
 
-    def fetch(self, table: str, path: str, offset: int, into: memoryview) -> FetchedChunk:
+    def fetch(self, table: str, path: str, offset: int, into: memoryview) -> int:
         """Fetch a chunk that fills the buffer; if its digest is wrong it is fetched again, once.
+
+        Returns:
+            Bytes as sent, of both attempts.
 
         Args:
             offset: A multiple of the lease's chunk size.
@@ -117,10 +111,10 @@ class DonorLink:
         query = urlencode({"table": table, "path": path, "offset": offset, "length": len(into)})
         wire, why = 0, ""
         for _ in range(2):
-            took, digest, why = self._fetch_once(f"{self._base}/chunks?{query}", into)
+            took, why = self._fetch_once(f"{self._base}/chunks?{query}", into)
             wire += took
             if not why:
-                return FetchedChunk(digest=digest, wire_bytes=wire)
+                return wire
         raise DamagedChunkError(
             f"{self._lease.url} sent {path} from byte {offset:,} on damaged, twice: {why}",
             hint="Copy from another site, and look at the disk and memory of this one.",
@@ -130,8 +124,8 @@ class DonorLink:
             node_id=self._lease.node_id,
         )
 
-    def _fetch_once(self, target: str, into: memoryview) -> tuple[int, bytes, str]:
-        """Return bytes received, digest, and what is wrong with them, empty if nothing is."""
+    def _fetch_once(self, target: str, into: memoryview) -> tuple[int, str]:
+        """Return bytes received, and what is wrong with them, empty if nothing is."""
         response = self._ask(target, self._silence_s + len(into) / SLOWEST_BYTES_PER_S)
         codec = response.headers.get(CHUNK_CODEC_HEADER, "")
         size = -1 if response.length is None else response.length
@@ -149,15 +143,15 @@ class DonorLink:
             try:
                 size_plain = _inflate(self._decompressor, body, into)
             except zstandard.ZstdError as error:
-                return size, b"", f"zstd: {error}"
+                return size, f"zstd: {error}"
         else:
             size_plain = size
         if size_plain != len(into):
-            return size, b"", f"{size_plain:,} bytes instead of {len(into):,}"
-        digest = hashlib.sha256(into)
-        if digest.hexdigest() != expected:
-            return size, b"", f"SHA-256 is {digest.hexdigest()}, the donor says {expected[:64]!r}"
-        return size, digest.digest(), ""
+            return size, f"{size_plain:,} bytes instead of {len(into):,}"
+        digest = hashlib.sha256(into).hexdigest()
+        if digest != expected:
+            return size, f"SHA-256 is {digest}, the donor says {expected[:64]!r}"
+        return size, ""
 
     def _ask(self, target: str, patience_s: float) -> http.client.HTTPResponse:
         """Ask for a chunk until the donor serves it: its own transactions go first."""
@@ -176,27 +170,31 @@ class DonorLink:
 
     # -- digests and the lease ---------------------------------------------------------------------
 
-    def digests(self, tasks: Sequence[FileTask]) -> dict[FileKey, str]:
-        """Return the tree digests of files, hexadecimal.
+    def digests(self, tasks: Sequence[FileTask]) -> dict[FileKey, list[str]]:
+        """Return the SHA-256 of each chunk of some files, hexadecimal.
 
         Raises:
             UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: As `fetch`.
         """
-        found: dict[FileKey, str] = {}
+        found: dict[FileKey, list[str]] = {}
         for batch in digest_batches(tasks):
             keys = [task.key for task in batch]
             size_bytes = sum(task.size_bytes for task in batch)
             # The donor may have to read them.
             silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
             body = msgspec.json.encode({"files": keys})
-            data = self._exchange("POST", f"{self._base}/digests", body, silence_s)
+            chunks = [chunk_count(task.size_bytes, self._lease.chunk_bytes) for task in batch]
+            most = _MAX_REPLY_BYTES + _DIGEST_CHARS * sum(chunks)
+            data = self._exchange("POST", f"{self._base}/digests", body, silence_s, most)
             try:
                 theirs = msgspec.json.decode(data, type=_Digests).digests
             except msgspec.MsgspecError as error:
                 raise self._refused(f"answered no digests: {error}") from error
-            if len(theirs) != len(keys):
-                raise self._refused(f"answered {len(theirs)} digests for {len(keys)} files")
-            found.update(zip(keys, theirs, strict=True))
+            if [len(text) for text in theirs] != [_DIGEST_CHARS * count for count in chunks]:
+                raise self._refused(f"answered other digests than those of {len(keys)} files")
+            for key, text in zip(keys, theirs, strict=True):
+                starts = range(0, len(text), _DIGEST_CHARS)
+                found[key] = [text[at : at + _DIGEST_CHARS] for at in starts]
         return found
 
     def renew(self) -> None:
@@ -229,11 +227,16 @@ class DonorLink:
         self._connection.close()
 
     def _exchange(
-        self, method: str, target: str, body: bytes | None, silence_s: float
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        silence_s: float,
+        most: int = _MAX_REPLY_BYTES,
     ) -> bytearray:
         response = self._request(method, target, body, silence_s, silence_s=silence_s)
         size = -1 if response.length is None else response.length
-        if not 0 <= size <= _MAX_REPLY_BYTES:
+        if not 0 <= size <= most:
             raise self._refused(f"answered {size:,} bytes to {method} {target}")
         data = bytearray(size)
         self._receive(response, memoryview(data))

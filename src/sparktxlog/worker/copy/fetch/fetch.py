@@ -1,30 +1,29 @@
-"""Fetches files until all are staged: complete, verified, durable.
+"""Fetches files of one donor until all are staged: complete, verified, durable.
 
     caller       progress, overdue requests
-    stream …     one chunk after the other, from the least busy donor
-    others       given by the caller: proving, matching
+    stream …     one chunk after the other; the last one of a file completes it
 
-A donor that fails is given up and the others go on.  Fetched chunks always stay in place: the next
-fetch into the same workspace continues from there.
+Fetched chunks always stay in place: the next fetch into the same workspace, from this donor or
+another one, goes on from there.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, replace
 
-from sparktxlog.errors import TransportError, TxLogError
+from sparktxlog.errors import StorageError
 from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing, sync_parents
-from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork, Schedule
 from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, DonorLink
 from sparktxlog.worker.copy.fetch.part_writer import chunk_buffer, write_chunk
-from sparktxlog.worker.copy.fetch.proving import Prover, match_donor
-from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import ChunkRecord, Fetched
+from sparktxlog.worker.copy.fetch.selection import Wanted, is_file
+from sparktxlog.worker.copy.fetch.tasks import Fetched, FileWork
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 #: Called with present and total bytes, by the thread that fetches.
@@ -40,176 +39,219 @@ _GRACE_S = 1.0
 
 def fetch_files(
     workspace: CopyWorkspace,
-    leases: Sequence[Lease],
+    lease: Lease,
     wanted: Wanted,
     *,
     streams: int = 8,
     progress: Progress | None = None,
     silence_s: float = SILENCE_S,
 ) -> Fetched:
-    """Fetch files until all are staged: complete, equal to the first donor's, durable, named.
+    """Fetch files until all are staged: complete, equal to the donor's, durable, named.
 
     Args:
-        leases: Best donor first: its list and digests decide; the others help with files that
-            are equal.  The caller renews their leases.
-        wanted: Selected in this workspace with the first lease; used up.
+        lease: Of the donor; the caller renews it.
+        wanted: Selected in this workspace with this lease; used up.
         streams: Chunks fetched at once.
         progress: Called twice a second and at the end; if it raises, the fetch ends.
-        silence_s: Longest silence of a donor.
+        silence_s: Longest silence of the donor.
 
     Raises:
-        FileChangedError: A donor no longer has a file: ask for a new ticket (definite).
-        LeaseGoneError, UnauthorizedError: No donor knows its lease (definite).
-        TransportError: No donor is left.
-        DamagedChunkError: Chunks or a file were wrong twice.
+        FileChangedError: The donor no longer has a file: ask for a new ticket (definite).
+        LeaseGoneError, UnauthorizedError: The donor does not know the lease (definite).
+        DamagedChunkError: A chunk was wrong twice.
+        TransportError: The donor failed.
         DiskFullError, StorageError: The disk of the lake.
 
         After each of them, fetched chunks are kept.
     """
     began, reused_bytes = time.monotonic(), wanted.size_bytes - wanted.missing_bytes
-    leases = usable_leases(leases)
-    schedule = Schedule(wanted.works, [g.node_id for g in leases], matching=len(leases) - 1)
-    threads = FetchThreads(workspace, leases, schedule, silence_s=silence_s)
+    fetch = _Fetch(workspace, lease, wanted.works, silence_s)
 
     def report() -> None:
         if progress is not None:
-            progress(reused_bytes + schedule.fetched_bytes, wanted.size_bytes)
+            progress(reused_bytes + fetch.fetched_bytes, wanted.size_bytes)
 
     if wanted.works:
-        prover = Prover(workspace, schedule, threads.connect(0))
-        threads.drive([prover.run, *threads.matchers(wanted.works)], streams=streams, report=report)
+        fetch.run(streams, report)
+    report()
     with storing(workspace.root):
         sync_parents((workspace.staged(*task.key) for task in wanted.tasks), workspace.root)
     return Fetched(
         size_bytes=wanted.size_bytes,
-        fetched_bytes=schedule.fetched_bytes,
-        wire_bytes=schedule.wire_bytes,
+        fetched_bytes=fetch.fetched_bytes,
+        wire_bytes=fetch.wire_bytes,
         reused_bytes=reused_bytes,
         fetch_s=time.monotonic() - began,
     )
 
 
-def usable_leases(leases: Sequence[Lease]) -> tuple[Lease, ...]:
-    """Return the first lease and those that can help it: they have the same chunk size.
-
-    Raises:
-        TransportError: There is no lease (nothing was done).
-    """
-    if not leases:
-        raise TransportError("no donor granted a lease", hint="Ask the own node for a new ticket.")
-    return tuple(lease for lease in leases if lease.chunk_bytes == leases[0].chunk_bytes)
-
-
-class FetchThreads:
-    """The threads of one fetch.
-
-    Args:
-        leases: All of the same chunk size.
-        silence_s: Longest silence of a donor, seconds.
-    """
+class _Fetch:
+    """The threads of one fetch, and the chunks that none of them has taken."""
 
     def __init__(
-        self,
-        workspace: CopyWorkspace,
-        leases: Sequence[Lease],
-        schedule: Schedule,
-        *,
-        silence_s: float = SILENCE_S,
+        self, workspace: CopyWorkspace, lease: Lease, works: Iterable[FileWork], silence_s: float
     ) -> None:
         self._workspace = workspace
-        self._leases = leases
-        self._schedule = schedule
+        self._lease = lease
         self._silence_s = silence_s
-        #: Grows while other threads read it: they take a copy, which is one step.
+        self._lock = threading.Lock()
+        self._untaken = _chunks_of(works)
+        self._over = False
+        #: Grows while the caller's thread reads it, which takes a copy: that is one step.
         self._links: list[DonorLink] = []
+        #: Bytes put in place, uncompressed and as sent.
+        self.fetched_bytes = 0
+        self.wire_bytes = 0
 
-    def connect(self, donor: int) -> DonorLink:
-        """Return a new link to a donor; `drive` aborts it if it is overdue, or at the end."""
-        link = DonorLink(self._leases[donor], silence_s=self._silence_s)
-        self._links.append(link)
-        return link
-
-    def matchers(self, works: Sequence[FileWork]) -> list[Callable[[], None]]:
-        """Return tasks that ask each donor but the first for equal files; see `match_donor`."""
-        return [
-            partial(match_donor, self._schedule, works, donor, lease, self.connect)
-            for donor, lease in enumerate(self._leases)
-            if donor
-        ]
-
-    # -- the caller's thread -----------------------------------------------------------------------
-
-    def drive(
-        self,
-        others: Sequence[Callable[[], None]],
-        *,
-        streams: int,
-        prefix: str = "",
-        report: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Run all threads until the fetch is over; raise what went wrong.
-
-        Args:
-            others: Functions beside the streams, a thread each; they end with the schedule.
-            streams: Chunks fetched at once.
-            prefix: Of the journals' names.
-        """
-        with ThreadPoolExecutor(streams + len(others), thread_name_prefix="copy") as pool:
-            futures = [pool.submit(work) for work in others]
-            fetching = [pool.submit(self._stream, f"{prefix}{n}") for n in range(streams)]
+    def run(self, streams: int, report: Callable[[], None]) -> None:
+        """Run all threads until the files are staged; raise the first failure."""
+        with ThreadPoolExecutor(streams, thread_name_prefix="copy") as pool:
+            running = {pool.submit(self._stream) for _ in range(streams)}
             try:
-                self._watch([*futures, *fetching], report)
-                if self._schedule.error is not None:
-                    wait(fetching, timeout=_GRACE_S, return_when=FIRST_EXCEPTION)
+                self._watch(running, report)
             finally:
-                self._schedule.halt()
+                self._over = True
+                wait(running, timeout=_GRACE_S)
                 for link in list(self._links):
                     link.abort()
-        report()
-        # The first failure of a thread comes before errors that it caused.
-        for future in (*futures, *fetching):
-            future.result()
-        if self._schedule.error is not None:
-            raise self._schedule.error
 
-    def _watch(self, futures: Sequence[Future[None]], report: Callable[[], None]) -> None:
+    def _watch(self, running: set[Future[None]], report: Callable[[], None]) -> None:
         shown = time.monotonic()
-        while not self._schedule.wait_over(_LOOK_S):
+        while running:
+            done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
             now = time.monotonic()
             if now - shown >= PROGRESS_S:
                 shown = now
                 report()
-            if any(future.done() and future.exception() for future in futures):
-                return
             for link in list(self._links):
                 if link.overdue(now):
                     link.abort()
 
     # -- threads -----------------------------------------------------------------------------------
 
-    def _stream(self, name: str) -> None:
+    def _stream(self) -> None:
         """Fetch one chunk after the other."""
-        buffer = chunk_buffer(self._leases[0].chunk_bytes)
-        links: dict[int, DonorLink] = {}
-        with self._workspace.journal(name) as journal, ExitStack() as opened:
-            while (taken := self._schedule.take()) is not None:
-                donor, file, number = taken
-                if donor not in links:
-                    links[donor] = opened.enter_context(closing(self.connect(donor)))
-                task, offset = file.task, number * file.chunk_bytes
-                view = buffer[: file.length(number)]
-                try:
-                    chunk = links[donor].fetch(*task.key, offset, view)
-                except TxLogError as error:
-                    self._schedule.failed(donor, file, number, error)
-                    continue
-                part = self._workspace.part(*task.key)
-                with storing(part):
-                    write_chunk(part, view, offset)
-                # The bytes come first: after kill -9 a line without them would be wrong.
-                journal.append(
-                    ChunkRecord(
-                        table=task.table, path=task.path, chunk=number, digest=chunk.digest.hex()
-                    )
-                )
-                self._schedule.placed(donor, file, number, chunk.digest, chunk.wire_bytes)
+        buffer = chunk_buffer(self._lease.chunk_bytes)
+        link = DonorLink(self._lease, silence_s=self._silence_s)
+        self._links.append(link)
+        with closing(link):
+            while (taken := self._take()) is not None:
+                work, chunk = taken
+                wire = 0 if chunk is None else self._fetch(link, work, chunk, buffer)
+                with self._lock:
+                    if chunk is not None:
+                        work.missing.discard(chunk)
+                        self.fetched_bytes += work.length(chunk)
+                        self.wire_bytes += wire
+                    whole = not work.missing
+                if whole:
+                    self._complete(work)
+
+    def _take(self) -> tuple[FileWork, int | None] | None:
+        with self._lock:
+            return None if self._over else next(self._untaken, None)
+
+    def _fetch(self, link: DonorLink, work: FileWork, chunk: int, buffer: memoryview) -> int:
+        """Put a chunk in its place; return its bytes as sent."""
+        offset, view = chunk * work.chunk_bytes, buffer[: work.length(chunk)]
+        wire = link.fetch(*work.task.key, offset, view)
+        part = self._workspace.part(*work.task.key)
+        with storing(part):
+            write_chunk(part, view, offset)
+        return wire
+
+    def _complete(self, work: FileWork) -> None:
+        """Set a file's size and time, bring it to the disk, and name it."""
+        task, part = work.task, self._workspace.part(*work.task.key)
+        with storing(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("ab") as file:
+                file.truncate(task.size_bytes)
+                os.utime(file.fileno(), ns=(task.modified_at * 1000, task.modified_at * 1000))
+                os.fsync(file.fileno())
+            part.replace(self._workspace.staged(*task.key))
+
+
+def _chunks_of(works: Iterable[FileWork]) -> Iterator[tuple[FileWork, int | None]]:
+    """Yield each missing chunk; None for a file whose bytes are all in place."""
+    for work in works:
+        for chunk in sorted(work.missing) or (None,):
+            yield work, chunk
+
+
+# -- executors -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPart:
+    """Files that another process fetches: picklable, with everything that it needs."""
+
+    workspace: CopyWorkspace
+    #: Without its file lists.
+    lease: Lease
+    works: tuple[FileWork, ...]
+    #: Chunks fetched at once by this part.
+    streams: int
+
+
+def split(
+    workspace: CopyWorkspace, lease: Lease, wanted: Wanted, *, parts: int, streams: int
+) -> list[FetchPart]:
+    """Distribute the files to fetch over parts of about equal bytes, for `fetch_part`.
+
+    **After calling**: run the parts where the lake is in reach, then `fetch_files` for those of
+    `unstaged`.
+
+    Args:
+        workspace, lease, wanted: As of `fetch_files`.
+        parts: At most so many are made.
+        streams: Chunks that each part fetches at once.
+
+    Raises:
+        DiskFullError, StorageError: The workspace cannot be made.
+    """
+    with storing(workspace.root):
+        # An executor sees by this directory that it has the lake of its driver.
+        workspace.root.mkdir(parents=True, exist_ok=True)
+    shares = [list[FileWork]() for _ in range(min(parts, len(wanted.works)))]
+    loads = [0] * len(shares)
+    for work in sorted(wanted.works, key=lambda one: one.missing_bytes, reverse=True):
+        least = loads.index(min(loads))
+        shares[least].append(work)
+        loads[least] += work.missing_bytes
+    bare = replace(lease, tables=())
+    return [
+        FetchPart(workspace=workspace, lease=bare, works=tuple(works), streams=streams)
+        for works in shares
+    ]
+
+
+def fetch_part(part: FetchPart) -> Fetched:
+    """Fetch the files of a part, for `mapPartitions`: each process sees the lake under its path.
+
+    Raises:
+        StorageError: This process does not see the workspace (definite).
+        TxLogError: As `fetch_files`.
+    """
+    workspace = part.workspace
+    if not workspace.root.is_dir():
+        raise StorageError(
+            f"{workspace.root} is not there: this process does not see the lake of its driver",
+            hint="Put the lake on storage that all executors share, or copy without them.",
+            path=str(workspace.root),
+        )
+    # A task that runs again finds what its first attempt staged.
+    works = unstaged(workspace, part.works)
+    wanted = Wanted(tasks=tuple(work.task for work in works), works=works)
+    return fetch_files(workspace, part.lease, wanted, streams=part.streams)
+
+
+def unstaged(workspace: CopyWorkspace, works: Sequence[FileWork]) -> tuple[FileWork, ...]:
+    """Return the files without a staged one of their size."""
+    return tuple(
+        work
+        for work in works
+        if not is_file(workspace.staged(*work.task.key), work.task.size_bytes)
+    )

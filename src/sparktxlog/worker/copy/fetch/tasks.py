@@ -1,13 +1,8 @@
-"""Values of a fetch: files, chunks, their digests, and the result.
-
-The digest of a file is a tree, SHA-256 over the concatenated binary SHA-256 of the chunks, so that
-chunks that were hashed when they arrived need not be read again.
-"""
+"""Values of a fetch: files, their chunks and digests, and the result."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +14,7 @@ FileKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:
-    """A file that the target wants, as the first donor offers it."""
+    """A file that the target wants, as the donor offers it."""
 
     table: str
     path: str
@@ -40,15 +35,29 @@ class FileTask:
         return self.table, self.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRecord:
-    """A chunk whose bytes are in place: a line of a journal."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class FileWork:
+    """A file that is being fetched; picklable."""
 
-    table: str
-    path: str
-    chunk: int
-    #: SHA-256 of the plain bytes, hexadecimal.
-    digest: str
+    task: FileTask
+    chunk_bytes: int
+    #: Chunks whose bytes are not in place.
+    missing: set[int]
+
+    @classmethod
+    def whole(cls, task: FileTask, chunk_bytes: int) -> FileWork:
+        """Return the work on a file without present chunks."""
+        missing = set(range(chunk_count(task.size_bytes, chunk_bytes)))
+        return cls(task=task, chunk_bytes=chunk_bytes, missing=missing)
+
+    def length(self, chunk: int) -> int:
+        """Return the bytes of a chunk."""
+        return min(self.chunk_bytes, self.task.size_bytes - chunk * self.chunk_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the missing chunks."""
+        return sum(map(self.length, self.missing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,36 +84,18 @@ def chunk_count(size_bytes: int, chunk_bytes: int) -> int:
     return -(-size_bytes // chunk_bytes)
 
 
-def tree_digest(chunks: Iterable[bytes]) -> str:
-    """Return the digest of a file, hexadecimal, from the binary digests of its chunks."""
-    return hashlib.sha256(b"".join(chunks)).hexdigest()
-
-
-def file_digest(path: Path, size_bytes: int, chunk_bytes: int) -> str | None:
-    """Return a file's tree digest, hexadecimal; None if it is shorter than `size_bytes`.
+def hash_chunks(path: Path, size_bytes: int, chunk_bytes: int) -> list[str]:
+    """Return the SHA-256 of each chunk, hexadecimal, up to the first one that is not there in full.
 
     Raises:
         OSError: The file cannot be read.
     """
-    numbers = range(chunk_count(size_bytes, chunk_bytes))
-    hashed = hash_chunks(path, size_bytes, chunk_bytes, numbers)
-    return tree_digest(hashed.values()) if len(hashed) == len(numbers) else None
-
-
-def hash_chunks(
-    path: Path, size_bytes: int, chunk_bytes: int, wanted: Collection[int]
-) -> dict[int, bytes]:
-    """Return chunk number → binary SHA-256 of the wanted chunks that the file has in full.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    found: dict[int, bytes] = {}
+    found = list[str]()
     buffer = memoryview(bytearray(min(size_bytes, chunk_bytes)))
     with path.open("rb") as file:
-        for number in wanted:
-            view = buffer[: size_bytes - number * chunk_bytes]
-            file.seek(number * chunk_bytes)
-            if file.readinto(view) == len(view):
-                found[number] = hashlib.sha256(view).digest()
+        for offset in range(0, size_bytes, chunk_bytes):
+            view = buffer[: size_bytes - offset]
+            if file.readinto(view) != len(view):
+                break
+            found.append(hashlib.sha256(view).hexdigest())
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,9 @@ def select_all(workspace: CopyWorkspace, lease: Lease) -> Wanted:
     return select_files(workspace, lease, tasks_of(lease))
 
 
-def fetch_all(workspace: CopyWorkspace, leases: Sequence[Lease], **options: Any) -> Fetched:
-    """Fetch all files of the first lease."""
-    return fetch_files(workspace, leases, select_all(workspace, leases[0]), **options)
+def fetch_all(workspace: CopyWorkspace, lease: Lease, **options: Any) -> Fetched:
+    """Fetch all files of a lease."""
+    return fetch_files(workspace, lease, select_all(workspace, lease), **options)
 
 
 def assert_staged(workspace: CopyWorkspace, lake: Path) -> None:

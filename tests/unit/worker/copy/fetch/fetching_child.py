@@ -14,4 +14,4 @@ from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 if __name__ == "__main__":
     lease = msgspec.json.decode(sys.stdin.buffer.read(), type=Lease)
     workspace = CopyWorkspace(Path(sys.argv[1]), sys.argv[2])
-    fetch_all(workspace, [lease], streams=int(sys.argv[3]))
+    fetch_all(workspace, lease, streams=int(sys.argv[3]))

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from tests.support.node_processes import wait_until
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK
+from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES
 
 from sparktxlog.errors import (
     DonorYieldsError,
@@ -35,8 +35,12 @@ from sparktxlog.worker.copy.fetch.tasks import FileTask
 def test_lease_calls(donor: StandInDonor) -> None:
     link = DonorLink(donor.lease(), silence_s=5)
     link.renew()
-    task = FileTask(table="t", path="big.parquet", size_bytes=1, modified_at=0)
-    assert link.digests([task]) == {task.key: donor.digest("t", "big.parquet")}
+    size = FILES["big.parquet"][0]
+    task = FileTask(table="t", path="big.parquet", size_bytes=size, modified_at=0)
+    digests = link.digests([task])[task.key]
+    assert len(digests) == 21 and "".join(digests) == donor.digest("t", "big.parquet")
+    with pytest.raises(TransportError, match="other digests than those of 1 files"):
+        link.digests([replace(task, size_bytes=size + CHUNK)])
     link.release()
     link.close()
     assert (donor.renewals, donor.released) == (1, True)

@@ -67,8 +67,8 @@ def test_killed_thrice(donor: StandInDonor, workspace: CopyWorkspace) -> None:
     assert sum(before.values()) >= 19
 
 
-def test_lines_and_files_torn_by_a_power_cut(donor: StandInDonor, workspace: CopyWorkspace) -> None:
-    """Journals claim what the disk did not keep, and their last lines are torn."""
+def test_files_torn_by_a_power_cut(donor: StandInDonor, workspace: CopyWorkspace) -> None:
+    """The disk kept less than was written."""
     donor.fault = lambda path, offset: "500 x" if len(donor.chunks) >= 15 else ""
     assert _start(donor, workspace).wait(60) != 0
     part = workspace.part("t", "big.parquet")
@@ -76,9 +76,6 @@ def test_lines_and_files_torn_by_a_power_cut(donor: StandInDonor, workspace: Cop
     with open(part, "r+b") as file:
         file.write(bytes(70_000))
         file.truncate(size - 70_000)
-    for journal in workspace.root.glob("chunks-*.jsonl"):
-        journal.write_bytes(journal.read_bytes()[:-20])
-    (workspace.root / "file-digests.jsonl").write_bytes(b'{"table":"t","pa')
     donor.fault = lambda path, offset: ""
     assert _start(donor, workspace).wait(60) == 0
     assert_staged(workspace, donor.lake)

@@ -22,9 +22,9 @@ from tests.unit.worker.copy.fetch.conftest import (
 
 from sparktxlog.errors import DiskFullError, TransportError
 from sparktxlog.worker.copy.fetch import part_writer as placing
-from sparktxlog.worker.copy.fetch.chunk_schedule import FileWork
 from sparktxlog.worker.copy.fetch.fetch import fetch_files
 from sparktxlog.worker.copy.fetch.selection import require_space, select_files
+from sparktxlog.worker.copy.fetch.tasks import FileWork
 from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 SIZE = sum(size for size, _ in FILES.values())
@@ -38,7 +38,7 @@ def test_unchanged_files_are_linked(donor: StandInDonor, workspace: CopyWorkspac
     selection = select_all(workspace, lease)
     assert (selection.works, selection.size_bytes) == ((), SIZE)
     assert workspace.staged("t", "big.parquet").samefile(own / "big.parquet")
-    stats = fetch_files(workspace, [lease], selection)
+    stats = fetch_files(workspace, lease, selection)
     assert (stats.reused_bytes, stats.fetched_bytes, stats.wire_bytes) == (SIZE, 0, 0)
     assert donor.chunks == []
     assert_staged(workspace, donor.lake)
@@ -49,13 +49,13 @@ def test_parts_of_files_that_are_here_go(donor: StandInDonor, workspace: CopyWor
     lease = donor.lease()
     donor.fault = lambda path, offset: "500 x" if offset >= 5 * CHUNK else ""
     with pytest.raises(TransportError):
-        fetch_all(workspace, [lease], streams=1)
+        fetch_all(workspace, lease, streams=1)
     assert list(workspace.root.rglob("*.part"))
     own = workspace.lake / "t"
     shutil.copytree(donor.lake / "t", own)
     donor.fault = lambda path, offset: ""
     selection = select_all(workspace, lease)
-    fetch_files(workspace, [lease], selection)
+    fetch_files(workspace, lease, selection)
     assert_staged(workspace, donor.lake)
 
 
@@ -77,7 +77,7 @@ def test_files_that_only_look_alike_are_fetched(
     ]
     missing = sum(work.task.size_bytes for work in selection.works)
     assert (selection.missing_bytes, selection.size_bytes) == (missing, SIZE)
-    stats = fetch_files(workspace, [lease], selection)
+    stats = fetch_files(workspace, lease, selection)
     assert (stats.fetched_bytes, stats.reused_bytes) == (missing, SIZE - missing)
     assert_staged(workspace, donor.lake)
     assert (own / "big.parquet").read_bytes()[:6] == b"damage"
@@ -107,7 +107,7 @@ def test_what_is_here_needs_no_room(donor: StandInDonor, workspace: CopyWorkspac
     lease = donor.lease()
     assert require_space(workspace, select_all(workspace, lease).works) == SIZE
     small = [task for task in tasks_of(lease) if task.path != "big.parquet"]
-    fetch_files(workspace, [lease], select_files(workspace, lease, small))
+    fetch_files(workspace, lease, select_files(workspace, lease, small))
     left = require_space(workspace, select_all(workspace, lease).works)
     assert left == FILES["big.parquet"][0]
 
@@ -128,8 +128,8 @@ def test_the_disk_fills_up_meanwhile(
     with monkeypatch.context() as patch:
         patch.setattr(placing.os, "pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
-            fetch_all(workspace, [lease], streams=2)
-    stats = fetch_all(workspace, [lease], streams=2)
+            fetch_all(workspace, lease, streams=2)
+    stats = fetch_all(workspace, lease, streams=2)
     assert stats.reused_bytes >= 5 * CHUNK
     assert_staged(workspace, donor.lake)
 
