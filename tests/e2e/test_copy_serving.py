@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
-import zstandard
 from deltalake import DeltaTable
 from tests.support.node_processes import TABLE, Cluster, HttpProblem, call, wait_until
 from tests.support.replica_lakes import (
@@ -29,7 +28,7 @@ from tests.support.replica_lakes import (
     write_state,
 )
 
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, CopyTicket, Lease
+from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, CopyTicket, Lease
 from sparktxlog.model.report import WorkerReport
 
 pytestmark = pytest.mark.e2e
@@ -112,8 +111,6 @@ def fetch(lease: Lease, path: str, size: int) -> bytes:
     for offset in range(0, size, CHUNK):
         query = urlencode({"table": "t", "path": path, "offset": offset, "length": CHUNK})
         headers, data = ask(lease, f"/chunks?{query}")
-        if headers[CHUNK_CODEC_HEADER] == "zstd":
-            data = zstandard.ZstdDecompressor().decompress(data)
         assert headers[CHUNK_DIGEST_HEADER] == hashlib.sha256(data).hexdigest()
         parts.append(data)
     return b"".join(parts)

@@ -20,13 +20,7 @@ import msgspec
 import zstandard
 from tests.support.replica_lakes import chunk_digests
 
-from sparktxlog.model.copying import (
-    CHUNK_CODEC_HEADER,
-    CHUNK_DIGEST_HEADER,
-    Lease,
-    OfferedFile,
-    OfferedTable,
-)
+from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
 
@@ -110,7 +104,6 @@ class StandInDonor(ThreadingHTTPServer):
             position=10,
             chain_hash="00",
             chunk_bytes=self.chunk_bytes,
-            compression=self.compression,
             lease_s=self.lease_s,
             tables=tuple(
                 self._offer(entry) for entry in sorted(self.lake.iterdir()) if entry.is_dir()
@@ -206,15 +199,15 @@ class _Handler(BaseHTTPRequestHandler):
             plain = plain[:-1]
         elif fault == "long":
             plain = memoryview(bytes(plain) + b"x")
-        codec: str = "identity"
+        headers = {CHUNK_DIGEST_HEADER: digest}
         body: bytes | memoryview = plain
-        if donor.compression == "zstd":
+        if donor.compression == "zstd" and self.headers.get("Accept-Encoding") == "zstd":
             packed = zstandard.ZstdCompressor(level=1).compress(plain)
             if len(packed) <= 0.9 * len(plain):
-                codec, body = "zstd", packed
+                headers["Content-Encoding"], body = donor.compression, packed
         with donor.lock:
             donor.chunks.append((path, offset))
-        self._answer(200, body, **{CHUNK_DIGEST_HEADER: digest, CHUNK_CODEC_HEADER: codec})
+        self._answer(200, body, **headers)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

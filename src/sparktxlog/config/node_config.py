@@ -361,9 +361,9 @@ class NodeConfig:
         "Bytes of transactions kept for nodes that are not members at the moment; a node that lacks"
         " more fetches a snapshot."
     )
-    replication_compression: bool = Setting(
-        read_switch, True, key="replication.compression", shared=True
-    )("Files of copies are compressed (zstd) if a sample shows that it is worth it.")
+    replication_compression: bool = Setting(read_switch, True, key="replication.compression")(
+        "Files that this node sends for copies are compressed (zstd) where that makes them smaller."
+    )
     replication_chunk_bytes: int = Setting(
         counted(65_536, 1 << 28), 5_242_880, key="replication.chunk-bytes"
     )("Size of the chunks of a copied file, bytes.")

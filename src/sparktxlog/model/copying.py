@@ -16,8 +16,6 @@ from sparktxlog.model.table import TableDefinition
 
 #: Header of a chunk's answer: SHA-256 of its plain bytes, hexadecimal.
 CHUNK_DIGEST_HEADER = "X-Txlog-Chunk-Digest"
-#: Header of a chunk's answer: `zstd` or `identity`.
-CHUNK_CODEC_HEADER = "X-Txlog-Chunk-Codec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +58,6 @@ class Lease:
     chain_hash: str
     #: Size of all chunks except the last one of a file.
     chunk_bytes: Int64
-    #: `zstd` or `none`; equal on all members.
-    compression: str
     #: Seconds after which an unused lease ends; each request renews it.
     lease_s: float
     tables: tuple[OfferedTable, ...] = ()

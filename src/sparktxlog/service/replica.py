@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Lease
+from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.service.declared_route import BINARY
 from sparktxlog.service.endpoints import RouteHandlers
 from sparktxlog.service.request_bodies import DigestAnswer, DigestRequest
 
+#: Content coding of compressed chunks.
+ZSTD = "zstd"
 #: Most files in one request for digests.
 MAX_DIGESTS = 1_000
 _SLICE_BYTES = 1 << 20
@@ -40,15 +43,28 @@ class ReplicaRoutes(RouteHandlers):
         self._donor.release(lease, token)
 
     async def chunk(
-        self, lease: str, token: str, table: str, path: str, offset: int, length: int
+        self,
+        request: Request,
+        lease: str,
+        token: str,
+        table: str,
+        path: str,
+        offset: int,
+        length: int,
     ) -> Response:
+        codings = request.headers.get("accept-encoding", "").split(",")
+        packed = ZSTD in (coding.strip() for coding in codings)
         turn = await self._donor.turn(lease, token)
         try:
-            chunk = await self._donor.chunk(lease, token, table, path, offset, length)
+            chunk = await self._donor.chunk(
+                lease, token, table, path, offset, length, packed=packed
+            )
         except BaseException:
             turn.end()
             raise
-        headers = {CHUNK_DIGEST_HEADER: chunk.digest, CHUNK_CODEC_HEADER: chunk.codec}
+        headers = {CHUNK_DIGEST_HEADER: chunk.digest}
+        if chunk.packed:
+            headers["content-encoding"] = ZSTD
         return _SlicedResponse(chunk.data, headers=headers, sent=turn.end)
 
     async def digests(self, lease: str, token: str, body: DigestRequest) -> DigestAnswer:

@@ -63,7 +63,6 @@ def lease(
         position=position,
         chain_hash=chain_hash,
         chunk_bytes=1 << 20,
-        compression="none",
         lease_s=60.0,
         tables=tuple(tables),
     )

@@ -56,7 +56,7 @@ def test_a_differing_configuration_is_told_with_all_settings_that_may_differ() -
     with pytest.raises(ForbiddenPeerError) as caught:
         judge.check(replace(B, config_hash="d"), "B")
     shared = [setting.key for setting in SETTINGS if setting.shared]
-    assert {"replication.compression", "id-window"} < set(shared)
+    assert {"signature-interval", "id-window"} < set(shared)
     assert f"{', '.join(shared)} must be the same" in caught.value.hint
 
 

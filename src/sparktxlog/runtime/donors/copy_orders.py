@@ -121,12 +121,10 @@ class Copies:
             RemoteProtocolError: It belongs to another log, history or configuration (definite).
         """
         config = self._config
-        compression = "zstd" if config.replication_compression else "none"
         for what, theirs, ours in (
             ("node", lease.node_id, donor),
             ("URL", lease.url, lease.url if lease.url in urls else " or ".join(urls)),
             ("lineage", lease.lineage, config.lineage),
-            ("replication.compression", lease.compression, compression),
             (
                 "replication.chunk-bytes",
                 str(lease.chunk_bytes),

@@ -38,7 +38,7 @@ from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
-from sparktxlog.storage.pinned.pinned_chunks import ZSTD, Chunk, ChunkReader
+from sparktxlog.storage.pinned.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.storage.pinned.pins import PinnedFile, Pins
 
 _log = structlog.get_logger("sparktxlog.donor")
@@ -73,9 +73,7 @@ class Donor:
         self._metrics = metrics
         self._throttle = throttle
         self._pins = Pins(config.lake_dir)
-        self._chunks = ChunkReader(
-            config.replication_chunk_bytes, compress=config.replication_compression
-        )
+        self._chunks = ChunkReader(config.replication_chunk_bytes)
         self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)
         self._lending = 0
         self._sizes: dict[tuple[str, int], list[tuple[str, int]]] = {}
@@ -161,7 +159,6 @@ class Donor:
             position=report.position,
             chain_hash=report.chain_hash,
             chunk_bytes=config.replication_chunk_bytes,
-            compression=ZSTD if config.replication_compression else "none",
             lease_s=config.replication_lease,
             tables=tables,
         )
@@ -233,13 +230,22 @@ class Donor:
             return await self._throttle.take()
 
     async def chunk(
-        self, lease_id: str, token: str, table: str, path: str, offset: int, length: int
+        self,
+        lease_id: str,
+        token: str,
+        table: str,
+        path: str,
+        offset: int,
+        length: int,
+        *,
+        packed: bool = False,
     ) -> Chunk:
         """Return a chunk of a pinned file.
 
         Args:
             offset: A multiple of the lease's chunk size, below the file's size.
             length: Bytes, 1 to the chunk size; fewer come at the file's end.
+            packed: The holder takes it compressed too.
 
         Raises:
             LeaseGoneError, UnauthorizedError: As `lease`.
@@ -248,7 +254,8 @@ class Donor:
         """
         with self._leases.using(lease_id, token) as lease:
             file = lease.file(table, path)
-            chunk: Chunk = await self._run(self._chunks.read, file, offset, length)
+            packed = packed and self._config.replication_compression
+            chunk: Chunk = await self._run(self._chunks.read, file, offset, length, packed)
         metrics = self._metrics
         metrics.donor_chunks.inc()
         metrics.donor_plain_bytes.inc(chunk.plain_bytes)

@@ -1,4 +1,4 @@
-"""Chunks of pinned files: read, hashed, and compressed if a sample shows that it is worth it.
+"""Chunks of pinned files: read, hashed, and compressed where that makes them smaller.
 
 A file's digests are those of its chunks.  A chunk is hashed once, and later copies get the same
 hash, so their receivers notice bytes that the disk damaged meanwhile.  A file that changed since it
@@ -11,26 +11,20 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import zstandard
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
 from sparktxlog.storage.pinned.pins import FileIdentity, PinnedFile
 
-#: Levels of compression, the better one first.  The second takes 2/3 of the time; it is used if the
-#: sample gets larger by `SIMILAR` at most.
-LEVEL, FAST_LEVEL = 1, -2
-SIMILAR = 1.05
-#: A file travels compressed if the sample, the begin of its first chunk, shrinks to this part or
-#: less.
+#: Levels of compression, in the order in which they are tried.  The first takes 2/3 of the time of
+#: the second, and finds repeated bytes only.  Both are done with noise at once.
+LEVELS = -2, 1
+#: A chunk travels compressed if it shrinks to this part or less.
 WORTH = 0.9
-SAMPLE_BYTES = 256 << 10
 #: Chunk digests remembered, about 170 bytes each in memory.
 _MAX_DIGESTS = 200_000
-
-ZSTD = "zstd"
-IDENTITY = "identity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +34,9 @@ class Chunk:
     data: memoryview
     #: SHA-256 of the plain bytes, hexadecimal.
     digest: str
-    #: `zstd` or `identity`.
-    codec: str
+    #: Whether it is a frame of zstd.
+    packed: bool
     plain_bytes: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What is known of one file; dropped when the file is replaced."""
-
-    #: Chunk number → binary SHA-256.
-    digests: dict[int, bytes] = field(default_factory=dict)
-    #: Level of compression of its chunks, None = uncompressed.
-    level: int | None = None
-    sampled: bool = False
 
 
 class _Scratch(threading.local):
@@ -61,8 +44,8 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.plain = bytearray()
-        #: By level; a compressor must not be shared by threads.
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        #: A compressor must not be shared by threads.
+        self._compressors = [zstandard.ZstdCompressor(level=level) for level in LEVELS]
 
     def buffer(self, size: int) -> memoryview:
         """Return a buffer, valid until the next call."""
@@ -70,11 +53,13 @@ class _Scratch(threading.local):
             self.plain = bytearray(size)
         return memoryview(self.plain)[:size]
 
-    def compress(self, data: memoryview, level: int) -> bytes:
-        """Return the data compressed."""
-        if level not in self.compressors:
-            self.compressors[level] = zstandard.ZstdCompressor(level=level)
-        return self.compressors[level].compress(data)
+    def compress(self, data: memoryview) -> bytes | None:
+        """Return the data compressed, None if that is not worth it."""
+        for compressor in self._compressors:
+            packed = compressor.compress(data)
+            if len(packed) <= WORTH * len(data):
+                return packed
+        return None
 
 
 class ChunkReader:
@@ -82,27 +67,25 @@ class ChunkReader:
 
     Args:
         chunk_bytes: Size of all chunks but a file's last.
-        compress: False = chunks are never compressed.
         max_digests: Chunk digests kept in memory.
     """
 
-    def __init__(
-        self, chunk_bytes: int, *, compress: bool, max_digests: int = _MAX_DIGESTS
-    ) -> None:
+    def __init__(self, chunk_bytes: int, *, max_digests: int = _MAX_DIGESTS) -> None:
         self._chunk_bytes = chunk_bytes
-        self._compress = compress
         self._max_digests = max_digests
-        self._known: OrderedDict[FileIdentity, _Known] = OrderedDict()
+        #: File → chunk number → binary SHA-256; the least recently used file comes first.
+        self._known: OrderedDict[FileIdentity, dict[int, bytes]] = OrderedDict()
         self._digests = 0
         self._lock = threading.Lock()
         self._scratch = _Scratch()
 
-    def read(self, file: PinnedFile, offset: int, length: int) -> Chunk:
+    def read(self, file: PinnedFile, offset: int, length: int, compress: bool = False) -> Chunk:
         """Return up to `length` bytes of a file from `offset` on, fewer at its end.
 
         Args:
             offset: A multiple of the chunk size, below the file's size; 0 for an empty file.
             length: 1 to the chunk size.
+            compress: The bytes may be compressed.
 
         Raises:
             InvalidRequestError: Offset or length are wrong (definite).
@@ -111,17 +94,16 @@ class ChunkReader:
         """
         self._check_range(file, offset, length)
         length = min(length, file.identity.size_bytes - offset)
-        level = self._level(file) if self._compress and length else None
-        # An uncompressed chunk needs its own memory until it is sent.
-        plain = memoryview(bytearray(length)) if level is None else self._scratch.buffer(length)
+        # What is sent as it is needs its own memory until then.
+        plain = self._scratch.buffer(length) if compress else memoryview(bytearray(length))
         self._fill(file, offset, plain)
-        digest = self._digest_of(file, offset, plain)
-        data, codec = plain, IDENTITY
-        if level is not None:
-            packed = memoryview(self._scratch.compress(plain, level))
-            shrunk = len(packed) < length
-            data, codec = (packed, ZSTD) if shrunk else (memoryview(bytearray(plain)), IDENTITY)
-        return Chunk(data=data, digest=digest.hex(), codec=codec, plain_bytes=length)
+        digest = self._digest_of(file, offset, plain).hex()
+        packed = self._scratch.compress(plain) if compress else None
+        if packed is not None:
+            data = memoryview(packed)
+        else:
+            data = memoryview(bytearray(plain)) if compress else plain
+        return Chunk(data=data, digest=digest, packed=packed is not None, plain_bytes=length)
 
     def file_digests(self, file: PinnedFile) -> str:
         """Return the SHA-256 of a file's chunks, hexadecimal; only those not known are read.
@@ -183,27 +165,6 @@ class ChunkReader:
         finally:
             os.close(descriptor)
 
-    # -- compression -------------------------------------------------------------------------------
-
-    def _level(self, file: PinnedFile) -> int | None:
-        """Return the level of compression of a file's chunks, None = uncompressed."""
-        with self._lock:
-            known = self._known.get(file.identity)
-            if known is not None and known.sampled:
-                return known.level
-        size = min(self._chunk_bytes, SAMPLE_BYTES, file.identity.size_bytes)
-        sample = self._scratch.buffer(size)
-        self._fill(file, 0, sample)
-        shrunk = len(self._scratch.compress(sample, LEVEL))
-        level = None
-        if shrunk <= WORTH * size:
-            fast = len(self._scratch.compress(sample, FAST_LEVEL)) <= SIMILAR * shrunk
-            level = FAST_LEVEL if fast else LEVEL
-        with self._lock:
-            known = self._entry(file.identity)
-            known.level, known.sampled = level, True
-        return level
-
     # -- digests -----------------------------------------------------------------------------------
 
     def _digest_of(self, file: PinnedFile, offset: int, plain: memoryview) -> bytes:
@@ -219,25 +180,19 @@ class ChunkReader:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def _entry(self, identity: FileIdentity) -> _Known:
-        """Return what is known of a file, as the most recently used; the lock is held."""
-        known = self._known.setdefault(identity, _Known())
-        self._known.move_to_end(identity)
-        return known
-
     def _recall(self, identity: FileIdentity, number: int) -> bytes | None:
         with self._lock:
-            known = self._known.get(identity)
-            return None if known is None else known.digests.get(number)
+            return self._known.get(identity, {}).get(number)
 
     def _remember(self, identity: FileIdentity, number: int, digest: bytes) -> None:
         with self._lock:
-            known = self._entry(identity)
-            self._digests += number not in known.digests
-            known.digests[number] = digest
+            known = self._known.setdefault(identity, {})
+            self._known.move_to_end(identity)
+            self._digests += number not in known
+            known[number] = digest
             while self._digests > self._max_digests and len(self._known) > 1:
                 _, oldest = self._known.popitem(last=False)
-                self._digests -= len(oldest.digests)
+                self._digests -= len(oldest)
 
 
 def _identity_at(file: PinnedFile) -> FileIdentity:

@@ -45,7 +45,6 @@ from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.pinned.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.storage.pinned.pins import PinnedFile
 
 CHUNK = 65_536
 
@@ -147,7 +146,7 @@ def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
             assert (lease.position, lease.chain_hash) == (10, bytes([10] * 32).hex())
             assert (lease.node_id, lease.url) == ("A", "http://127.0.0.1:7070")
             assert (lease.lineage, lease.epoch) == (here.config.lineage, 1)
-            assert (lease.chunk_bytes, lease.compression, lease.lease_s) == (CHUNK, "zstd", 60)
+            assert (lease.chunk_bytes, lease.lease_s) == (CHUNK, 60)
             assert len(lease.token) >= 43
             (table,) = lease.tables
             assert (table.definition, table.version, table.signature) == (
@@ -333,14 +332,18 @@ def test_the_copy_is_the_pinned_state_while_the_replica_goes_on(tmp_path: Path) 
                     await here.donor.chunk(*key, "t", file.path, at, CHUNK)
                     for at in range(0, file.size_bytes, CHUNK)
                 ]
-                assert {chunk.codec for chunk in chunks} <= {"zstd", "identity"}
+                assert not any(chunk.packed for chunk in chunks)
                 got[file.path] = sum(chunk.plain_bytes for chunk in chunks)
             assert got == {path: len(data) for path, data in before.items()}
             names = [("t", path) for path in before]
             digests = await here.donor.digests(*key, names)
             assert digests == [chunk_digests(data, CHUNK) for data in before.values()]
             assert here.metric("plain_bytes_total") == sum(map(len, before.values()))
-            assert 0 < here.metric("sent_bytes_total") <= here.metric("plain_bytes_total")
+            assert here.metric("sent_bytes_total") == here.metric("plain_bytes_total")
+            # Chunks are compressed if the holder takes them so.
+            log = next(path for path in before if path.endswith(".json"))
+            assert (await here.donor.chunk(*key, "t", log, 0, CHUNK, packed=True)).packed
+            assert here.metric("sent_bytes_total") < here.metric("plain_bytes_total")
 
     asyncio.run(main())
 
@@ -421,10 +424,10 @@ def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.Monk
     began, go_on = threading.Event(), threading.Event()
     read = ChunkReader.read
 
-    def slowly(reader: ChunkReader, file: PinnedFile, offset: int, length: int) -> Chunk:
+    def slowly(reader: ChunkReader, *rest: Any) -> Chunk:
         began.set()
         assert go_on.wait(10)
-        return read(reader, file, offset, length)
+        return read(reader, *rest)
 
     monkeypatch.setattr(ChunkReader, "read", slowly)
 

@@ -161,7 +161,6 @@ class Site:
             position=self.position,
             chain_hash="h",
             chunk_bytes=1,
-            compression="none",
             lease_s=1.0,
             tables=(offered,),
         )

@@ -39,7 +39,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
-from sparktxlog.model.copying import CHUNK_CODEC_HEADER, CHUNK_DIGEST_HEADER, Lease
+from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.supervision import foreseen
 from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask, chunk_count
 
@@ -81,7 +81,7 @@ class DonorLink:
         self._lease = lease
         self._silence_s = silence_s
         self._base = f"/replica/v1/leases/{quote(lease.lease_id, safe='')}"
-        self._headers = {"Authorization": f"Bearer {lease.token}"}
+        self._headers = {"Authorization": f"Bearer {lease.token}", "Accept-Encoding": "zstd"}
         self._connection = connection_to(node_address(lease.url), silence_s)
         self._packed: memoryview | None = None
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
@@ -127,14 +127,12 @@ class DonorLink:
     def _fetch_once(self, target: str, into: memoryview) -> tuple[int, str]:
         """Return bytes received, and what is wrong with them, empty if nothing is."""
         response = self._ask(target, self._silence_s + len(into) / SLOWEST_BYTES_PER_S)
-        codec = response.headers.get(CHUNK_CODEC_HEADER, "")
+        coding = response.headers.get("Content-Encoding", "")
         size = -1 if response.length is None else response.length
         expected = response.headers.get(CHUNK_DIGEST_HEADER, "")
-        compressed = codec == "zstd" and self._lease.compression == "zstd"
-        if not compressed and codec != "identity":
-            raise self._refused(
-                f"sent a chunk as {codec[:20]!r}, compression is {self._lease.compression!r}"
-            )
+        compressed = coding == "zstd"
+        if coding and not compressed:
+            raise self._refused(f"sent a chunk as {coding[:20]!r}, expected 'zstd' or none")
         if not 0 <= size <= len(into):
             raise self._refused(f"sent {size:,} bytes for a chunk of {len(into):,}")
         body = self._buffer(size) if compressed else into[:size]

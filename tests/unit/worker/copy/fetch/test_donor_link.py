@@ -119,7 +119,6 @@ class _Trickle(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("X-Txlog-Chunk-Codec", "identity")
         self.send_header("Content-Length", str(CHUNK))
         self.end_headers()
         try:
