@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections import deque
-from collections.abc import Callable
+from contextlib import suppress
 
 from sparktxlog.errors import DonorYieldsError
 
@@ -31,9 +29,6 @@ LONGEST_TURN_S = 60.0
 #: Longest wait for a turn, seconds; well below the target's timeout.
 HOLD_S = 5.0
 
-#: Runs a function after some seconds; what it returns can be cancelled.
-Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
-
 
 class CopyThrottle:
     """Gives turns; belongs to the event loop.
@@ -43,30 +38,24 @@ class CopyThrottle:
             0 < share <= 1; 1 = they never yield.
     """
 
-    def __init__(
-        self,
-        share: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        later: Later | None = None,
-    ) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._clock = clock
-        self._later = later
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        #: Held by the request whose turn is the next one; the others wait in their order.
+        self._next = asyncio.Lock()
+        #: Set when a turn has ended, or transactions came or went.
+        self._changed = asyncio.Event()
         self._running = 0
         self._busy = False
-        #: Time at which the last own transaction was ordered.
+        #: Time of the loop at which the last own transaction was ordered.
         self._quiet_from = -math.inf
         #: No turn begins earlier while own transactions wait.
         self._pause_ends = 0.0
-        self._timer: asyncio.TimerHandle | None = None
 
     def busy(self, busy: bool) -> None:
         """Note whether own transactions wait to be ordered from now on."""
         self._busy = busy
-        self._quiet_from = self._clock()
-        self._look()
+        self._quiet_from = asyncio.get_running_loop().time()
+        self._changed.set()
 
     async def take(self) -> Turn:
         """Wait for a turn.
@@ -76,80 +65,56 @@ class CopyThrottle:
         Raises:
             DonorYieldsError: No turn within HOLD_S; ask again (definite).
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._look()
         try:
-            async with asyncio.timeout(HOLD_S):
-                await future
+            async with asyncio.timeout(HOLD_S), self._next:
+                while (wait_s := self._wait_s()) > 0:
+                    self._changed.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(None if wait_s == math.inf else wait_s):
+                            await self._changed.wait()
         except TimeoutError:
-            if future.cancelled():  # otherwise it was given at this very moment
-                raise DonorYieldsError(
-                    "transactions of this node go first", hint="Ask for the chunk again."
-                ) from None
-        except asyncio.CancelledError:
-            if not future.cancelled():
-                self._ended(0.0)
-            raise
-        turn = Turn(self._clock, self._ended)
-        turn.timer = self._call_later(LONGEST_TURN_S, turn.end)
-        return turn
+            raise DonorYieldsError(
+                "transactions of this node go first", hint="Ask for the chunk again."
+            ) from None
+        self._running += 1
+        return Turn(self)
 
-    def _yielding(self, now: float) -> bool:
-        return self._busy_within(QUIET_S, now)
+    def _wait_s(self) -> float:
+        """Return the seconds until a turn may begin, infinite = until another one ends."""
+        now = asyncio.get_running_loop().time()
+        if self._running >= (1 if self._busy_within(RECENT_S, now) else AT_ONCE):
+            return math.inf
+        if not self._busy_within(QUIET_S, now):
+            return 0.0
+        return min(math.inf if self._busy else self._quiet_from + QUIET_S, self._pause_ends) - now
 
     def _busy_within(self, seconds: float, now: float) -> bool:
         return self._share < 1 and (self._busy or now < self._quiet_from + seconds)
 
-    def _ended(self, seconds: float) -> None:
+    def ended(self, seconds: float) -> None:
+        """Note the end of a turn that took so many seconds."""
         self._running -= 1
-        now = self._clock()
-        if self._yielding(now):
+        now = asyncio.get_running_loop().time()
+        if self._busy_within(QUIET_S, now):
             pause = min(seconds * (1 / self._share - 1), LONGEST_PAUSE_S)
             # Turns that began before there were transactions ran at the same time.
             self._pause_ends = max(self._pause_ends, now + pause)
-        self._look()
-
-    def _look(self) -> None:
-        """Start the turns that may begin, and look again when the next one may."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._waiting:
-            if self._waiting[0].done():  # given up
-                self._waiting.popleft()
-                continue
-            now = self._clock()
-            if self._running >= (1 if self._busy_within(RECENT_S, now) else AT_ONCE):
-                return  # the end of a running turn looks again
-            if self._yielding(now) and now < self._pause_ends:
-                self._set_timer(now)
-                return
-            self._waiting.popleft().set_result(None)
-            self._running += 1
-
-    def _set_timer(self, now: float) -> None:
-        quiet = math.inf if self._busy else self._quiet_from + QUIET_S
-        self._timer = self._call_later(max(min(quiet, self._pause_ends) - now, 0.0), self._look)
-
-    def _call_later(self, seconds: float, run: Callable[[], None]) -> asyncio.TimerHandle:
-        return (self._later or asyncio.get_running_loop().call_later)(seconds, run)
+        self._changed.set()
 
 
 class Turn:
     """A turn under way; it ends after LONGEST_TURN_S at the latest."""
 
-    def __init__(self, clock: Callable[[], float], ended: Callable[[float], None]) -> None:
-        self._clock = clock
-        self._ended = ended
-        self._began = clock()
+    def __init__(self, throttle: CopyThrottle) -> None:
+        self._throttle = throttle
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._timer = self._loop.call_later(LONGEST_TURN_S, self.end)
         self._over = False
-        self.timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
         """End the turn; a second call changes nothing."""
         if not self._over:
             self._over = True
-            if self.timer is not None:
-                self.timer.cancel()
-            self._ended(self._clock() - self._began)
+            self._timer.cancel()
+            self._throttle.ended(self._loop.time() - self._began)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+from tests.verification.nodes.virtual import VirtualLoop
 
 from sparktxlog.errors import DonorYieldsError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.donors import copy_throttle as module
 from sparktxlog.runtime.donors.copy_throttle import (
     AT_ONCE,
+    HOLD_S,
     LONGEST_PAUSE_S,
     LONGEST_TURN_S,
     QUIET_S,
@@ -28,69 +30,37 @@ HEADER = RunHeader(
 )
 
 
-class _Timer:
-    def __init__(self, at: float, run: Callable[[], None]) -> None:
-        self.at, self.run, self.cancelled = at, run, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class World:
-    """Turns under a clock that only `pass_s` moves."""
-
-    def __init__(self, share: float = 0.1) -> None:
-        self.now = 100.0
-        self.timers: list[_Timer] = []
-        self.turns = CopyThrottle(share, clock=lambda: self.now, later=self._later)  # type: ignore[arg-type]
-
-    def _later(self, seconds: float, run: Callable[[], None]) -> _Timer:
-        self.timers.append(_Timer(self.now + seconds, run))
-        return self.timers[-1]
-
-    async def pass_s(self, seconds: float) -> None:
-        end = self.now + seconds
-        while due := [t for t in self.timers if not t.cancelled and t.at <= end]:
-            first = min(due, key=lambda timer: timer.at)
-            self.timers.remove(first)
-            self.now = max(self.now, first.at)
-            first.run()
-            await settle()
-        self.now = end
-        await settle()
-
-    async def pass_timer(self) -> float:
-        """Go to the moment of the first timer; return the seconds until there."""
-        seconds = min(timer.at for timer in self.timers if not timer.cancelled) - self.now
-        await self.pass_s(seconds)
-        return seconds
-
-    def ask(self) -> asyncio.Task[Turn]:
-        return asyncio.get_running_loop().create_task(self.turns.take())
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run in virtual time: a sleep takes no time of the machine."""
+    loop = VirtualLoop(lambda work: (0.0, 0.0))
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+def ask(turns: CopyThrottle) -> asyncio.Task[Turn]:
+    """Wait for a turn, as often as it takes."""
 
+    async def insist() -> Turn:
+        while True:
+            try:
+                return await turns.take()
+            except DonorYieldsError:
+                continue
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), 30)
-
-    asyncio.run(bounded())
+    return asyncio.get_running_loop().create_task(insist())
 
 
 def test_without_transactions_all_go_at_once() -> None:
     async def main() -> None:
-        world = World()
-        taken = [await world.turns.take() for _ in range(AT_ONCE)]
-        task = world.ask()
-        await world.pass_s(4.0)
+        turns = CopyThrottle(0.1)
+        taken = [await turns.take() for _ in range(AT_ONCE)]
+        task = ask(turns)
+        await asyncio.sleep(4.0)
         assert not task.done()
-        for turn in taken:
-            turn.end()
-        await settle()
+        taken[0].end()
+        await asyncio.sleep(0.001)
         assert task.done()
 
     run(main)
@@ -99,36 +69,40 @@ def test_without_transactions_all_go_at_once() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_with_transactions_copies_get_their_share_in_the_order_they_asked(share: float) -> None:
     async def main() -> None:
-        world = World(share)
-        world.turns.busy(True)
-        asked = [world.ask() for _ in range(3)]
-        await settle()
+        turns = CopyThrottle(share)
+        turns.busy(True)
+        asked = [ask(turns) for _ in range(3)]
+        await asyncio.sleep(0.001)
         for number, task in enumerate(asked):
             assert [task.done() for task in asked] == [at <= number for at in range(3)]
-            await world.pass_s(0.4)
-            task.result().end()
-            task.result().end()
-            await settle()
+            await asyncio.sleep(0.4)
+            turn = task.result()
+            took = asyncio.get_running_loop().time() - turn._began
+            turn.end()
+            turn.end()
             if number < 2:
-                assert await world.pass_timer() == pytest.approx(0.4 * (1 / share - 1))
+                pause = took * (1 / share - 1)
+                await asyncio.sleep(pause - 0.001)
+                assert not asked[number + 1].done()
+                await asyncio.sleep(0.002)
 
     run(main)
 
 
 def test_turns_that_began_together_are_one_load() -> None:
     async def main() -> None:
-        world = World()
-        taken = [await world.turns.take() for _ in range(AT_ONCE)]
-        world.turns.busy(True)
-        task = world.ask()
-        await world.pass_s(1.0)
+        turns = CopyThrottle(0.1)
+        taken = [await turns.take() for _ in range(AT_ONCE)]
+        turns.busy(True)
+        task = ask(turns)
+        await asyncio.sleep(1.0)
         for turn in taken:
             assert not task.done()
             turn.end()
-            await settle()
-        await world.pass_s(8.9)
+            await asyncio.sleep(0)
+        await asyncio.sleep(8.9)
         assert not task.done()
-        await world.pass_s(0.2)
+        await asyncio.sleep(0.2)
         assert task.done()
 
     run(main)
@@ -136,26 +110,27 @@ def test_turns_that_began_together_are_one_load() -> None:
 
 def test_when_transactions_are_through_all_go_on_after_a_moment() -> None:
     async def main() -> None:
-        world = World()
-        world.turns.busy(True)
-        (await world.turns.take()).end()
-        first = await world.turns.take()
-        asked = [world.ask() for _ in range(3)]
-        await world.pass_s(5.0)
+        turns = CopyThrottle(0.1)
+        turns.busy(True)
+        (await turns.take()).end()
+        first = await turns.take()
+        asked = [ask(turns) for _ in range(3)]
+        await asyncio.sleep(4.0)
         first.end()
-        world.turns.busy(False)
-        await world.pass_s(QUIET_S / 2)
+        turns.busy(False)
+        await asyncio.sleep(QUIET_S / 2)
         # A writer that sends one after the other is not through between two of them.
-        world.turns.busy(True)
-        await world.pass_s(QUIET_S * 2)
-        world.turns.busy(False)
+        turns.busy(True)
+        await asyncio.sleep(QUIET_S * 2)
+        turns.busy(False)
+        await asyncio.sleep(0)
         assert not any(task.done() for task in asked)
-        await world.pass_s(QUIET_S * 1.01)
+        await asyncio.sleep(QUIET_S * 1.01)
         assert [task.done() for task in asked] == [True, False, False]
         # Turns overlap again when no transactions were for a while.
-        await world.pass_s(RECENT_S)
+        await asyncio.sleep(RECENT_S)
         asked[0].result().end()
-        await settle()
+        await asyncio.sleep(0.001)
         assert all(task.done() for task in asked)
 
     run(main)
@@ -163,71 +138,72 @@ def test_when_transactions_are_through_all_go_on_after_a_moment() -> None:
 
 def test_a_pause_is_bounded_and_a_share_of_one_yields_never() -> None:
     async def main() -> None:
-        world = World(0.01)
-        world.turns.busy(True)
-        turn = await world.turns.take()
-        await world.pass_s(50.0)
+        turns = CopyThrottle(0.01)
+        turns.busy(True)
+        turn = await turns.take()
+        await asyncio.sleep(50.0)
         turn.end()
-        task = world.ask()
-        await world.pass_s(LONGEST_PAUSE_S - 1)
+        task = ask(turns)
+        await asyncio.sleep(LONGEST_PAUSE_S - 1)
         assert not task.done()
-        await world.pass_s(1.1)
+        await asyncio.sleep(1.1)
         assert task.done()
 
-        world = World(1.0)
-        world.turns.busy(True)
-        assert [await world.turns.take() for _ in range(AT_ONCE)]
+        turns = CopyThrottle(1.0)
+        turns.busy(True)
+        assert [await turns.take() for _ in range(AT_ONCE)]
 
     run(main)
 
 
 def test_a_target_that_takes_no_bytes_holds_up_nobody() -> None:
     async def main() -> None:
-        world = World()
-        stuck = [await world.turns.take() for _ in range(AT_ONCE)]
-        task = world.ask()
-        await world.pass_s(LONGEST_TURN_S - 1)
+        turns = CopyThrottle(0.1)
+        stuck = [await turns.take() for _ in range(AT_ONCE)]
+        task = ask(turns)
+        await asyncio.sleep(LONGEST_TURN_S - 1)
         assert not task.done()
-        await world.pass_s(2.0)
+        await asyncio.sleep(2.0)
         assert task.done()
         stuck[0].end()
-        assert [await world.turns.take() for _ in range(AT_ONCE - 1)]
+        assert [await turns.take() for _ in range(AT_ONCE - 1)]
 
     run(main)
 
 
-def test_who_waits_for_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOLD_S", 0.02)
-
+def test_who_waits_for_long_is_told_to_ask_again() -> None:
     async def main() -> None:
-        world = World()
-        world.turns.busy(True)
-        turn = await world.turns.take()
+        turns = CopyThrottle(0.1)
+        turns.busy(True)
+        turn = await turns.take()
+        began = asyncio.get_running_loop().time()
         with pytest.raises(DonorYieldsError):
-            await world.turns.take()
-        gone = world.ask()
-        await settle()
+            await turns.take()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(HOLD_S)
+        gone = ask(turns)
+        await asyncio.sleep(0)
         gone.cancel()
-        await settle()
+        await asyncio.sleep(0)
         turn.end()
-        await world.pass_s(0.0)
-        await world.turns.take()  # those who went away hold no turn
+        turns.busy(False)
+        await turns.take()  # those who went away hold no turn
 
     run(main)
 
 
-def test_a_turn_given_to_somebody_who_just_went_away_is_not_lost() -> None:
+def test_a_turn_for_somebody_who_just_went_away_is_not_lost() -> None:
     async def main() -> None:
-        world = World()
-        world.turns.busy(True)
-        turn = await world.turns.take()
-        task = world.ask()
-        await settle()
+        turns = CopyThrottle(0.1)
+        turns.busy(True)
+        turn = await turns.take()
+        task = ask(turns)
+        await asyncio.sleep(0)
         turn.end()
         task.cancel()
-        await settle()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         assert task.cancelled()
-        await world.turns.take()
+        await turns.take()
 
     run(main)
 
@@ -254,4 +230,4 @@ def test_transactions_are_under_way_until_they_are_ordered_or_a_member_is_away(
         while len(told) < 4:
             await asyncio.sleep(0.005)
 
-    run(main)
+    asyncio.run(asyncio.wait_for(main(), 30))
