@@ -23,7 +23,7 @@ from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind, StagedFile
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.balloting import BallotState, Decide, Vote
 from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
@@ -378,7 +378,6 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     )
     master = Master(config, state.core, 0)
     assert master.base.position == position
-    master._queue.learned(first_view(config))
     assert master.writes("orders") == TableWrites(version=position, position=position)
     located = master.locate(ids_in(runs[upto - 1])[:16])
     assert located == entries[upto - 1].position

@@ -97,7 +97,6 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
     table = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),), keys=("c",))
     tables, window = [table], IdWindow(16, max_run=4)
     writes, marking, found = LastWrites({}, 100), Marking(), Outcomes()
-    writes.after = 0
     catalog = Effects(tables, window, writes=writes, marking=marking)
     for position, word in enumerate(log, start=1):
         rejections, _ = catalog.apply(position, _facts(word, until), ts=position)
@@ -110,7 +109,6 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
         if position == joined:
             written = {"t": writes.of("t")} if writes.winner("t") else {}
             writes, marking = LastWrites(written, 100), Marking(marking.undecided)
-            writes.after = 0
             known = catalog.tables.values()
             catalog = Effects(known, window, writes=writes, marking=marking)
     return found

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,9 @@ from tests.service.test_start_behind_a_snapshot import free_ports
 from sparktxlog.codec.commit_requests import committing, creating, dropping
 from sparktxlog.codec.condition_requests import conflict_of
 from sparktxlog.codec.transactions import PreparedTransaction
-from sparktxlog.errors import IdTakenError, InvalidRequestError, VersionConflictError
+from sparktxlog.errors import IdTakenError, VersionConflictError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.protocol.messages.versions import COMMIT_TABLES
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 
@@ -142,18 +140,5 @@ def test_a_node_that_lost_its_disk_takes_them_over(tmp_path: Path) -> None:
                 (GONE, True),
             ]
             assert kept[0] == kept[1]
-
-    asyncio.run(main())
-
-
-def test_an_older_version_in_force_refuses_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
-            config = replace(config, wire_version=COMMIT_TABLES - 1)
-            async with serving(config, listener.dup()) as node:
-                with pytest.raises(InvalidRequestError, match="commit tables need wire version"):
-                    await _commit(node, creating(_id(1), T, "shop.orders", 5))
-                assert node.base.ordered.value == 0
 
     asyncio.run(main())

@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import catalog
 from tests.service.test_start_behind_a_snapshot import free_ports
 
-from sparktxlog.protocol.messages.versions import CONDITIONS
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
@@ -252,21 +250,5 @@ def test_what_cannot_be_judged_is_refused_and_nothing_happens(tmp_path: Path) ->
             status, problem = await caller.commit(a, _read(1))
             assert (status, problem["title"]) == (409, "conflict")
             assert problem["fields"]["table"] is None and "condition-window" in problem["detail"]
-
-    asyncio.run(main())
-
-
-def test_an_older_log_takes_no_conditions_and_says_why(tmp_path: Path) -> None:
-    async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
-        older = replace(config, wire_version=CONDITIONS - 1)
-        async with serving(older, listener) as a, aiohttp.ClientSession() as session:
-            caller = _Caller(session)
-            await caller.commit(a, operation=_CREATE)
-            status, problem = await caller.commit(a, _read(1))
-            assert (status, problem["fields"]["field"]) == (400, "conditions")
-            assert f"need wire version {CONDITIONS}" in problem["detail"]
-            assert (await caller.get(a, "/v1/tables/t"))["version"] is None
 
     asyncio.run(main())

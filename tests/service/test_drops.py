@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.service.local_nodes import cluster, config_of, serving, until
+from tests.service.local_nodes import cluster, until
 from tests.support.node_processes import HttpProblem, call
 
 from sparktxlog import Client
@@ -18,7 +16,6 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.protocol.messages.versions import DESCRIPTIONS, DROPS, SCHEMAS
 
 
 def test_a_drop_and_a_creation_are_everywhere_at_their_positions(tmp_path: Path) -> None:
@@ -130,34 +127,3 @@ def _refused(b: Client, at_b: str) -> None:
         call(f"{at_b}/v1/transactions", {"operations": [operation]})
     assert "drop_table takes no 'keys'" in refused.value.document["detail"]
     b.drop_table("u")
-
-
-def test_an_older_version_in_force_refuses_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
-        async with serving(replace(config, wire_version=DROPS - 1), listener) as node:
-            await asyncio.to_thread(_too_early, node.config.master_url)
-
-    asyncio.run(main())
-
-
-def _too_early(url: str) -> None:
-    with Client(url) as client:
-        client.create_table("t", {"id": "bigint"})
-        client.alter_table("t", add={"n": "int"})
-        with pytest.raises(InvalidRequestError, match=f"schemas need wire version {SCHEMAS}"):
-            client.create_table("bronze.t", {"id": "bigint"})
-        told = f"clustering of tables need wire version {DESCRIPTIONS}"
-        for said in ({"comment": "c"}, {"cluster_by": ["id"]}, {"properties": {"a": "b"}}):
-            with pytest.raises(InvalidRequestError, match=told):
-                client.create_table("u", {"id": "bigint"}, **said)
-        with pytest.raises(InvalidRequestError, match=told):
-            client.create_table("u", "id bigint comment 'c'")
-        with pytest.raises(InvalidRequestError, match=told):
-            client.alter_table("t", comments={"id": "c"})
-        # Older releases know a comment of a column that is added, and an equal table is no new one.
-        client.alter_table("t", add={"m": ("int", "c")})
-        client.create_table("t", "id bigint comment 'c', n int, m int", comment="c")
-        with pytest.raises(InvalidRequestError, match=f"drops .* need wire version {DROPS}"):
-            client.drop_table("t")

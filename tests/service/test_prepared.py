@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from sparktxlog.errors import (
     RolledBackError,
 )
 from sparktxlog.model.operation import Mark
-from sparktxlog.protocol.messages.versions import PREPARED
 from sparktxlog.runtime import node_status
 from sparktxlog.runtime.commit import acceptance
 from sparktxlog.runtime.node import Node
@@ -192,20 +190,15 @@ def test_what_cannot_be_prepared_or_marked_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_older_version_in_force_and_a_full_log_refuse_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_log_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        for name, version in (("A", PREPARED - 1), ("B", PREPARED)):
-            with socket.create_server(("127.0.0.1", 0)) as listener:
-                config = config_of(tmp_path, name, {name: listener.getsockname()[1]})
-                config = replace(config, wire_version=version)
-                async with serving(config, listener.dup()):
-                    url = config.master_url
-                    await asyncio.to_thread(_commit, url, CREATE)
-                    refused = await asyncio.to_thread(_refused, lambda url=url: _prepare(url, "p"))
-                    expected = "invalid-request" if version < PREPARED else "too-many-prepared"
-                    assert refused == (expected, True)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
+            async with serving(config, listener.dup()):
+                url = config.master_url
+                await asyncio.to_thread(_commit, url, CREATE)
+                refused = await asyncio.to_thread(_refused, lambda: _prepare(url, "p"))
+                assert refused == ("too-many-prepared", True)
 
     monkeypatch.setattr(acceptance, "MOST_UNDECIDED", 0)
     asyncio.run(main())

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.node_processes import call
 
 from sparktxlog import Client
 from sparktxlog.errors import InvalidRequestError, SessionRolledBackError, SynchroTimeoutError
-from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.runtime.node import Node
 
 _IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(9)]
@@ -208,32 +205,3 @@ def _change(url: str) -> None:
         assert not client.table("t").is_sync
         with pytest.raises(InvalidRequestError):
             client.alter_table("t")
-
-
-def test_an_older_version_in_force_refuses_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]})
-        older = replace(config, wire_version=SYNCHRONOUS - 1)
-        async with serving(older, listener) as node:
-            await asyncio.to_thread(_refused, node.config.master_url)
-
-    asyncio.run(main())
-
-
-def _refused(url: str) -> None:
-    with Client(url) as client:
-        client.create_table("t", {"id": "bigint"})
-        for attempt in (
-            lambda: client.append("t", [{"id": 1}], is_sync=True),
-            lambda: client.create_table("u", {"id": "bigint"}, is_sync=True),
-            lambda: client.alter_table("t", is_sync=True),
-            lambda: client.alter_table("t", is_sync=False),
-            lambda: client.append("t", [{"id": 1}], session="s", rollback="transaction"),
-            lambda: client.submit_many("t", pa.table({"id": [1]}), rollback="transaction"),
-        ):
-            with pytest.raises(InvalidRequestError, match=f"needs? wire version {SYNCHRONOUS}"):
-                attempt()
-        with pytest.raises(InvalidRequestError, match="rollback='none' is unknown") as unknown:
-            client.append("t", [{"id": 1}], rollback="none")
-        assert unknown.value.fields["allowed"] == ["session", "transaction"]

@@ -184,31 +184,28 @@ class ReferenceCatalog:
         position: int,
         facts: RunFacts,
         rejected: Collection[int],
-        after: int | None = None,
         ts: int = 0,
     ) -> dict[int, str]:
         """Take in the run that starts at a position; return index → code of what it rejects.
 
         Args:
             rejected: Indices that are rejected for their ids.
-            after: Writes and conditions count after this position; None = nowhere yet.
             ts: Timestamp of the run.
         """
         for one, (at, prepared, _) in list(self._undecided.items()):
             if prepared.valid_until[0][1] < ts:
                 del self._undecided[one]
                 self.decided.append((position, at, "expired-transaction"))
-        counts = after is not None and position > after
         codes = {index: "" for index in range(facts.n) if index not in rejected}
         marks, wrote = dict(facts.marks), set[str]()
         for index in codes:
             tables = dict(self._tables)
-            codes[index] = self._try(position + index, index, facts, tables, after)
+            codes[index] = self._try(position + index, index, facts, tables)
             if not codes[index] and facts.participants:
                 self._undecided[facts.ids] = (position, facts, set())
                 codes[index] = "prepared"
             elif not codes[index] and index in marks:
-                codes[index] = self._mark(marks[index], position + index, after, wrote)
+                codes[index] = self._mark(marks[index], position + index, wrote)
             elif not codes[index]:
                 one = facts.ids[16 * index : 16 * index + 16]
                 own = [commit for at, commit in facts.commits if at == index]
@@ -224,16 +221,15 @@ class ReferenceCatalog:
             self.created += [(position + index, tables[key]) for key in changed]
             touched = {t.table for t in facts.touches if t.txs is None or index in t.txs}
             made = {tables[key].name for key in fresh}
-            if counts:
-                for table in made:
-                    if table in self._births or table in self._writers:
-                        # It was dropped: to create it again is a write.
-                        self._writers.setdefault(table, []).append(position + index)
-                    else:
-                        self._births[table] = position + index
-                for table in touched:
+            for table in made:
+                if table in self._births or table in self._writers:
+                    # It was dropped: to create it again is a write.
                     self._writers.setdefault(table, []).append(position + index)
-                wrote |= touched | made
+                else:
+                    self._births[table] = position + index
+            for table in touched:
+                self._writers.setdefault(table, []).append(position + index)
+            wrote |= touched | made
         self.written += [(table, self._last(table)) for table in wrote]
         self.commits.end_run(position)
         left = {one: tuple(sorted(said)) for one, (_, _, said) in self._undecided.items()}
@@ -247,7 +243,6 @@ class ReferenceCatalog:
         index: int,
         facts: RunFacts,
         tables: dict[str, TableDefinition],
-        after: int | None,
     ) -> str:
         """Return why a run's transaction would take no effect at a position, empty = it would."""
         code, stale = self._take(index, facts, tables, self.commits.names())
@@ -255,10 +250,10 @@ class ReferenceCatalog:
             self.lost[position] = (stale, self._winner(stale))
         conditions = dict(facts.conditions)
         if not code and index in conditions:
-            code = self._judge(conditions[index], position, after)
+            code = self._judge(conditions[index], position)
         return code
 
-    def _mark(self, mark: Mark, position: int, after: int | None, wrote: set[str]) -> str:
+    def _mark(self, mark: Mark, position: int, wrote: set[str]) -> str:
         """Take in what a participant says at a position; return why it does not count (P35)."""
         if mark.transaction_id not in self._undecided:
             return "not-prepared"
@@ -271,9 +266,9 @@ class ReferenceCatalog:
         del self._undecided[mark.transaction_id]
         code = "rolled-back"
         if mark.yes:
-            code = self._try(position, 0, prepared, dict(self._tables), after)
+            code = self._try(position, 0, prepared, dict(self._tables))
         self.decided.append((position, at, code))
-        if not code and after is not None and position > after:
+        if not code:
             for table in {touch.table for touch in prepared.touches}:
                 self._writers.setdefault(table, []).append(position)
                 wrote.add(table)
@@ -298,22 +293,18 @@ class ReferenceCatalog:
             version=len(writers), position=[self._births.get(table, 0), *writers][-1]
         )
 
-    def _judge(self, condition: Condition, position: int, after: int | None) -> str:
+    def _judge(self, condition: Condition, position: int) -> str:
         """Return why a condition does not hold at a position, empty = it does."""
         there = {table.name for table in self._tables.values() if not _is_gone(table)}
         if {*condition.reads, *dict(condition.versions)} - there:
             return "unknown-table"
         read, lost = condition.read_position, None
-        if (
-            after is None
-            or position <= after
-            or (read is not None and read < position - self._window)
-        ):
+        if read is not None and read < position - self._window:
             self.lost[position] = (None, None)
             return "conflict"
         for table in condition.reads:
             assert read is not None
-            known = [*self._writers.get(table, []), self._births.get(table, after)]
+            known = [*self._writers.get(table, []), self._births.get(table, 0)]
             if lost is None and any(read < at < position for at in known):
                 lost = table
         for table, version in condition.versions:

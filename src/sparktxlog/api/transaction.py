@@ -703,8 +703,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         shown = self._shown.get(newest.name)
         if shown is None or self._snapshot is None or _shows(shown, newest):
             return
-        written = newest.last_write if isinstance(newest, VersionedTable) else None
-        if written is None or written <= self._snapshot.position:
+        written = newest.last_write if isinstance(newest, VersionedTable) else 0
+        if written <= self._snapshot.position:
             return
         raise StaleSchemaError(
             f"table {newest.name!r} was read at position {self._snapshot.position}, and has schema "

@@ -60,9 +60,9 @@ SIGNATURES = (
 
 #: One row for each table.  `kind`: `row-table` or `commit-table`.  `columns`: DDL, as
 #: `create_table` takes it.  `location`: its directory at the asked site, NULL = not there yet.
-#: `version`: how many transactions wrote to a row table and took effect, NULL = the log does not
-#: count them yet; of a commit table the version that is placed there.  `last_write`: position of
-#: the last transaction that wrote to a row table.
+#: `version`: how many transactions wrote to a row table and took effect; of a commit table the
+#: version that is placed there.  `last_write`: position of the last transaction that wrote to a row
+#: table.
 TABLES = (
     "table: string, kind: string, comment: string, columns: string, keys: array<string>, "
     "partition_by: array<string>, cluster_by: array<string>, properties: map<string, string>, "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar, get_args
 
 import msgspec
@@ -28,8 +28,6 @@ from sparktxlog.protocol.messages.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.messages.view import FIRST_VERSION
 
-#: The wire version with which posts take pushes along: nodes of earlier ones would lose them.
-POSTS_WITH_PUSHES = 6
 #: Node id, one of its several addresses, whether it answers.
 FoundAddresses = tuple[tuple[str, str, bool], ...]
 
@@ -44,8 +42,7 @@ class Envelope:
     hears: tuple[str, ...] = ()
     #: Which addresses of peers with several answer the sender; None = nothing new.
     addresses: FoundAddresses | None = None
-    #: Small runs that were to be pushed at the same time, as `encode_pushes` makes them; from wire
-    #: version `POSTS_WITH_PUSHES` on.
+    #: Small runs that were to be pushed at the same time, as `encode_pushes` makes them.
     pushes: bytes = b""
     #: What the sender's site holds of the data; None = it does not know the log yet, is a witness,
     #: or of an older release.
@@ -79,8 +76,6 @@ class Hello:
     lineage: str
     #: `NodeConfig.shared_hash()`.
     config_hash: str
-    #: The oldest version, for releases that know no range.
-    wire_version: int = FIRST_VERSION
     software: str = ""
     #: `NodeConfig.founding_hash()`; empty once the places were decided by an epoch.
     founding_hash: str = ""
@@ -102,15 +97,10 @@ class Hello:
     #: End of the node's queue, and the chain hash there, hexadecimal; 0 = none, or unknown.
     position: int = 0
     chain_hash: str = ""
-    #: Wire versions that the node speaks; 0 = `wire_version` and no other.  None below the one in
-    #: force, but for a fresh node: it has to learn that one first (P31).
-    oldest: int = 0
-    newest: int = 0
-
-    @property
-    def versions(self) -> tuple[int, int]:
-        """Oldest and newest wire version that the node speaks."""
-        return (self.oldest, self.newest) if self.newest else (self.wire_version,) * 2
+    #: Wire versions that the node speaks.  None below the one in force, but for a fresh node: it
+    #: has to learn that one first (P31).
+    oldest: int = FIRST_VERSION
+    newest: int = FIRST_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,20 +137,6 @@ class SnapshotOffer:
     #: End of the queue that it is of.
     position: int
     size_bytes: int
-
-
-def speaking(hello: Hello, newest: int, in_force: int) -> Hello:
-    """Return the greeting of a node that speaks certain wire versions (P31).
-
-    Args:
-        hello: All else that it says.
-        newest: Version of its release; the first one knows no range.
-        in_force: Version that its log works by.
-    """
-    known = newest > FIRST_VERSION
-    return replace(
-        hello, wire_version=in_force, oldest=in_force if known else 0, newest=newest if known else 0
-    )
 
 
 Message = (

@@ -19,7 +19,7 @@ from sparktxlog.config.checking import check_key, resolve
 from sparktxlog.config.node_config import ENV_PREFIX, SETTINGS, NodeConfig, variable_of
 from sparktxlog.errors import ConfigError
 
-#: Makes a node speak this wire version at most, like an older release; for tests of upgrades.
+#: Makes a node speak up to this wire version, like another release; for tests of upgrades.
 WIRE_VERSION = "SPARKTXLOG_WIRE_VERSION"
 _MAX_FILE_BYTES = 1 << 20
 #: Former keys without effect: one warning, then ignored.

@@ -605,11 +605,10 @@ class TableAt(TypedDict):
     comment: str
     properties: dict[str, str]
     position: int
-    #: How many transactions wrote to it and took effect, since the log counts them; None = it does
-    #: not count them yet.
-    version: int | None
+    #: How many transactions wrote to it and took effect.
+    version: int
     #: Position of the last of them; of a table without, where it came into being.
-    last_write: int | None
+    last_write: int
 
 
 class RejectedTransaction(TypedDict):

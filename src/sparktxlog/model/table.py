@@ -188,10 +188,10 @@ class VersionedTable(TableDefinition):
 
     #: End of the node's queue when it was asked; all else holds there.
     position: int = 0
-    #: How many transactions wrote to it and took effect; None = the log does not count them yet.
-    version: int | None = None
+    #: How many transactions wrote to it and took effect.
+    version: int = 0
     #: Position of the last of them; of a table without, where it came into being.
-    last_write: int | None = None
+    last_write: int = 0
 
 
 class Tables(Mapping[str, TableDefinition]):

@@ -40,8 +40,8 @@ class TableDescription:
     #: Version of the definition: the schema version of a row table; of a commit table the version
     #: that changed it last.
     schema_version: int | None = None
-    #: Of a row table how many transactions wrote to it and took effect, None = the log does not
-    #: count them yet; of a commit table the version that is placed here.
+    #: Of a row table how many transactions wrote to it and took effect; of a commit table the
+    #: version that is placed here, None = none yet.
     version: int | None = None
     #: Position of the last transaction that wrote to a row table.
     last_write: int | None = None

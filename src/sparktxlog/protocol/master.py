@@ -90,7 +90,6 @@ from sparktxlog.protocol.messages.events import (
 from sparktxlog.protocol.messages.outbox import Outbox
 from sparktxlog.protocol.messages.posts import MergeBase, Post, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.messages.versions import ACCEPTANCE, SYNCHRONOUS, brought_into_force
 from sparktxlog.protocol.messages.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.ordering import Ordering
@@ -128,7 +127,6 @@ class Master:
         self._halted = ""  # or why this node has halted (P10)
         self._outbox = Outbox()
         self._queue = SynchronizedQueue(config, state)
-        self._queue.learned(view)
         floor = max(
             (r.header.ts for r in state.incoming if not self._is_former(r.header)), default=0
         )
@@ -210,10 +208,9 @@ class Master:
         """Tables at this node's position, by name; a snapshot."""
         return self._queue.effects.tables
 
-    def writes(self, table: str) -> TableWrites | None:
-        """Return what was written to a table as of this node's position, None = nothing counts."""
-        writes = self._queue.writes
-        return writes.of(table) if writes.count_at(self._queue.position + 1) else None
+    def writes(self, table: str) -> TableWrites:
+        """Return what was written to a table as of this node's position."""
+        return self._queue.writes.of(table)
 
     @property
     def undecided(self) -> tuple[Undecided, ...]:
@@ -263,10 +260,8 @@ class Master:
         """Return the digest of the own unstamped run that has a transaction, None if none has."""
         return self._staging.digest_of(transaction_id)
 
-    def acceptance(self, ids: bytes) -> Acceptance | None:
-        """Return what memory knows of ids; None: not all members would read it (P31)."""
-        if self.view.version < ACCEPTANCE:
-            return None
+    def acceptance(self, ids: bytes) -> Acceptance:
+        """Return what memory knows of ids."""
         queue = self._queue
         return Acceptance(
             position=queue.position, ts=queue.key[1], repeats=tuple(queue.effects.locate_all(ids))
@@ -675,7 +670,6 @@ class Master:
         if self.phase is Phase.FAULT:
             return
         self._queue.check_final(view)
-        self._queue.learned(view)
         self._flush = None
         if self._current.has_me(view):
             self._decided = view
@@ -716,7 +710,6 @@ class Master:
         forced = view.lineage != self.view.lineage
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._current.view = view
-        self._queue.learned(view)
         self._counter.begin_epoch()
         self._current.is_member = self._current.has_me(view)
         for node, (incarnation, _) in list(self._doubted.items()):
@@ -789,12 +782,12 @@ class Master:
 def first_view(config: MasterConfig) -> View:
     """Return the view of the first epoch, which is configured, not decided."""
     roster = config.roster or tuple(Seat(node_id=member) for member in config.members)
-    view = View(
+    return View(
         lineage=config.lineage,
         epoch=config.epoch,
         roster=roster,
         members=config.members,
         quorum_rule=config.quorum_rule or str(config.quorum),
-        synchro_rule=config.synchro_rule if config.version >= SYNCHRONOUS else "",
+        version=config.version,
+        synchro_rule=config.synchro_rule,
     )
-    return brought_into_force(view, config.version)

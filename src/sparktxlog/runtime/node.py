@@ -309,8 +309,8 @@ class Node:
         """Return the catalog as it was before a position; in a thread."""
         return Tables.of(self.base.journal.read_definitions(position - 1))
 
-    def writes(self, table: str) -> TableWrites | None:
-        """Return what was written to a table as of `end`, None = nothing counts."""
+    def writes(self, table: str) -> TableWrites:
+        """Return what was written to a table as of `end`."""
         return self.base.master.writes(table)
 
     def commit_tables(self) -> list[CommitTable]:

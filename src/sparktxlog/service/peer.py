@@ -161,7 +161,7 @@ class PeerRoutes(RouteHandlers):
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
         self.queue_tail, self.run = peering.run_behind, peering.run_payload
-        self.peer_snapshot, self.snapshot_offer = peering.snapshots.whole, peering.snapshots.offer
+        self.snapshot_offer = peering.snapshots.offer
         self.replica_size = donor.size
 
     async def hello(self, sender: str, body: wire.Hello, request: Request) -> Response:

@@ -506,7 +506,6 @@ _PEERS = (
     _peer("POST /announcements", "announcements", "Staged files of a coming run", Announcement),
     _peer("POST /tails", "tails", "The end of a queue", Tail),
     _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
-    _peer("GET /snapshot", "peer_snapshot", "A whole snapshot", answer=bytes),
     _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
     _peer("GET /snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot", **_RUN),
     _peer("GET /queue/{position:number}", "queue_tail", "The queue after a position", answer=Tail),

@@ -111,8 +111,8 @@ class StateRoutes(RouteHandlers):
         counted = {
             "properties": dict(definition.properties),
             "position": position,
-            "version": None if writes is None else writes.version,
-            "last_write": None if writes is None else writes.position,
+            "version": writes.version,
+            "last_write": writes.position,
         }
         return cast(TableAt, msgspec.to_builtins(definition) | counted)
 

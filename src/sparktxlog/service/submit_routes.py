@@ -264,8 +264,7 @@ class SubmitRoutes(RouteHandlers):
     def name_winner(self, error: BaseException) -> None:
         """Let the error of a stale schema name the last write to the table."""
         if isinstance(error, StaleSchemaError):
-            writes = self._node.writes(error.fields["table"])
-            error.fields["winner"] = None if writes is None else writes.position
+            error.fields["winner"] = self._node.writes(error.fields["table"]).position
 
     def _told_single(self, receipt: Receipt, **more: Any) -> Response:
         for rejection in receipt.rejections:

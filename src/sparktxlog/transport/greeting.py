@@ -23,7 +23,7 @@ from typing import Protocol
 
 import structlog
 
-from sparktxlog.codec.wire import Hello, speaking
+from sparktxlog.codec.wire import Hello
 from sparktxlog.config import SETTINGS
 from sparktxlog.errors import QUARANTINE_HINT, BusyError, ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.messages.balloting import Standing
@@ -132,16 +132,13 @@ class Greeter:
     def own(self) -> Hello:
         """This node's greeting as of now."""
         decision, position, chain_hash = self._node.shown(self._own.lineage, self._own.epoch)
-        fresh = self._node.is_fresh()
         return replace(
             self._own,
-            fresh=fresh,
+            fresh=self._node.is_fresh(),
             decision=decision,
             position=position,
             chain_hash=chain_hash,
             standing=self._node.standing(),
-            # A release without version ranges would not tell it to join.
-            wire_version=FIRST_VERSION if fresh else self._own.wire_version,
         )
 
     def known(self, node_id: str) -> bool:
@@ -177,15 +174,15 @@ class Greeter:
     ) -> None:
         """Use the places of a decided view; its joiners are known from now on."""
         self.set_places(places)
-        own = replace(
+        self._own = replace(
             self._own,
             lineage=lineage,
             ancestors=tuple(ancestors),
             founding_hash="",
             epoch=epoch,
             ancestor_epochs=tuple(ancestor_epochs),
+            oldest=version,
         )
-        self._own = speaking(own, own.versions[1], version)
         for node_id, joiner in list(self._joiners.items()):
             place = self._places.get(node_id)
             if place is None or place.incarnation > joiner.incarnation:
@@ -347,8 +344,8 @@ class Greeter:
         Raises:
             WireVersionError: There is no common version (definite).
         """
-        fresh = self._node.is_fresh()
-        (oldest, newest), (least, most) = self._own.versions, hello.versions
+        own, fresh = self._own, self._node.is_fresh()
+        oldest, newest, least, most = own.oldest, own.newest, hello.oldest, hello.newest
         # A node without anything of the log learns the version in force when it joins.
         if fresh and not hello.fresh:
             oldest = FIRST_VERSION
@@ -359,7 +356,7 @@ class Greeter:
         older = f"node {node!r}" if most < oldest else "this node"
         raise WireVersionError(
             f"node {node!r} ({hello.software[:40] or 'no release named'}) speaks wire versions "
-            f"{least} to {most}, this one ({self._own.software}) {oldest} to {newest}: none in "
+            f"{least} to {most}, this one ({own.software}) {oldest} to {newest}: none in "
             f"common.  Install the newer release at {older}; the log's version never goes back",
             node=hello.node_id[:80],
             url=hello.url[:200],

@@ -407,7 +407,7 @@ class PeerLink:
 
     async def _greet(self) -> None:
         hello = await self._introduce(self.url)
-        self._to, self.newest = hello.boot, hello.versions[1]
+        self._to, self.newest = hello.boot, hello.newest
         self._broken.clear()
         self._greeted.set()
         self.up, self.reason, self.refusal, self.replaced = True, "", "", False
@@ -530,11 +530,11 @@ class PeerLink:
     async def _posting(self) -> None:
         box = self._outbox
         while True:
-            box.post_takes_pushes = self.version >= wire.POSTS_WITH_PUSHES
+            box.post_takes_pushes = True
             await self._post_ready.wait()
             await self._greeted.wait()
             self._post_ready.clear()
-            pushes = box.riding_pushes() if box.post_takes_pushes else b""
+            pushes = box.riding_pushes()
             box.post_takes_pushes = False
             post, reports, addresses = box.post, box.reports, box.addresses
             box.post, box.reports, box.addresses = None, {}, None
@@ -616,10 +616,6 @@ class PeerLink:
     async def get_announced(self, digest: bytes) -> bytes:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/announced/{digest.hex()}")
-
-    async def get_snapshot(self) -> bytes:
-        """Return a snapshot of an older peer's queue, unverified; errors as `get_run`."""
-        return await self._get("/peer/v1/snapshot")
 
     async def snapshot_offer(self, has: str) -> wire.SnapshotOffer:
         """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_after`.

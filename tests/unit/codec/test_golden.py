@@ -1,14 +1,15 @@
 """What nodes say, byte for byte: an encoding that changes is a wire version of its own (P31).
 
 `golden/<version>.json` holds the bytes of one sample of each message as the first release of that
-version wrote them.  `python -m tests.unit.codec.test_golden` writes those of the newest version
-anew, as long as no release speaks it; those of a released one stay as they are.
+version writes them.  `python -m tests.unit.codec.test_golden` writes those of the newest version
+again, as long as no release speaks it; those of a released one stay as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
 from sparktxlog.storage.interfaces import QueueSnapshot, StoredEntry
-from sparktxlog.storage.journal.snapshot_files import decode_whole, encode_whole
+from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 
 _DIRECTORY = Path(__file__).parent / "golden"
 _MANIFEST = RunManifest(
@@ -77,7 +78,10 @@ def _encoded() -> dict[str, bytes]:
         found[f"epoch {type(part).__name__}"] = wire.encode_epoch(part)
     found["pushes"] = wire.encode_pushes([(HEADER, b"payload")])
     found["run"] = encode_payload(_MANIFEST, [b"section"])
-    found["snapshot"] = encode_whole(_SNAPSHOT)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "snapshot"
+        write_snapshot(_SNAPSHOT, path)
+        found["snapshot"] = path.read_bytes()
     return found
 
 
@@ -103,8 +107,10 @@ def test_the_newest_version_is_written_as_it_always_was() -> None:
     )
 
 
-@pytest.mark.parametrize("version", range(OLDEST, NEWEST))
-def test_an_earlier_version_is_read_and_finds_all_that_it_knows(version: int) -> None:
+@pytest.mark.parametrize("version", range(OLDEST, NEWEST + 1))
+def test_an_earlier_version_is_read_and_finds_all_that_it_knows(
+    version: int, tmp_path: Path
+) -> None:
     golden, now = _golden(version), _encoded()
     assert len(golden) > 20
     for number, message in enumerate(MESSAGES):
@@ -114,10 +120,11 @@ def test_an_earlier_version_is_read_and_finds_all_that_it_knows(version: int) ->
         data = golden.get(f"epoch {type(part).__name__}")
         assert data is None or wire.decode_epoch(data) == part
     assert read_manifest(golden["run"]) == _MANIFEST
-    snapshot = decode_whole(golden["snapshot"])
+    (tmp_path / "snapshot").write_bytes(golden["snapshot"])
+    snapshot = open_snapshot(tmp_path / "snapshot")
     assert replace(snapshot, recent_ids=tuple(snapshot.recent_ids)) == _SNAPSHOT
     assert list(wire.decode_pushes(golden["pushes"])) == [(HEADER, b"payload")]
-    for name in golden.keys() - {"pushes", "run"}:
+    for name in golden.keys() - {"pushes", "run", "snapshot"}:
         assert _reads(*map(msgspec.msgpack.decode, (golden[name], now[name]))), name
 
 

@@ -112,7 +112,6 @@ def test_a_post_that_takes_a_run_along_goes_with_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench(monkeypatch)
-    monkeypatch.setattr(bench.link._greeter, "version", lambda node: wire.POSTS_WITH_PUSHES)
 
     async def act() -> None:
         bench.link.post(post(1))

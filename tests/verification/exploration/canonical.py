@@ -245,7 +245,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     # what is undecided do, too, unless the core is wrong: a mutant must not be merged with itself.
     SynchronizedQueue: {
         "_created": describe, "_fresh": describe, "_recent": _names,
-        "_uncounted_to": _no, "base": describe, "effects": describe, "hash": _no, "key": describe,
+        "base": describe, "effects": describe, "hash": _no, "key": describe,
         "commits": describe, "marking": describe, "position": _no, "tail": describe,
         "watermarks": describe, "writes": describe,
     },
@@ -256,7 +256,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     # The last write is only shown.
     LastWrites: {
-        "_by_table": describe, "_fresh": describe, "_window": _no, "after": describe, "last": _no,
+        "_by_table": describe, "_fresh": describe, "_window": _no, "last": _no,
     },
     Marking: {
         "_by_id": describe, "_changed": describe, "_earliest": describe, "_fresh": describe,

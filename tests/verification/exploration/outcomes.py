@@ -68,8 +68,7 @@ class Judge:
     def _judge(self, queue: tuple[QueueEntry, ...]) -> ReferenceCatalog:
         outcomes, log = Outcomes(self._facts, Marks(), self._config), list(queue)
         outcomes.catalog.apply(0, RunFacts(n=1, ids=bytes(16), creates=((0, TABLE),)), ())
-        # Conditions and writes count from the first position on.
-        wrong = [outcomes.ordered(entry, 0) for entry in log]
+        wrong = [outcomes.ordered(entry) for entry in log]
         wrong += [outcomes.check_once(log), outcomes.check_no_lost_update(log)]
         wrong += [outcomes.check_commit_histories(log)]
         for story in filter(None, wrong):

@@ -145,15 +145,6 @@ def a_repeated_change_is_a_repeat(core: type[Master]) -> None:
     assert _columns(node) == (2, ["id", "note"])
 
 
-def who_won_is_known_alike_before_writes_count(core: type[Master]) -> None:
-    """P27, P33: one node learns before a run, another one after it, from where on writes count."""
-    node = Lone(core, votes={"a": 1})
-    node.disk.view = replace(node.view, conditions_after=10)
-    node.start()
-    node.submit(**_CREATE)
-    assert _told(node.submit(touches=(_writes(2, 0),))) == [(2, "stale-schema", None)]
-
-
 def names_in_files_stay_and_are_never_given_again(core: type[Master]) -> None:
     """P33: the rows of a renamed or dropped column are still in the files, under the old name."""
     node = _alone(core)

@@ -11,23 +11,20 @@ from tests.verification.mutation.lone import (
     Lone,
     entry_of,
     next_view,
-    proposing,
     queued,
     tail_of,
-    views,
 )
 
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, PersistRestamp
 from sparktxlog.protocol.messages.balloting import Decide
 from sparktxlog.protocol.messages.events import PostReceived
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader, chain_hash
-from sparktxlog.protocol.messages.versions import CONDITIONS, NEWEST
-from sparktxlog.protocol.messages.view import View
+from sparktxlog.protocol.messages.versions import NEWEST
 
 _TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 #: A run that creates the table, and one of which each transaction writes to it.
@@ -182,60 +179,11 @@ def a_table_counts_as_written_where_it_was_created(core: type[Master]) -> None:
     assert _told(node.submit(**_under(_read(0), _read(1)))) == [(2, "conflict", 1)]
 
 
-# -- coming into force -----------------------------------------------------------------------------
-
-
-def _before(core: type[Master]) -> Lone:
-    """Return one of three members in a log that does not judge conditions yet."""
-    node = Lone(core)
-    node.config = replace(node.config, version=CONDITIONS - 1)
-    node.view = first_view(node.config)
-    node.start()
-    return node
-
-
-def _raised(node: Lone) -> View:
-    """Let all promise that they know conditions; return the view of the next epoch."""
-    ballot = proposing(node)
-    promises = [replace(node.promise(peer, ballot), newest=NEWEST) for peer in "bc"]
-    node.hear(*promises)
-    node.hear(*(node.flushed(peer, ballot, 0) for peer in "bc"))
-    return views(node.hear(*(node.accepted(peer, ballot) for peer in "bc")))[-1]
-
-
-def writes_count_from_the_first_view_on(core: type[Master]) -> None:
-    """P27, P31: what stands before that view is version 0, written last at its end, everywhere."""
-    node = _before(core)
-    node.push(node.run_of("b", 1, node.now, **_CREATE))
-    node.push(node.run_of("b", 2, node.now + 1, **_WRITE))
-    assert node.master.writes("t") is None
-    ballot = proposing(node)
-    runs = [header for header in node.disk.incoming.values() if header.origin == "b"]
-    promises = [replace(node.promise(peer, ballot, *runs), newest=NEWEST) for peer in "bc"]
-    node.hear(*promises)
-    node.hear(*(node.flushed(peer, ballot, 0) for peer in "bc"))
-    view = views(node.hear(*(node.accepted(peer, ballot) for peer in "bc")))[-1]
-    assert (view.version, view.end.position, view.conditions_after) == (NEWEST, 2, 2)
-    assert node.disk.writes == {}
-    assert node.master.writes("t") == TableWrites(version=0, position=2)
-    node.start()
-    assert node.master.writes("t") == TableWrites(version=0, position=2)
-
-
-def later_views_keep_where_writes_began(core: type[Master]) -> None:
-    """P27: counting begins once; a view that moved it would let writes be forgotten."""
-    node = _before(core)
-    first = _raised(node)
-    assert first.conditions_after == 0
-    node = Lone(core)
-    node.submit()
-    view = _raised(node)
-    assert (view.version, view.conditions_after) == (NEWEST, 0)
-
-
 def a_tail_waits_for_its_rules(core: type[Master]) -> None:
-    """P27, P31: runs of a later epoch wait for its view, which may let writes count."""
-    node = _before(core)
+    """P31: runs of a later epoch wait for its view, which may bring another version into force."""
+    node = Lone(core)
+    node.config = replace(node.config, newest=NEWEST + 1)
+    node.start()
     first = node.run_of("b", 1, node.now, **_CREATE)
     second = replace(node.run_of("b", 2, node.now + 1, **_WRITE), epoch=2)
     node.hear(node.prepare("b", 1))  # a member takes nothing of a later epoch, but for this
@@ -250,8 +198,7 @@ def a_tail_waits_for_its_rules(core: type[Master]) -> None:
         next_view(node.view, "a", "b", "c"),
         base=end,
         end=end,
-        version=CONDITIONS,
-        conditions_after=1,
+        version=NEWEST + 1,
     )
     node.hear(Decide(sender=NodeId("b"), view=view))
     node.feed(tail_of(LINEAGE, entries[1]))

@@ -30,20 +30,17 @@ from sparktxlog.protocol.messages.actions import (
     PersistRestamp,
     PersistWithdrawal,
     TellAcquired,
-    TellChange,
     TellOrdered,
     TellRejected,
 )
 from sparktxlog.protocol.messages.balloting import Accept
 from sparktxlog.protocol.messages.events import (
-    ChangeRequested,
     FilesHeld,
     FilesLost,
     PostReceived,
     SynchroTimeoutSet,
 )
 from sparktxlog.protocol.messages.posts import MergeBase, Rejection, RunHeader
-from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.protocol.messages.view import Phase, View
 
 
@@ -373,16 +370,6 @@ def the_rule_is_decided_and_stays(core: type[Master]) -> None:
     promises = [replace(node.promise(peer, ballot), epoch=view.epoch) for peer in "bc"]
     asked = sent(node.hear(*promises), Accept)
     assert {accept.candidate.synchro_rule for accept in asked} == {"N"}
-
-
-def older_releases_know_no_rule(core: type[Master]) -> None:
-    """P31, P34: while a member would not know it, no rule is decided."""
-    node = Lone(core)
-    node.disk.view = replace(node.view, version=SYNCHRONOUS - 1)
-    node.start()
-    wanted = ChangeRequested(ticket=1, roster=node.view.roster, synchro_rule="N")
-    told = [action.text for action in node.feed(wanted) if isinstance(action, TellChange)]
-    assert told == ["not all members are of a release that knows synchronous transactions"]
 
 
 def each_site_judges_by_the_table(core: type[Master]) -> None:

@@ -17,7 +17,6 @@ from sparktxlog.model.operation import RunFacts
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry
-from sparktxlog.protocol.messages.view import Phase
 
 _CONFLICT = "conflict"
 #: What the fold says of a transaction before it looks at tables and conditions.
@@ -77,7 +76,7 @@ class Judge:
         told = {one.index: one.code for one in entry.rejections}
         by_id = [index for index, code in told.items() if code in _BY_ID]
         before = len(self._reference.decided)
-        expected = self._reference.apply(entry.position, facts, by_id, after=0, ts=entry.header.ts)
+        expected = self._reference.apply(entry.position, facts, by_id, ts=entry.header.ts)
         found = {index: code for index, code in told.items() if index not in by_id}
         if found != expected:
             return f"P27: {entry.header} at {entry.position} rejects {found}, not {expected}"
@@ -123,8 +122,6 @@ class Judge:
 
     def known(self, name: str, master: Master) -> str:
         """Return what a node has wrong about writes, at its start or at the end."""
-        if master.view.conditions_after is None and master.phase is not Phase.NORMAL:
-            return ""  # who joins was told of no view yet, and appends nothing until then
         for table, writes in self._reference.writes_at(master.base.position).items():
             if master.writes(table) != writes:
                 return f"P27: {name} knows {master.writes(table)} of {table}, not {writes}"

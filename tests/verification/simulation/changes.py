@@ -13,7 +13,6 @@ from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.operation import Touch
 from sparktxlog.model.table import Column
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages.versions import CHANGES, DROPS, SYNCHRONOUS
 
 #: Part of the runs with a change.
 _RUNS = 0.15
@@ -54,7 +53,7 @@ class Alterers:
         """Return changes of a run of `n` transactions, as a node takes them."""
         random = self._random
         tables = sorted(master.catalog)[:_TABLES]
-        if random.random() >= _RUNS or master.view.version < CHANGES or not tables:
+        if random.random() >= _RUNS or not tables:
             return DrawnChanges()
         name = random.choice(tables)
         version = master.catalog[name].schema_version
@@ -71,9 +70,9 @@ class Alterers:
 
     def _change(self, master: Master, name: str) -> TableChange:
         random, table = self._random, master.catalog[name]
-        if random.random() < _GONE and master.view.version >= DROPS:
+        if random.random() < _GONE:
             return DROPPED
-        if self._synchronous.random() < _SYNCHRONOUS and master.view.version >= SYNCHRONOUS:
+        if self._synchronous.random() < _SYNCHRONOUS:
             return TableChange(is_sync=not table.is_sync)
         chosen = random.choice(table.columns).name
         if random.random() < 0.3:

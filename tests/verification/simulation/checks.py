@@ -45,7 +45,7 @@ from sparktxlog.protocol.messages.actions import (
     TellRejected,
 )
 from sparktxlog.protocol.messages.posts import RunHeader
-from sparktxlog.protocol.messages.versions import ACCEPTANCE, CONDITIONS, NEWEST, OLDEST
+from sparktxlog.protocol.messages.versions import NEWEST
 from sparktxlog.protocol.messages.view import Phase, View
 
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ class Checks:
         config = next(iter(world.nodes.values())).config
         self._outcomes = Outcomes(world.facts, world.marks, config)
         self.synchronous = SynchronousChecks(world)
-        #: Conditions count after this position; None = nowhere yet.
-        self._after: int | None = None if world.layout.upgraded else 0
         self.queue = OneQueue()
         #: The one queue that all queues are prefixes of.
         self.log = self.queue.log
@@ -176,7 +174,6 @@ class Checks:
                 self.synchronous.held(node, action.header)
             if isinstance(action, PersistQueue):
                 self.synchronous.queued(node, action)
-                self._check_understood(node, action)
                 self._check_queue(node)
                 self._check_created(node, action)
             elif isinstance(action, PersistAnnouncement):
@@ -192,18 +189,12 @@ class Checks:
             elif isinstance(action, PersistView):
                 self._check_view(node, action.view)
 
-    def _check_understood(self, node: SimulatedNode, action: PersistQueue) -> None:
-        """P31: nobody orders what its release does not know a rule for."""
-        facts = [self._world.facts[entry.header.digest] for entry in action.entries]
-        if node.newest < ACCEPTANCE and any(fact.acceptance for fact in facts):
-            violated(f"P31: {node.name} speaks up to {node.newest}, and reads an acceptance")
-
     def _check_queue(self, node: SimulatedNode) -> None:
         """I1, I2, I7, P25c: the queue is that of all, and has the right outcomes."""
         for entry in self.queue.see(node.disk):
             if entry.header.digest in self._refused:
                 violated(f"I7: {entry.header} is ordered, its client was told that it is refused")
-            self._check_outcome(self._outcomes.ordered(entry, self._after))
+            self._check_outcome(self._outcomes.ordered(entry))
             self.transactions += entry.header.n
 
     def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
@@ -263,10 +254,8 @@ class Checks:
         """I4, I5, I6: one decision an epoch; its final queue has all that was promised."""
         if view.version > node.newest:
             violated(f"P31: {node.name} speaks up to {node.newest}, in force is {view.version}")
-        if view.version > OLDEST and self._world.layout.upgraded:
+        if view.version > NEWEST:
             self._world.marks.hit("version raised")
-        if view.version >= CONDITIONS and self._after is None:
-            self._after = view.end.position
         if note_decision(self.views, view):
             self._note_view(view)
         # A node that lost its disk may learn of the view that still counts its older self.
@@ -412,7 +401,7 @@ class Checks:
                 violated(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
             self._check_outcome(self._outcomes.check_known(name, node.master))
             self._check_catalog(node)
-            if node.master.view.version != NEWEST:
+            if node.master.view.version != node.newest:
                 violated(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))
         self._check_outcome(self._outcomes.check_no_lost_update(self.log))

@@ -17,7 +17,6 @@ from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTab
 from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry
-from sparktxlog.protocol.messages.versions import COMMIT_TABLES
 
 #: Part of the runs with commits, and of their transactions that are some.
 _RUNS, _PLACES = 0.25, 0.4
@@ -54,7 +53,7 @@ class Committers:
             others: Transactions of the run that do something else alone.
         """
         random, busy = self._random, set(others)
-        if random.random() >= _RUNS or master.view.version < COMMIT_TABLES:
+        if random.random() >= _RUNS:
             return ()
         places = [at for at in range(n) if at not in busy and random.random() < _PLACES]
         known = dict(master.commit_tables)

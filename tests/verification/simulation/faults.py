@@ -16,7 +16,6 @@ from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.messages.actions import PERSISTS, Action, PersistOwnRun
 from sparktxlog.protocol.messages.events import StoodAside
 from sparktxlog.protocol.messages.posts import RunHeader
-from sparktxlog.protocol.messages.versions import VOIDS
 from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 _SECOND = 1_000_000
@@ -199,7 +198,7 @@ class Faults:
         chance = self._world.random.random()
         if self._world.now >= self._until or chance >= _DAMAGED + _MISTAKEN:
             return
-        if node.master is None or node.master.view.version < VOIDS:
+        if node.master is None:
             return  # not all know void runs yet: it could only wait for a good copy
         if chance < _DAMAGED:
             self._world.marks.hit("payload damaged")

@@ -23,7 +23,7 @@ from sparktxlog.protocol.messages.actions import (
 )
 from sparktxlog.protocol.messages.events import Event, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.messages.recovery import MasterConfig, OlderIds
-from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.versions import NEWEST
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.clock import Clock
 
@@ -96,9 +96,13 @@ class SimulatedNode:
 
     @property
     def newest(self) -> int:
-        """Newest wire version that its release speaks."""
-        before = self.world.layout.upgraded and self._starts < 2
-        return OLDEST if before else NEWEST
+        """Newest wire version that its release speaks; the release after this one is made up."""
+        return NEWEST + (self.world.layout.upgraded and not self.is_before)
+
+    @property
+    def is_before(self) -> bool:
+        """Whether it runs this release, and the layout has a later one."""
+        return self.world.layout.upgraded and self._starts < 2
 
     @property
     def up(self) -> bool:

@@ -14,7 +14,7 @@ from tests.verification.simulation.commits import check_histories, mark_commits
 from tests.verification.simulation.marks import Marks
 
 from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import Acceptance, RunFacts
+from sparktxlog.model.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig
@@ -48,8 +48,6 @@ class Outcomes:
         self._eldest: dict[bytes, tuple[int, RunHeader]] = {}
         #: Id → all positions it was ordered at.
         self._places: dict[bytes, list[int]] = {}
-        #: Ids that took effect once more, as the former version let them.
-        self._unknown: set[bytes] = set()
 
     def _ids(self, header: RunHeader) -> Iterator[bytes]:
         ids = self._facts[header.digest].ids
@@ -61,19 +59,13 @@ class Outcomes:
         if any(taker != header.origin for taker in takers):
             self._marks.hit("same id at two nodes")
 
-    def ordered(self, entry: QueueEntry, after: int | None) -> str:
-        """See the one queue grow by an entry; return what is wrong with its outcomes.
-
-        Args:
-            after: Conditions count after this position; None = nowhere yet.
-        """
+    def ordered(self, entry: QueueEntry) -> str:
+        """See the one queue grow by an entry; return what is wrong with its outcomes."""
         header = entry.header
         expected: list[tuple[int, str, int | None]] = []
         facts = self._facts[header.digest]
         acceptance = facts.acceptance
-        blind = acceptance is None  # nobody can tell a repeat beyond the window (P31)
-        if acceptance is None:
-            acceptance = Acceptance(position=entry.position, ts=header.ts)
+        assert acceptance is not None
         too_late = header.ts - acceptance.ts > self._window_us
         seen, until = dict(acceptance.repeats), dict(facts.valid_until)
         for index, one in enumerate(self._ids(header)):
@@ -93,9 +85,6 @@ class Outcomes:
             elif gap and position - at > self._window:
                 # What stands between, nobody needs to know any more.
                 first = position
-            elif blind and position - at > self._window:
-                self._eldest[one] = first, _ = (position, header)
-                self._unknown.add(one)
             if first < position:
                 expected.append((index, _DUPLICATE, first))
                 self._mark_repeat(header, earlier, position - at, late=gap and not too_late)
@@ -109,7 +98,7 @@ class Outcomes:
                 expected.append((index, _LATE, None))
         by_id = [index for index, _, _ in expected]
         seen_before = len(self.catalog.decided)
-        by_table = self.catalog.apply(entry.position, facts, by_id, after, header.ts)
+        by_table = self.catalog.apply(entry.position, facts, by_id, header.ts)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
         if set(by_table.values()) & {"unknown-table", "schema-mismatch"}:
             self._marks.hit("rejected for its table")
@@ -228,7 +217,7 @@ class Outcomes:
                 at = [place for place, _ in found].index(verdict.position)
                 found[at] = (verdict.position, verdict.rejection is None)
         for one, found in places.items():
-            if one not in self._unknown and any(effective for _, effective in found[1:]):
+            if any(effective for _, effective in found[1:]):
                 return f"P25c: transaction {one.hex()} is at {found}: effective is not once"
         return ""
 

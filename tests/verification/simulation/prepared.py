@@ -13,7 +13,6 @@ from tests.verification.simulation.node import SimulatedNode
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.marks import Undecided
 from sparktxlog.model.operation import Mark, RunFacts
-from sparktxlog.protocol.messages.versions import PREPARED
 
 #: Part of the runs of one transaction that are prepared, and of all runs that have marks.
 _PREPARED, _MARKED = 0.3, 0.4
@@ -55,8 +54,6 @@ class Participants:
         random, master = self._random, node.master
         assert master is not None
         drawn, marked = random.random(), random.random()
-        if master.view.version < PREPARED:
-            return DrawnMarks()
         if n == 1 and plain and drawn < _PREPARED:
             names = tuple(random.sample(_PARTICIPANTS, random.randrange(1, 4)))
             until = master.next_stamp + random.choice(_VALID_US)

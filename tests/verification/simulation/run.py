@@ -18,7 +18,6 @@ from tests.verification.simulation.world import Layout, World
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.events import StoodAside
-from sparktxlog.protocol.messages.versions import NEWEST
 
 HOUR_US = 3_600 * 1_000_000
 #: So many rounds of all layouts have one in which the nodes are upgraded one by one.
@@ -107,7 +106,7 @@ def _simulate(world: World, hour_us: int, transactions: int, fault_pause_us: int
             node.start()
         elif node.paused:
             node.resume()
-        if node.newest < NEWEST:
+        if node.is_before:
             node.crash()
             node.start()
         if world.layout.aside:

@@ -21,7 +21,6 @@ from sparktxlog.protocol.messages.actions import (
 )
 from sparktxlog.protocol.messages.events import SynchroTimeoutSet
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
-from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.protocol.messages.view import View
 
 if TYPE_CHECKING:
@@ -58,8 +57,6 @@ class Synchronous:
         Now and then a node takes for plain what is not: then it takes no effect.
         """
         drawn = self._random.random()
-        if master.view.version < SYNCHRONOUS:
-            return 0
         known = [master.catalog.get(touch.table) for touch in touches]
         synchronous = any(table is not None and table.is_sync for table in known)
         if drawn >= (1 - _MISTAKEN if synchronous else _RUNS):

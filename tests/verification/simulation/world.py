@@ -38,14 +38,7 @@ from sparktxlog.protocol.messages.actions import (
     TellPhase,
 )
 from sparktxlog.protocol.messages.balloting import (
-    Accept,
-    Decide,
-    EpochMessage,
-    Flush,
-    Prepare,
     Probe,
-    Promise,
-    Vote,
 )
 from sparktxlog.protocol.messages.events import (
     EpochMessageReceived,
@@ -60,7 +53,6 @@ from sparktxlog.protocol.messages.events import (
 )
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig
-from sparktxlog.protocol.messages.versions import OLDEST
 from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 #: Tables that there may be.
@@ -91,30 +83,13 @@ class Layout:
     faults: dict[str, int] = field(default_factory=dict)
     #: True: nodes with slow disks stand aside (P37).
     aside: bool = False
-    #: True: each node begins as one of the release before, and starts again as one of this.
+    #: True: each node begins as one of this release, and starts again as one of the next.
     upgraded: bool = False
 
 
 #: In every fourth seed of a layout a node's batches end after so many actions.  A batch begins with
 #: a persist, so only the smallest ones end between the queue, the view and the stamps of an epoch.
 _SMALL_BATCHES, _SMALL_EVERY = (1, 2, 3), 28
-
-
-def _as_read_before(message: EpochMessage) -> EpochMessage:
-    """Return a message as a release reads it that does not know the version of a view (P31)."""
-    match message:
-        case Flush() | Accept():
-            candidate = _read_before(message.candidate)
-            return replace(message, view=_read_before(message.view), candidate=candidate)
-        case Prepare() | Decide():
-            return replace(message, view=_read_before(message.view))
-        case Promise(accepted=Vote() as vote):
-            return replace(message, accepted=replace(vote, view=_read_before(vote.view)))
-    return message
-
-
-def _read_before(view: View) -> View:
-    return replace(view, version=OLDEST, conditions_after=None, synchro_rule="")
 
 
 def _tables_of(
@@ -206,7 +181,6 @@ class World:
                     "suspect_timeout_us": 2_000_000,
                     "start_timeout_us": 6_000_000,
                     "stage_timeout_us": 5_000_000,
-                    **({"version": OLDEST} if layout.upgraded else {}),
                     **layout.settings,
                 },
             )
@@ -258,10 +232,8 @@ class World:
         known = node.master.acceptance(ids)
         # A real node refuses for a moment while its files lag behind the window of its memory.
         older = node.older_ids.find(ids, 0)
-        acceptance = None
-        if known is not None:
-            repeats = dict(known.repeats) | dict(older)
-            acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
+        repeats = dict(known.repeats) | dict(older)
+        acceptance = replace(known, repeats=tuple(sorted(repeats.items())))
         touches, creates = _tables_of(ticket, transactions, node.master)
         conditions, more = self._readers.draw(node.master, transactions)
         drawn = self._alterers.draw(node.master, transactions)
@@ -498,11 +470,8 @@ class World:
     def _arrive(self, sender: str, receiver: str, event: Event) -> None:
         if self.network.passes(sender, receiver) and self._is_greeted(sender, receiver):
             node = self.nodes[receiver]
-            if isinstance(event, EpochMessageReceived):
-                if node.newest == OLDEST:
-                    event = EpochMessageReceived(message=_as_read_before(event.message))
-                if isinstance(event.message, Probe):
-                    return self._complain(node, event.message)
+            if isinstance(event, EpochMessageReceived) and isinstance(event.message, Probe):
+                return self._complain(node, event.message)
             node.handle([event])
         return None
 

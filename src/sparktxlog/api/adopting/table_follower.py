@@ -333,7 +333,7 @@ class TableFollower:
             DivergedError: Somebody else wrote to the log's table since (definite).
         """
         table = self._table()
-        if position is not None and (table.last_write or 0) > position:
+        if position is not None and table.last_write > position:
             raise self._foreign(self._last_writer(table)[0])
         self._state = self._made(version, table)
         with storing(self._file):
@@ -347,7 +347,7 @@ class TableFollower:
 
     def _last_writer(self, table: VersionedTable) -> tuple[str, str]:
         """Return who wrote to the log's table last, for people, and the transaction's id."""
-        position = table.last_write or 0
+        position = table.last_write
         queue = self._site.queue(at_least=position).where(F.col("position") == position)
         row = queue.select("transaction_id", "origin").first()
         if row is None:

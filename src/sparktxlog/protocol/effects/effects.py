@@ -94,8 +94,7 @@ class Effects:
         """
         if not len(self._tables) - (RESTORE_POINTS in self._tables):
             return 0
-        after = self._writes.after
-        return self._window.end if after is None else max(self._writes.last, after)
+        return self._writes.last
 
     def locate(self, transaction_id: bytes) -> int | None:
         """Return the first position of a transaction id, None if not among the last positions."""
@@ -213,7 +212,6 @@ class Effects:
             commits.setdefault(index, []).append(commit)
         ids = facts.ids
         touches_of = _touches_by_index(facts)
-        counts = self._writes.count_at(position)
         for index in range(facts.n):
             if index in rejected:
                 continue
@@ -237,8 +235,7 @@ class Effects:
                 continue
             self._tables.update(fresh)
             created.extend((position + index, definition) for definition in fresh.values())
-            if counts:
-                written |= self._writes.note(position + index, names, touches)
+            written |= self._writes.note(position + index, names, touches)
         self._writes.keep(written)
         self._commits.end_run()
         return created
@@ -281,7 +278,7 @@ class Effects:
         if complete is not None:
             unfit = self._unfit(complete, position, index)
             self._marking.decide(complete, index, unfit)
-            if unfit is None and self._writes.count_at(position):
+            if unfit is None:
                 written |= self._writes.note(position + index, (), complete.touches)
         return reason
 

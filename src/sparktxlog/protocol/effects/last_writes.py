@@ -31,32 +31,23 @@ class LastWrites:
         window: Positions for which a read counts.
     """
 
-    __slots__ = ("_by_table", "_fresh", "_window", "after", "last")
+    __slots__ = ("_by_table", "_fresh", "_window", "last")
 
     def __init__(self, writes: Mapping[str, TableWrites], window: int) -> None:
         self._by_table = dict(writes)
         self._window = window
         #: The last position at which a table was written to; restore points have no rows.
         self.last = max((w.position for t, w in writes.items() if t != RESTORE_POINTS), default=0)
-        #: Writes count after this position; None = nowhere yet (P31).
-        self.after: int | None = None
         self._fresh: list[tuple[str, TableWrites]] = []
 
     def of(self, table: str) -> TableWrites:
-        """Return what is known of a table; one that was not written to counts as of `after`."""
-        return self._by_table.get(table) or TableWrites(version=0, position=self.after or 0)
+        """Return what is known of a table; of one that nobody wrote to, all is 0."""
+        return self._by_table.get(table) or TableWrites(version=0, position=0)
 
     def winner(self, table: str) -> int | None:
-        """Return the position of the last write to a table, None if none counts yet.
-
-        Ordered outcomes carry it, so it must not depend on when a node learned `after`.
-        """
+        """Return the position of the last write to a table, None if there is none."""
         found = self._by_table.get(table)
         return None if found is None else found.position
-
-    def count_at(self, position: int) -> bool:
-        """Return whether a run that starts at a position counts with conditions and writes."""
-        return self.after is not None and position > self.after
 
     def take(self) -> Written:
         """Return what changed since the last call: one item for each run and table it wrote to."""
@@ -75,7 +66,7 @@ class LastWrites:
             broken: Told a condition, where its run starts and its index; returns why it does not
                 hold, None if it does.
         """
-        touched = _touched(facts.touches) if self.count_at(position) else {}
+        touched = _touched(facts.touches)
         start, changed = 0, set[str]()
         for index, condition in facts.conditions:
             if index in rejected:
@@ -134,8 +125,6 @@ class LastWrites:
             position: Of the transaction; all that takes effect before it has been noted.
             index: Its index in the run.
         """
-        if not self.count_at(position):
-            return _conflict(index, "the log does not judge conditions at this position yet")
         read = condition.read_position
         if read is not None and position - self._window > read:
             return _conflict(
@@ -161,7 +150,7 @@ class LastWrites:
     def _said(self, table: str) -> str:
         found = self._by_table.get(table)
         if found is None:
-            return f"writes to it are known after position {self.after} only"
+            return "it was never written to"
         return f"{'written last' if found.version else 'created'} at position {found.position}"
 
     def _lost_to(self, table: str, index: int, text: str) -> Rejection:

@@ -13,7 +13,6 @@ from sparktxlog.model.synchro_copies import check_expression
 from sparktxlog.protocol.messages.actions import TellChange
 from sparktxlog.protocol.messages.events import ChangeRequested
 from sparktxlog.protocol.messages.outbox import Outbox
-from sparktxlog.protocol.messages.versions import SYNCHRONOUS, VOIDS
 from sparktxlog.protocol.messages.view import Seat, View, Voided, is_rule
 
 #: Most runs that wait to be voided at one node.
@@ -61,8 +60,6 @@ class Changes:
         reason = "another change is being decided"
         if event.void is not None:
             reason = "" if len(self._voids) < _MOST_VOIDS else "too many runs are to be void"
-            if view.version < VOIDS:
-                reason = "not all members are of a release that knows void runs"
         elif self._request is None:
             reason = unsafe(view, event.roster, event.quorum_rule, event.synchro_rule)
         if reason:
@@ -155,7 +152,7 @@ def unsafe(
     masters = sum(not seat.witness for seat in roster)
     if quorum_rule.isdigit() and int(quorum_rule) > masters:
         return f"a quorum of {quorum_rule} cannot be reached by {masters} masters"
-    if synchro_rule and (reason := _not_synchronous(view, synchro_rule)):
+    if synchro_rule and (reason := _no_expression(synchro_rule)):
         return reason
     same = quorum_rule in ("", view.quorum_rule) and synchro_rule in ("", view.synchro_rule)
     if same and _places(roster) == _places(view.roster):
@@ -163,9 +160,7 @@ def unsafe(
     return ""
 
 
-def _not_synchronous(view: View, rule: str) -> str:
-    if view.version < SYNCHRONOUS:
-        return "not all members are of a release that knows synchronous transactions"
+def _no_expression(rule: str) -> str:
     try:
         check_expression(rule)
     except InvalidRequestError as error:

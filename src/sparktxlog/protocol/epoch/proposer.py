@@ -21,7 +21,7 @@ from sparktxlog.protocol.epoch.union import FinalQueue, final_queue, outvoted
 from sparktxlog.protocol.messages.balloting import Flushed, MemberState, Promise, Vote
 from sparktxlog.protocol.messages.bounds import all_fit
 from sparktxlog.protocol.messages.posts import RunHeader
-from sparktxlog.protocol.messages.versions import brought_into_force, raised
+from sparktxlog.protocol.messages.versions import raised
 from sparktxlog.protocol.messages.view import Ballot, Seat, View, Voided
 
 #: A joiner has half of the patience for its flush, all of it if it comes nearer, and so many times
@@ -287,8 +287,7 @@ class Proposer:
             voided=tuple(self.voids),
         )
         spoken = {node: promise.newest for node, promise in self._promises.items()}
-        version = raised(view, chosen, spoken, NodeId(self.ballot.node))
-        return brought_into_force(chosen, version)
+        return replace(chosen, version=raised(view, chosen, spoken, NodeId(self.ballot.node)))
 
     def is_to_be(self, message: Promise | Flushed) -> bool:
         """Return whether a node has the incarnation that the candidate admits.

@@ -93,6 +93,5 @@ def misfit(message: EpochMessage, seen: int, limit: int | None) -> str:
 
 def _decided_fits(view: View) -> bool:
     """Return whether a view's numbers are possible; others decided how late its runs are."""
-    after = view.conditions_after or 0
-    numbers = (view.epoch, view.base.position, view.end.position, after, view.end.position - after)
+    numbers = (view.epoch, view.base.position, view.end.position)
     return max(numbers) <= LARGEST and min(numbers) >= 0 and all_fit(view.tail)

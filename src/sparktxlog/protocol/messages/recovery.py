@@ -160,7 +160,5 @@ class RecoveredState:
     undecided: Sequence[Undecided] = ()
     #: Commit tables as of the base, dropped ones too (P36).
     commit_tables: Sequence[CommitTable] = ()
-    #: Up to this position, runs were appended by a release that does not count writes.
-    uncounted_to: int = 0
     #: The greatest standing of each other node; a missing node was never heard (P30, P29).
     standings: Mapping[str, Standing] = field(default_factory=dict)

@@ -4,57 +4,25 @@ Each node speaks a range of versions.  A link uses the newest one that both ends
 that all members must make alike use the version *in force*, which is part of the view: an epoch
 decision raises it once all voters and members speak a later one; it is never lowered.
 
-A new message, field or rule of the catalog needs a version, which is declared here and checked at
-the link or in the view.
+Nothing needs a version beyond the first one yet.  A new message, field or rule of the catalog needs
+the next one, which is declared here and checked at the link or in the view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.view import FIRST_VERSION, View
 
 #: Versions that this release speaks.
 OLDEST = FIRST_VERSION
-NEWEST = 6
-#: In force: manifests say what the accepting node knew of their ids, and until when transactions
-#: are valid (P25c).
-ACCEPTANCE = 3
-#: Of a link: snapshots are fetched in parts.
-PARTS = 3
-#: In force: runs that nobody can deliver may be void (P32).
-VOIDS = 3
-#: In force: transactions may have conditions, and writes to tables are counted (P27).
-CONDITIONS = 4
-#: In force: tables may be changed (P33).
-CHANGES = 5
-#: In force: transactions and tables may be synchronous (P34).
-SYNCHRONOUS = 6
-#: In force: transactions may be prepared, and marked (P35).
-PREPARED = 6
-#: In force: tables may be dropped (P33).
-DROPS = 6
-#: In force: there may be commit tables (P36).
-COMMIT_TABLES = 6
-#: In force: row tables may be in a schema, `bronze.orders`.
-SCHEMAS = 6
-#: In force: row tables may have comments, properties and clustering columns (P33).
-DESCRIPTIONS = 6
+NEWEST = 1
 
 
 def deciders(view: View) -> set[NodeId]:
     """Return the nodes that must speak a version before it may be in force: voters and members."""
     return {seat.node_id for seat in view.roster if seat.weight > 0}.union(view.members)
-
-
-def brought_into_force(view: View, version: int) -> View:
-    """Return a view that a version is in force in; what it is the first one for begins after it."""
-    after = view.conditions_after
-    if after is None and version >= CONDITIONS:
-        after = view.end.position
-    return replace(view, version=version, conditions_after=after)
 
 
 class Raising:

@@ -19,7 +19,7 @@ from sparktxlog.model.synchro_copies import DEFAULT_EXPRESSION, copies_of
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
 
 #: Wire version of views and nodes that name none.
-FIRST_VERSION = 2
+FIRST_VERSION = 1
 #: Why a roster is refused that would leave the nodes that answer without a majority.
 NO_MAJORITY = "with this roster, those that answer would have no majority"
 
@@ -90,9 +90,6 @@ class View:
     version: int = FIRST_VERSION
     #: Runs of `tail` that need no payload; their headers are part of the decision.
     voided: tuple[Voided, ...] = ()
-    #: Conditions are judged, and writes counted, after this position: the end of the final queue
-    #: before the first view that brought this into force (P27, P31).  None = nowhere yet.
-    conditions_after: int | None = None
     #: How many members hold a synchronous transaction before it is ordered (P34): an expression
     #: over N, see `model.synchro_copies`; empty = the default.
     synchro_rule: str = ""

@@ -43,7 +43,6 @@ class SynchronizedQueue:
         "_created",
         "_fresh",
         "_recent",
-        "_uncounted_to",
         "base",
         "commits",
         "effects",
@@ -90,30 +89,11 @@ class SynchronizedQueue:
             self.marking,
             self.commits,
         )
-        #: Runs of later epochs may be judged by other rules than those known here.
-        self._uncounted_to = state.uncounted_to
         #: Entries of longer queues after the end, in order, not yet appended.
         self.tail: deque[QueueEntry] = deque()
         self._recent: dict[int, bytes] = {self.position: self.hash}
         self._fresh: list[QueueEntry] = []
         self._created: list[tuple[int, TableDefinition]] = []
-
-    def learned(self, view: View) -> None:
-        """Note a decided view: it says from where on conditions are judged (P27, P31).
-
-        Raises:
-            InvariantViolation: An older release appended runs here without counting writes, and
-                this log counts them: the node has to take the queue from the others.
-        """
-        after = view.conditions_after
-        if after is not None and after < self._uncounted_to:
-            raise InvariantViolation(
-                f"writes count after position {after}, and an older release appended runs up to "
-                f"{self._uncounted_to} here without counting them",
-                hint=QUARANTINE_HINT,
-                position=after,
-            )
-        self.writes.after = after
 
     @property
     def ahead(self) -> Ahead | None:

@@ -30,17 +30,6 @@ from sparktxlog.model.operation import Acceptance, Mark, RunManifest
 from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.model.table import TableDefinition, Tables
 from sparktxlog.protocol.messages.posts import Verdict
-from sparktxlog.protocol.messages.versions import (
-    ACCEPTANCE,
-    CHANGES,
-    COMMIT_TABLES,
-    CONDITIONS,
-    DESCRIPTIONS,
-    DROPS,
-    SCHEMAS,
-    SYNCHRONOUS,
-)
-from sparktxlog.protocol.messages.versions import PREPARED as PREPARED_VERSION
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import (
@@ -159,25 +148,14 @@ class Submits:
         self._check_valid(tx.valid_until)
         if tx.condition is not None:
             self._check_condition(tx.condition)
-        changes = [one.change for one in tx.operations if one.change is not None]
         for one in tx.operations:
             if one.definition is not None:
                 self._check_may_create(one.definition)
-        if changes:
-            self._check_may_change(drops=any(change.is_dropped for change in changes))
-        if any(change.says_more for change in changes):
-            self._check_may_describe()
-        if any(change.is_sync is False for change in changes):
-            self._copies_needed(True)
         copies_needed = self._copies_needed(is_synchronous(tx, self._master.catalog))
         if tx.participants:
             self._check_may_prepare()
         if tx.mark is not None:
             copies_needed = max(copies_needed, self._check_mark(tx.mark))
-        if tx.commits:
-            self._check_version("commit tables", COMMIT_TABLES, "commit")
-        if tx.stands_alone:
-            self._check_version("transactions that stand alone", SYNCHRONOUS, "rollback")
         self._check_takes(level)
         try:
             async with asyncio.timeout_at(deadline):
@@ -240,8 +218,6 @@ class Submits:
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)
-        if manifest.stands_alone:
-            self._check_version("transactions that stand alone", SYNCHRONOUS, "rollback")
         tables = Tables.of(self._master.catalog)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
@@ -292,13 +268,6 @@ class Submits:
         Raises:
             ExpiredTransactionError, InvalidRequestError: Nothing happened (definite).
         """
-        in_force = self._master.view.version
-        if in_force < ACCEPTANCE and any(until is not None for until in valid_until):
-            raise InvalidRequestError(
-                f"valid_until needs wire version {ACCEPTANCE}, the log uses {in_force}",
-                hint="It is possible once all nodes are upgraded; see `sparktxlog status`.",
-                field="valid_until",
-            )
         now, most_s = wall_us(), self._base.config.id_window_time
         for until in valid_until:
             if until is not None and until < now:
@@ -316,19 +285,11 @@ class Submits:
                 )
 
     def _check_condition(self, condition: Condition) -> None:
-        """Refuse a condition that this node's log cannot judge, or that cannot hold any more.
+        """Refuse a condition that this node cannot judge, or that cannot hold any more.
 
         Raises:
-            InvalidRequestError, PositionNotReachedError, ConflictError: Nothing happened
-                (definite).
+            PositionNotReachedError, ConflictError: Nothing happened (definite).
         """
-        view = self._master.view
-        if view.conditions_after is None:
-            raise InvalidRequestError(
-                f"conditions need wire version {CONDITIONS}, the log works by {view.version}",
-                hint="It will once all nodes speak it; see `sparktxlog status`.",
-                field="conditions",
-            )
         read, position = condition.read_position, self._base.ordered.value
         if read is not None and read > position:
             raise PositionNotReachedError(
@@ -352,14 +313,14 @@ class Submits:
             )
 
     def _check_may_create(self, table: TableDefinition) -> None:
-        """Refuse a row table with the name of a commit table, or a schema too early (P31).
+        """Refuse a row table with the name of a commit table.
 
         What another site makes in the same moment is judged where it is ordered (P36).
 
         Raises:
-            NameTakenError, InvalidRequestError: Nothing happened (definite).
+            NameTakenError: Nothing happened (definite).
         """
-        name, in_force = full_table_name(table.name), self._master.view.version
+        name = full_table_name(table.name)
         if table.name in self._master.catalog:
             return  # nothing is created
         if self._master.commit_tables.named(name) is not None:
@@ -369,64 +330,13 @@ class Submits:
                 table=table.name,
                 value=name,
             )
-        if "." in table.name and in_force < SCHEMAS:
-            raise InvalidRequestError(
-                f"row tables in schemas need wire version {SCHEMAS}, the log uses {in_force}",
-                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.  "
-                "Until then take a name without a dot.",
-                field="table",
-                value=table.name,
-            )
-        said = table.comment, table.properties, table.cluster_by
-        if any(said) or any(column.comment for column in table.columns):
-            self._check_may_describe()
-
-    def _check_may_describe(self) -> None:
-        """Refuse comments and properties while a member would forget them (P31).
-
-        Raises:
-            InvalidRequestError: Nothing happened (definite).
-        """
-        in_force = self._master.view.version
-        if in_force < DESCRIPTIONS:
-            raise InvalidRequestError(
-                "comments, properties and clustering of tables need wire version "
-                f"{DESCRIPTIONS}, the log uses {in_force}",
-                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.  "
-                "Until then leave them out; a comment may be given later, by alter_table.",
-                field="comment",
-            )
-
-    def _check_may_change(self, *, drops: bool) -> None:
-        """Refuse to change or drop a table while a member would not understand it (P31, P33).
-
-        Raises:
-            InvalidRequestError: Nothing happened (definite).
-        """
-        what, needed = ("drops", DROPS) if drops else ("changes", CHANGES)
-        self._check_version(f"{what} of tables", needed, "kind")
-
-    def _check_version(self, what: str, needed: int, field: str) -> None:
-        """Refuse what a member would not understand (P31).
-
-        Raises:
-            InvalidRequestError: Nothing happened (definite).
-        """
-        in_force = self._master.view.version
-        if in_force < needed:
-            raise InvalidRequestError(
-                f"{what} need wire version {needed}, the log uses {in_force}",
-                hint="They are possible once all nodes are upgraded; see `sparktxlog status`.",
-                field=field,
-            )
 
     def _check_may_prepare(self) -> None:
-        """Refuse a prepared transaction for which there is no place, or no rule yet (P31, P35).
+        """Refuse a prepared transaction for which there is no place (P35).
 
         Raises:
-            InvalidRequestError, TooManyPreparedError: Nothing happened (definite).
+            TooManyPreparedError: Nothing happened (definite).
         """
-        self._check_version("prepared transactions", PREPARED_VERSION, "participants")
         undecided = self._master.undecided
         size_bytes = sum(one.size_bytes for one in undecided)
         if len(undecided) >= MOST_UNDECIDED or size_bytes >= MOST_UNDECIDED_BYTES:
@@ -466,21 +376,8 @@ class Submits:
         return found[0].copies
 
     def _copies_needed(self, synchronous: bool) -> int:
-        """Return how many copies a run needs, 0 for a plain one (P34).
-
-        Raises:
-            InvalidRequestError: A member would not understand it; nothing happened (definite).
-        """
-        if not synchronous:
-            return 0
-        view = self._master.view
-        if view.version < SYNCHRONOUS:
-            raise InvalidRequestError(
-                f"is_sync needs wire version {SYNCHRONOUS}, the log uses {view.version}",
-                hint="It is possible once all nodes are upgraded; see `sparktxlog status`.",
-                field="is_sync",
-            )
-        return view.synchro_quorum
+        """Return how many copies a run needs, 0 for a plain one (P34)."""
+        return self._master.view.synchro_quorum if synchronous else 0
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
         """Look up ids among those of old positions, in a thread if there are any."""
@@ -489,11 +386,9 @@ class Submits:
         found: OlderIdsFound = await self._base.run_blocking(self._journal.older_ids, ids)
         return found
 
-    def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance | None, int | None]:
+    def _look_up(self, ids: bytes, older: OlderIdsFound) -> tuple[Acceptance, int | None]:
         """Return what is known of the ids for a manifest, and the position of the first one."""
         acceptance = self._cycle.acceptance(ids, older)
-        if acceptance is None:
-            return None, self._master.locate(ids[:16])
         return acceptance, dict(acceptance.repeats).get(0)
 
     def _older_receipt(

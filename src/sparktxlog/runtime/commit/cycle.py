@@ -152,7 +152,7 @@ class Cycle:
         payload = encode_payload(manifest, split_payload(payload)[1])
         return self._submit_run(manifest, payload, singles=False)
 
-    def acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance | None:
+    def acceptance(self, ids: bytes, older: OlderIdsFound) -> Acceptance:
         """Return what memory and files know of the ids; together they must cover all positions.
 
         Args:
@@ -162,8 +162,6 @@ class Cycle:
             BusyError: Memory moved on too far (definite).
         """
         known = self._master.acceptance(ids)
-        if known is None:
-            return None
         if older.end < known.position - self._id_window:
             raise BusyError("ids of old transactions are being written", hint="Try again soon.")
         if not older.found:
@@ -399,8 +397,7 @@ class Cycle:
 
     def _may_be_ordered(self, transaction_id: bytes) -> bool:
         """Return whether a transaction came another way meanwhile: then it is a repeat that won."""
-        known = self._master.acceptance(transaction_id)
-        return known is None or bool(known.repeats)
+        return bool(self._master.acceptance(transaction_id).repeats)
 
     def _open(self, group: list[_Single]) -> None:
         for single in group:

@@ -79,8 +79,8 @@ class TableDescriptions:
             is_sync=table.is_sync,
             location=str(place) if (place / "_delta_log").is_dir() else None,
             schema_version=table.schema_version,
-            version=None if writes is None else writes.version,
-            last_write=None if writes is None else writes.position,
+            version=writes.version,
+            last_write=writes.position,
             position=master.base.position,
         )
 

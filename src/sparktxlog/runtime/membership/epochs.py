@@ -34,7 +34,6 @@ from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.messages.actions import TellChange, TellPhase
 from sparktxlog.protocol.messages.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.messages.posts import Post
-from sparktxlog.protocol.messages.versions import SYNCHRONOUS
 from sparktxlog.protocol.messages.view import Phase, Seat, View, Voided, decision_digest
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
@@ -480,8 +479,7 @@ def differences(config: NodeConfig, view: View, used: Mapping[str, str]) -> list
         )
     wanted = config.synchro_quorum or DEFAULT_EXPRESSION
     in_force = view.synchro_rule or DEFAULT_EXPRESSION
-    # Below that version no rule can be in force, and none can be set.
-    if view.version >= SYNCHRONOUS and wanted.replace(" ", "") != in_force.replace(" ", ""):
+    if wanted.replace(" ", "") != in_force.replace(" ", ""):
         found.append(
             f"synchro-quorum is {wanted} in the configuration, {in_force} is in force: run "
             f"`sparktxlog peer set-synchro-quorum '{wanted}'`, or change the configuration."

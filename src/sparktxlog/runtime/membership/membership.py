@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from sparktxlog import __version__
-from sparktxlog.codec.wire import Hello, PostAnswer, speaking
+from sparktxlog.codec.wire import Hello, PostAnswer
 from sparktxlog.config import NodeConfig
 from sparktxlog.model.answers import PeerState
 from sparktxlog.model.ids import NodeId
@@ -146,6 +146,8 @@ class Membership(GreetingNode):
             epoch=view.epoch,
             ancestor_epochs=tuple(epoch for _, epoch in view.ancestors),
             incarnation=base.core.incarnation,
+            oldest=view.version,
+            newest=base.core.newest,
         )
         known = {
             name.removeprefix(PEER_INSTANCE): value.decode()
@@ -153,7 +155,7 @@ class Membership(GreetingNode):
             if name.startswith(PEER_INSTANCE)
         }
         return Greeter(
-            speaking(own, base.core.newest, view.version),
+            own,
             places_of(config, view.roster),
             known,
             self,

@@ -17,15 +17,9 @@ import structlog
 
 from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
-from sparktxlog.protocol.messages.versions import PARTS
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import QueueSnapshot
-from sparktxlog.storage.journal.snapshot_files import (
-    decode_whole,
-    encode_whole,
-    open_snapshot,
-    write_snapshot,
-)
+from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -94,12 +88,6 @@ class SnapshotGiver:
         part: bytes = await self._run_blocking(_read, given.path, offset)
         return part
 
-    async def whole(self) -> bytes:
-        """Return the present snapshot as one message, for older releases."""
-        read = self._journal.read_snapshot
-        data: bytes = await self._run_blocking(lambda: encode_whole(read()))
-        return data
-
     def _make(self) -> _Given:
         snapshot = self._journal.read_snapshot()
         try:
@@ -144,8 +132,6 @@ class SnapshotTaker:
             StorageError: The disk failed.
         """
         try:
-            if link.version < PARTS:
-                return decode_whole(await link.get_snapshot())
             return await self._take(link)
         except OSError as error:
             raise StorageError(f"a snapshot cannot be kept: {error}") from error

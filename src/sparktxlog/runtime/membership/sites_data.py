@@ -114,10 +114,10 @@ class SitesData:
         return survival.survivals(cluster)
 
     def _any_rows(self) -> bool:
-        """Return whether there are row tables with rows, as far as writes are counted."""
+        """Return whether there are row tables with rows."""
         master = self._base.master
         counted = (master.writes(table) for table in master.catalog)
-        return any(writes is None or writes.version > 0 for writes in counted)
+        return any(writes.version > 0 for writes in counted)
 
     def _in_sync(self) -> dict[str, int]:
         """Return site → position of its replica that is in sync and not contested."""

@@ -162,8 +162,8 @@ class DashboardViews:
             "name": name,
             "columns": len(definition.columns),
             "keys": list(definition.keys),
-            "version": None if writes is None else writes.version,
-            "last_write": None if writes is None else writes.position,
+            "version": writes.version,
+            "last_write": writes.position,
             "at": at,
             "same": _same(at),
         }

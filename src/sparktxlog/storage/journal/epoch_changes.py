@@ -199,8 +199,6 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         untold=ends.untold,
         kept_after=position,
         files_bytes=0,
-        # Who took it knew all that counts up to there (P31).
-        uncounted_to=0,
     )
     return ends
 

@@ -171,7 +171,6 @@ class JournalReader:
                 writes=read_writes(db),
                 undecided=read_undecided(db),
                 commit_tables=read_commit_tables(db),
-                uncounted_to=meta.get("uncounted_to", 0),
             )
             return JournalState(
                 core=core,

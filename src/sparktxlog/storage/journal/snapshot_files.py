@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +28,7 @@ _decode_ids = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
     """Write a snapshot to a file; only one piece of its ids is in memory."""
     with path.open("wb") as file:
-        _put(file, _encode(_said(replace(snapshot, recent_ids=()))))
+        _put(file, _encode(replace(snapshot, recent_ids=())))
         for piece in snapshot.recent_ids:
             _put(file, _encode(piece))
 
@@ -41,37 +41,12 @@ def open_snapshot(path: Path) -> QueueSnapshot:
     """
     try:
         with path.open("rb") as file:
-            snapshot = decode_whole(_take(file) or b"")
+            snapshot = _decode_snapshot(_take(file) or b"")
         for _ in _ids(path):
             pass  # check all pieces now
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
     return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))
-
-
-def encode_whole(snapshot: QueueSnapshot) -> bytes:
-    """Return a snapshot as one message, for nodes of releases without parts."""
-    return _encode(_said(replace(snapshot, recent_ids=tuple(snapshot.recent_ids))))
-
-
-def _said(snapshot: QueueSnapshot) -> dict[str, object]:
-    """Return the fields; a snapshot without digests has the bytes of every release."""
-    found = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
-    if not snapshot.content_digests:
-        del found["content_digests"]
-    return found
-
-
-def decode_whole(data: bytes) -> QueueSnapshot:
-    """Read what `encode_whole` wrote.
-
-    Raises:
-        RemoteProtocolError: The bytes are not a snapshot (definite).
-    """
-    try:
-        return _decode_snapshot(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
 
 
 def _ids(path: Path) -> Iterator[tuple[int, bytes]]:

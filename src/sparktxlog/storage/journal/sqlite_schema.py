@@ -209,15 +209,11 @@ def _add_digests(connection: sqlite3.Connection) -> None:
 
 
 def _add_table_writes(connection: sqlite3.Connection) -> None:
-    """Add the table of writes to a file without; keep up to where an older release filled it."""
+    """Add the table of writes to a file without."""
     known = "SELECT count(*) FROM sqlite_schema WHERE name = 'table_writes'"
     if connection.execute(known).fetchone()[0]:
         return
-    end = connection.execute("SELECT max(position + n - 1) FROM queue").fetchone()[0] or 0
-    connection.execute("BEGIN IMMEDIATE")
     connection.execute(_TABLE_WRITES)
-    put_meta(connection, uncounted_to=end)
-    connection.execute("COMMIT")
 
 
 def _log_of(path: Path) -> Path:

@@ -49,7 +49,6 @@ class Log:
     def __init__(self) -> None:
         self.commits = CommitFold()
         writes = LastWrites({}, 100)
-        writes.after = 0
         window = IdWindow(100, max_run=50)
         self.catalog = Effects([TABLE], window, writes=writes, commits=self.commits)
         self.end = 0

@@ -306,24 +306,12 @@ def test_a_changed_table_is_created_again_only_as_it_is_now() -> None:
 def test_a_change_is_a_write_to_its_table() -> None:
     """Whoever read the table before, and rests on that, has lost."""
     writes = LastWrites({}, 1_000)
-    writes.after = 0
     catalog = Effects([T], IdWindow(100, max_run=50), writes=writes)
     read = Condition(read_position=0, reads=("t",))
     facts = _facts(2, (_touch("t", (0,)),), changes=((0, "t", NOTE),))
     rejections, _ = catalog.apply(1, replace(facts, conditions=((1, read),)))
     assert _codes(rejections) == [(1, "conflict")]
     assert rejections[0].winner == 1 and writes.of("t").version == 1
-
-
-def test_a_stale_writer_is_told_the_same_whenever_its_node_learned_that_writes_count() -> None:
-    """A view may say so before this run is folded, or after: the position is no winner."""
-    stale, outcomes = _facts(1, (_touch("t", version=2),)), []
-    for after in (None, 30):
-        writes = LastWrites({}, 1_000)
-        writes.after = after
-        outcomes.append(Effects([T], IdWindow(100, max_run=50), writes=writes).apply(1, stale))
-    assert outcomes[0] == outcomes[1]
-    assert _codes(outcomes[0][0]) == [(0, "stale-schema")] and outcomes[0][0][0].winner is None
 
 
 def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
@@ -388,7 +376,6 @@ def test_a_created_table_is_the_same_at_the_accepting_node_and_at_others() -> No
 
 def test_conditions_on_a_dropped_table_never_hold_again() -> None:
     writes = LastWrites({}, 1_000)
-    writes.after = 0
     catalog = Effects([], IdWindow(100, max_run=50), writes=writes)
     catalog.apply(1, _facts(2, (_touch("t", (1,)),), ((0, T),)))
     read = Condition(read_position=2, reads=("t",))
@@ -408,7 +395,6 @@ def test_conditions_on_a_dropped_table_never_hold_again() -> None:
 def test_who_drops_a_table_may_rest_on_what_it_read_of_it() -> None:
     """So a table is copied to another name and dropped, and no row of others is lost."""
     writes = LastWrites({}, 1_000)
-    writes.after = 0
     catalog = Effects([], IdWindow(100, max_run=50), writes=writes)
     catalog.apply(1, _facts(1, (_touch("t"),), ((0, T),)))
     copy = _facts(1, (_touch("t"), _touch("u")), ((0, U),), changes=DROP)

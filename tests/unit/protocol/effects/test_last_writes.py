@@ -25,9 +25,8 @@ def _table(name: str, kind: str = "bigint") -> TableDefinition:
     return TableDefinition(name=name, columns=(Column(name="c", type=kind),))
 
 
-def _folding(after: int | None, *tables: str) -> tuple[Effects, LastWrites]:
+def _folding(*tables: str) -> tuple[Effects, LastWrites]:
     writes = LastWrites({}, _WINDOW)
-    writes.after = after
     window = IdWindow(1_000, max_run=50)
     return Effects(map(_table, tables), window, writes=writes), writes
 
@@ -74,13 +73,13 @@ def _run(random: Random, number: int, position: int, catalog: Effects) -> RunFac
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_fold_by_runs_is_one_by_transactions(seed: int) -> None:
-    random, after = Random(seed), (None, 0, 40)[seed % 3]
-    (catalog, writes), reference = _folding(after), ReferenceCatalog(_WINDOW)
+    random = Random(seed)
+    (catalog, writes), reference = _folding(), ReferenceCatalog(_WINDOW)
     position, conflicts = 1, 0
     for number in range(400):
         facts = _run(random, number, position, catalog)
         rejections, created = catalog.apply(position, facts)
-        expected = reference.apply(position, facts, (), after)
+        expected = reference.apply(position, facts, ())
         assert {one.index: one.code for one in rejections} == expected, facts
         for one in rejections:
             if one.code == "conflict":
@@ -91,37 +90,22 @@ def test_a_fold_by_runs_is_one_by_transactions(seed: int) -> None:
         assert sorted(writes.take(), key=str) == sorted(told, key=str)
         position += facts.n
     assert conflicts > 20
-    if after is not None:
-        assert {name: writes.of(name) for name in catalog.tables} == reference.writes_at(position)
+    assert {name: writes.of(name) for name in catalog.tables} == reference.writes_at(position)
 
 
-def test_what_nobody_counted_is_as_old_as_the_beginning() -> None:
-    """Writes before the log counted them: version 0, and any later read is good."""
-    catalog, writes = _folding(5, "t")
-    for position in range(1, 6):
-        ids = position.to_bytes(16, "big")
-        facts = RunFacts(n=1, ids=ids, touches=(Touch(table="t", schema_version=1),))
-        assert catalog.apply(position, facts) == ((), ())
-    assert (writes.take(), writes.of("t")) == ((), TableWrites(version=0, position=5))
-    early, late = (Condition(read_position=at, reads=("t",), versions=(("t", 0),)) for at in (4, 5))
-    lost = writes.conflict(early, 6, 0)
+def test_a_table_that_nobody_wrote_to_has_version_0() -> None:
+    writes = LastWrites({}, _WINDOW)
+    assert (
+        writes.conflict(Condition(read_position=0, reads=("t",), versions=(("t", 0),)), 6, 0)
+        is None
+    )
+    lost = writes.conflict(Condition(versions=(("t", 3),)), 6, 0)
     assert lost is not None and (lost.table, lost.winner) == ("t", None)
-    assert "known after position 5 only" in lost.text
-    assert writes.conflict(late, 6, 0) is None
-
-
-def test_a_condition_where_none_counts_yet_is_a_conflict() -> None:
-    """It was accepted in another lineage: nobody here can tell what was written meanwhile."""
-    for after in (None, 9):
-        catalog, _ = _folding(after, "t")
-        condition = Condition(versions=(("t", 0),))
-        facts = RunFacts(n=1, ids=bytes(16), conditions=((0, condition),))
-        (rejection,), _ = catalog.apply(1, facts)
-        assert (rejection.code, rejection.table) == ("conflict", None)
+    assert "has version 0: it was never written to" in lost.text
 
 
 def test_it_is_known_up_to_where_workers_have_something_to_apply() -> None:
-    catalog, writes = _folding(0)
+    catalog, _ = _folding()
     assert catalog.rows_until() == 0
 
     def fold(position: int, **facts: Any) -> None:
@@ -139,6 +123,4 @@ def test_it_is_known_up_to_where_workers_have_something_to_apply() -> None:
     assert catalog.rows_until() == 3, "restore points have no rows"
     fold(6, touches=(Touch(table="t", schema_version=9, txs=None),))
     assert catalog.rows_until() == 3, "it was rejected"
-    writes.after = None
-    assert catalog.rows_until() == 6, "not known: all counts"
     assert LastWrites({"t": TableWrites(version=1, position=8)}, _WINDOW).last == 8

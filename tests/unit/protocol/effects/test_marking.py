@@ -31,7 +31,6 @@ class Log:
     def __init__(self) -> None:
         self.marking = Marking()
         self.writes = LastWrites({}, 100)
-        self.writes.after = 0
         window = IdWindow(100, max_run=50)
         self.catalog = Effects([T], window, writes=self.writes, marking=self.marking)
         self.end = 0

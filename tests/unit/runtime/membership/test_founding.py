@@ -14,7 +14,7 @@ from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError, NewerReleaseError
 from sparktxlog.model.receipt import Level
 from sparktxlog.protocol.messages.posts import MergeBase
-from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
+from sparktxlog.protocol.messages.versions import NEWEST
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.node import build_node
@@ -134,21 +134,21 @@ def test_an_old_log_keeps_its_version_and_alone_it_is_raised_at_once(tmp_path: P
     journal = Journal(tmp_path)
     journal.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
     journal.close()
-    older = replace(config_of(tmp_path), wire_version=OLDEST)
-    assert [version_of(older), version_of(older)] == [OLDEST, OLDEST]
+    older, later = config_of(tmp_path), replace(config_of(tmp_path), wire_version=NEWEST + 1)
+    assert [version_of(older), version_of(older)] == [NEWEST, NEWEST]
 
     async def main() -> None:
-        running = build_node(config_of(tmp_path))
-        assert running.base.master.view.version == OLDEST
+        running = build_node(later)
+        assert running.base.master.view.version == NEWEST
         await running.start()
         async with asyncio.timeout(30):
-            while running.base.master.view.version == OLDEST:
+            while running.base.master.view.version == NEWEST:
                 await asyncio.sleep(0.01)
         await running.core.executor.write([])  # the view is durable before this one
         await running.stop()
 
     asyncio.run(main())
-    with pytest.raises(NewerReleaseError, match=rf"uses wire version {NEWEST}, .* speaks 2 to 2"):
+    with pytest.raises(NewerReleaseError, match=r"uses wire version 2, .* speaks 1 to 1"):
         version_of(older)
 
 

@@ -15,7 +15,6 @@ from sparktxlog.codec.wire import SnapshotOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
-from sparktxlog.protocol.messages.versions import PARTS
 from sparktxlog.runtime.membership import queue_snapshots as snapshots
 from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver, SnapshotTaker
 from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot, StoredEntry
@@ -42,7 +41,6 @@ class Way:
     """A giver, and the link to it."""
 
     node_id = "A"
-    version = PARTS
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -145,15 +143,6 @@ def test_what_is_not_what_was_offered_is_refused_and_begins_again(way: Way) -> N
         way.asked.clear()
         assert same(await way.take(), snapshot_at(9))
         assert way.asked[0] == 0
-
-    told(scenario)
-
-
-def test_an_older_giver_sends_one_message(way: Way) -> None:
-    async def scenario() -> None:
-        way.version = PARTS - 1
-        assert same(await way.take(), snapshot_at(9))
-        assert way.asked == []
 
     told(scenario)
 

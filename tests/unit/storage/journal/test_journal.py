@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -22,7 +21,6 @@ from tests.support.storage_samples import entries_of, ids_in, run_of
 from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
-    InvariantViolation,
     LockedError,
     NewerReleaseError,
     StorageError,
@@ -30,9 +28,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Mark, RunFacts
-from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.balloting import BallotState, Vote
-from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.protocol.messages.view import Ballot, View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import (
@@ -491,28 +487,6 @@ def test_writes_to_tables_come_back_as_of_the_end_and_as_of_what_is_published(
     assert kept == [(3,), (4,), (5,), (6,)], "what no snapshot needs is gone"
     journal.close()
     assert Journal(tmp_path).load(10).core.writes["t"] == TableWrites(version=6, position=6)
-
-
-def test_a_file_without_writes_says_up_to_where_they_were_not_counted(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    run = run_of(seq=1, n=2)
-    journal.write([run, AppendQueue(entries=entries_of([run]), ordered_at=1)])
-    assert journal.load(10).core.uncounted_to == 0
-    journal.close()
-    old = sqlite3.connect(tmp_path / JOURNAL_NAME)
-    old.executescript("DROP TABLE table_writes; PRAGMA user_version=3;")
-    old.close()
-    for _ in range(2):
-        journal = Journal(tmp_path)
-        core = journal.load(10).core
-        assert (core.uncounted_to, core.writes) == (2, {})
-        journal.close()
-    assert format_of(tmp_path) == 3, "an older release may take it back"
-    # Where the log counts them from before that on, this node cannot judge as the others do.
-    config = MasterConfig(node_id=NodeId("a"), members=(NodeId("a"),), quorum=1, lineage="l")
-    with pytest.raises(InvariantViolation, match="up to 2 here without counting"):
-        Master(config, core, 0)
-    Master(replace(config, version=3), core, 0)
 
 
 def test_conditions_of_waiting_runs_come_back(tmp_path: Path) -> None:
