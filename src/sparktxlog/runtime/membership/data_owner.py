@@ -11,19 +11,21 @@ of peers would make another log of what is on the disk, and all workers would be
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from sparktxlog.config import NodeConfig, not_usable
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
+from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.journal.sqlite_schema import read_named_value
 
 _OWNER = "owner"
-#: The journal of commits before the first release.
-_OLDER = "front.sqlite"
+#: The journal of commits before version 1, or its first bytes with the id of its application.
+_OLDER, _OLDER_ID, _ID_AT = "front.sqlite", b"TXLG", 68
 #: Ids of the nodes that founded the log.
 _FOUNDERS = "founders"
 #: Their addresses then, until the nodes decide upon some: else a copy of a log looks like the log.
@@ -34,7 +36,7 @@ def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutVa
     """Return the writes that make a journal this node's, none if it is already.
 
     Args:
-        state: Of the journal; one of an older release names neither owner nor founders.
+        state: Of the journal; at the first start it names neither owner nor founders.
         joins: The node has an order to join a log, which says the members.
 
     Raises:
@@ -69,8 +71,11 @@ def refuse_older(config: NodeConfig) -> None:
     Raises:
         ConfigError: It is one (definite).
     """
-    if (config.data_dir / _OLDER).exists():
-        why = f"a commit before version 1 wrote it ({_OLDER}), and this release cannot read it"
+    older, journal = config.data_dir / _OLDER, config.data_dir / JOURNAL_NAME
+    if journal.exists() and _begins(journal)[_ID_AT:] == _OLDER_ID:
+        older = journal
+    if older.exists():
+        why = f"a commit before version 1 wrote it ({older.name}), and this release cannot read it"
         hint = "Begin with an empty data-dir.  Adopt the tables of the lake to keep their rows."
         raise not_usable(config, "data-dir", config.data_dir, why, hint)
 
@@ -96,6 +101,12 @@ def check_data_dir(config: NodeConfig) -> None:
             raise not_usable(config, "data-dir", config.data_dir, error.message, hint) from error
     elif not config.peers and (found := find_remains(config)):
         raise journal_lost(config, found)
+
+
+def _begins(journal: Path) -> bytes:
+    with storing(journal), journal.open("rb") as file:
+        found: bytes = file.read(_ID_AT + len(_OLDER_ID))
+        return found
 
 
 def _name(config: NodeConfig) -> bytes:

@@ -41,7 +41,6 @@ from sparktxlog.storage.journal.sqlite_schema import (
     encode,
     header_of,
     insert_entry,
-    keep_out_older,
     put_meta,
     put_writes,
     read_meta,
@@ -59,20 +58,12 @@ _Run = tuple[RunHeader, bytes]
 def put_ballot(db: sqlite3.Connection, write: PutBallot) -> None:
     """Keep a voter's state."""
     put_meta(db, ballot=encode(write.state))
-    if write.state.accepted is not None:
-        keep_out_older(db, write.state.accepted.view.version)
 
 
 def put_view(db: sqlite3.Connection, write: PutView) -> list[_Run]:
     """Keep a view; return the incoming runs that it removed."""
-    _keep_view(db, write.view)
-    put_meta(db, incarnation=write.incarnation)
+    put_meta(db, view=encode(write.view), incarnation=write.incarnation)
     return _drop_incoming(db, "origin <> ? OR incarnation <> ?", (write.node_id, write.incarnation))
-
-
-def _keep_view(db: sqlite3.Connection, view: View) -> None:
-    put_meta(db, view=encode(view))
-    keep_out_older(db, view.version)
 
 
 def put_restamp(db: sqlite3.Connection, write: PutRestamp) -> _Run:
@@ -159,7 +150,7 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
         db.execute(f"DELETE FROM {table}")
     ends = _put_snapshot(db, snapshot)
     if (view := newer_view(meta.get("view"), snapshot.view)) is not None:
-        _keep_view(db, view)
+        put_meta(db, view=encode(view))
     put_meta(db, incarnation=incarnation, resets=meta.get("resets", 0) + 1)
     return ends, gone
 

@@ -9,10 +9,6 @@ memory map; a thread merges small files into larger ones.
     8 × count  mixed word of each id, ascending
     8 × count  second word of each id
     4 × count  offset from the first position; the top bit is set if it was rejected
-
-Beside a file, under its name with `.digests`, which older releases leave alone:
-
-    24 bytes   newest timestamp, least and greatest mixed word of the file that it belongs to
     8 × count  in the order of positions: what the content is known by, zeros = not known
 """
 
@@ -21,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +30,12 @@ from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.storage.journal.queue_ids import put_digests
 
 _HEAD = struct.Struct("<8sQQQ32x")
-_DIGESTS_HEAD = struct.Struct("<QQQ")
 _MAGIC = b"TXLOGID1"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _REJECTED = np.uint32(1 << 31)
 _OFFSET = np.uint32((1 << 31) - 1)
+#: Bytes of one id.
+_EACH = 20 + DIGEST_BYTES
 #: Number of neighbours that become one file; files with so many ids are not merged.
 _MERGED, _LARGEST = 8, 1 << 23
 
@@ -55,10 +52,6 @@ class _IdFile:
     places: NDArray[np.uint32]
     #: Of the contents, by position; zeros = not known.
     digests: NDArray[np.uint8]
-
-    def remove(self) -> None:
-        self.path.unlink()
-        _digests_path(self.path).unlink(missing_ok=True)
 
     @property
     def last(self) -> int:
@@ -96,14 +89,11 @@ class IdFiles:
             # A kill may leave both a merged file and its sources.
             inside = bool(kept) and file.last <= kept[-1].last
             if inside or file.last > end:
-                file.remove()
+                file.path.unlink()
             else:
                 kept.append(file)
         for part in directory.glob("*.part"):
             part.unlink()
-        for digests in directory.glob("*.digests"):
-            if not digests.with_suffix(".ids").exists():
-                digests.unlink()
         self._files: tuple[_IdFile, ...] = tuple(kept)
 
     @property
@@ -119,8 +109,7 @@ class IdFiles:
     @property
     def size_bytes(self) -> int:
         """Bytes on disk."""
-        each = 20 + DIGEST_BYTES
-        return sum(_HEAD.size + each * file.count for file in self._files)
+        return sum(_HEAD.size + _EACH * file.count for file in self._files)
 
     def put(self, first: int, ids: bytes, rejected: Iterable[int], ts: int, digests: bytes) -> None:
         """Write the ids of the positions from `first` on to a file; durable when it returns.
@@ -145,7 +134,7 @@ class IdFiles:
         if gone and (self._merging is None or self._merging.done()):
             self._files = self._files[len(gone) :]
             for file in gone:
-                file.remove()
+                file.path.unlink()
 
     def cut(self, end: int) -> None:
         """Remove files that reach beyond position `end`, whose runs were not kept."""
@@ -154,7 +143,7 @@ class IdFiles:
             gone = [file for file in self._files if file.last > end]
             self._files = self._files[: len(self._files) - len(gone)]
             for file in gone:
-                file.remove()
+                file.path.unlink()
 
     def first_of(self, ids: bytes, after: int = 0) -> dict[int, tuple[int, bool]]:
         """Return, by index of the ids found: first position after `after`, rejected there."""
@@ -223,20 +212,16 @@ class IdFiles:
         digests: NDArray[np.uint8],
     ) -> _IdFile:
         order = np.argsort(words, kind="stable")
-        belongs = _DIGESTS_HEAD.pack(ts, words[order[0]], words[order[-1]])
         path = self._directory / f"{first:020}-{len(words)}.ids"
         part = path.with_suffix(".part")
         if not self._directory.is_dir():
             self._directory.mkdir()
             sync_directory(self._directory.parent)
         with part.open("wb") as file:
-            file.write(belongs + digests.tobytes())
-        sync_file(part)
-        part.replace(_digests_path(path))
-        with part.open("wb") as file:
             file.write(_HEAD.pack(_MAGIC, first, len(words), ts))
             for column in (words, seconds, places):
                 file.write(np.ascontiguousarray(column[order]).data)
+            file.write(digests.tobytes())
         sync_file(part)
         part.replace(path)
         sync_directory(self._directory)
@@ -276,23 +261,7 @@ class IdFiles:
         at = files.index(group[0])
         self._files = (*files[:at], merged, *self._files[at + len(group) :])
         for file in group:
-            file.remove()
-
-
-def _digests_path(path: Path) -> Path:
-    return path.with_suffix(".digests")
-
-
-def _open_digests(file: _IdFile) -> NDArray[np.uint8]:
-    """Map the digests beside a file; those of another one are not known, nor are missing ones."""
-    path, head = _digests_path(file.path), _DIGESTS_HEAD
-    belongs = head.pack(file.ts, file.words[0], file.words[-1])
-    size = DIGEST_BYTES * file.count
-    if path.exists() and path.stat().st_size == head.size + size:
-        raw = np.memmap(path, np.uint8, "r")
-        if raw[: head.size].tobytes() == belongs:
-            return raw[head.size :]
-    return np.zeros(size, np.uint8)
+            file.path.unlink()
 
 
 def _open(path: Path) -> _IdFile:
@@ -304,14 +273,14 @@ def _open(path: Path) -> _IdFile:
     size = path.stat().st_size
     raw = np.memmap(path, np.uint8, "r")
     magic, first, count, ts = _HEAD.unpack(raw[: _HEAD.size].tobytes().ljust(_HEAD.size, b"\0"))
-    if magic != _MAGIC or size != _HEAD.size + 20 * count:
+    if magic != _MAGIC or size != _HEAD.size + _EACH * count:
         raise CorruptLogError(
             f"{path} is damaged: {size:,} bytes are not those of {count:,} ids",
             hint="Remove the file: repeats of its transactions are then no longer recognised.",
             path=str(path),
         )
     ends = [_HEAD.size + width * count for width in (0, 8, 16, 20)]
-    found = _IdFile(
+    return _IdFile(
         path=path,
         first=first,
         count=count,
@@ -319,9 +288,8 @@ def _open(path: Path) -> _IdFile:
         words=raw[ends[0] : ends[1]].view("<u8"),
         seconds=raw[ends[1] : ends[2]].view("<u8"),
         places=raw[ends[2] : ends[3]].view("<u4"),
-        digests=np.zeros(0, np.uint8),
+        digests=raw[ends[3] :],
     )
-    return replace(found, digests=_open_digests(found))
 
 
 def _words(ids: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

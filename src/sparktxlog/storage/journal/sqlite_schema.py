@@ -26,17 +26,14 @@ from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
-from sparktxlog.protocol.messages.view import FIRST_VERSION, View
+from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
-#: "TXLG": tells this file from other SQLite files.
-APPLICATION_ID = 0x54584C47
-#: Formats that this release writes and keeps; an older release refuses a later format.  From format
-#: 2 on, a file has the number of the wire version that its log uses.  Until that is raised, the
-#: releases that wrote the file can open it again (P31).
-SCHEMA_VERSION = 6
-_KEPT_VERSION = 2
+#: "TXLJ": tells this file from other SQLite files.
+APPLICATION_ID = 0x54584C4A
+#: The format that this release writes and reads; it refuses a later one.
+SCHEMA_VERSION = 1
 
 _PAGE_BYTES = 8192
 #: The write-ahead log is merged into the file in steps of this size: in large steps a page that
@@ -56,59 +53,49 @@ CREATE TABLE payloads(
 CREATE TABLE queue(
     position INTEGER PRIMARY KEY, origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER,
     epoch INTEGER, ts INTEGER, digest BLOB, size_bytes INTEGER, staged_bytes INTEGER,
-    previous_hash BLOB, chain_hash BLOB, rejections BLOB, ordered_at INTEGER, ids BLOB);
+    previous_hash BLOB, chain_hash BLOB, rejections BLOB, ordered_at INTEGER, ids BLOB,
+    content_digests BLOB);
 CREATE TABLE watermarks(origin TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID;
 CREATE TABLE announcements(
     id INTEGER PRIMARY KEY, digest BLOB UNIQUE, ticket INTEGER, session TEXT, payload BLOB);
 CREATE TABLE segments(last INTEGER PRIMARY KEY, first INTEGER, segment BLOB);
 CREATE TABLE catalog(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
     WITHOUT ROWID;
-"""
-#: New in format 2, besides `view`, `ballot`, `incarnation` and `resets` in `meta`.
-_TABLES_2 = """
-CREATE TABLE recent_ids(last INTEGER PRIMARY KEY, first INTEGER, ids BLOB);
-"""
-
-#: Newer than the formats; releases that do not know it ignore it.
-_WITHDRAWN = """
-CREATE TABLE IF NOT EXISTS withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER)
-    WITHOUT ROWID
+CREATE TABLE recent_ids(
+    last INTEGER PRIMARY KEY, first INTEGER, ids BLOB, content_digests BLOB);
+CREATE TABLE withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER) WITHOUT ROWID;
 """
 
-#: The same.  Of each table its newest row counts, and that before the end of what is published.
+#: Of each table its newest row counts, and that before the end of what is published.
 _TABLE_WRITES = """
 CREATE TABLE table_writes(name TEXT, position INTEGER, version INTEGER, PRIMARY KEY(name, position))
-    WITHOUT ROWID
+    WITHOUT ROWID;
 """
 
-#: The same.  What is prepared and undecided after a run that changed it, NULL = it is decided; the
+#: What is prepared and undecided after a run that changed it, NULL = it is decided; the
 #: containers of these; what became of them, by the first position of the run that decides.
 _PREPARED = """
-CREATE TABLE IF NOT EXISTS undecided(id BLOB, position INTEGER, body BLOB,
-    PRIMARY KEY(id, position)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS prepared(id BLOB PRIMARY KEY, staged_bytes INTEGER, payload BLOB);
-CREATE TABLE IF NOT EXISTS verdicts(run INTEGER, number INTEGER, id BLOB, body BLOB, at INTEGER,
-    PRIMARY KEY(run, number)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS verdicts_by_id ON verdicts(id);
-"""
-
-#: The same.  Each commit table after the runs that changed it; see `commit_rows`, `placed_rows`.
-_COMMIT_TABLES = """
-CREATE TABLE IF NOT EXISTS commit_tables(uuid TEXT, position INTEGER, body BLOB,
-    PRIMARY KEY(uuid, position)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS ordered_commits(uuid TEXT, version INTEGER, position INTEGER, body BLOB,
-    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS commits_by_position ON ordered_commits(position);
-CREATE TABLE IF NOT EXISTS placed_commits(uuid TEXT PRIMARY KEY, version INTEGER, state BLOB)
+CREATE TABLE undecided(id BLOB, position INTEGER, body BLOB, PRIMARY KEY(id, position))
     WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS carried_files(uuid TEXT, version INTEGER, contents BLOB,
-    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS version_files(uuid TEXT, version INTEGER, body BLOB,
-    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
+CREATE TABLE prepared(id BLOB PRIMARY KEY, staged_bytes INTEGER, payload BLOB);
+CREATE TABLE verdicts(run INTEGER, number INTEGER, id BLOB, body BLOB, at INTEGER,
+    PRIMARY KEY(run, number)) WITHOUT ROWID;
+CREATE INDEX verdicts_by_id ON verdicts(id);
 """
 
-#: The same, a column of tables that keep ids of the queue, NULL = not known: see `RunManifest`.
-_WITH_DIGESTS = ("queue", "recent_ids")
+#: Each commit table after the runs that changed it; see `commit_rows`, `placed_rows`.
+_COMMIT_TABLES = """
+CREATE TABLE commit_tables(uuid TEXT, position INTEGER, body BLOB, PRIMARY KEY(uuid, position))
+    WITHOUT ROWID;
+CREATE TABLE ordered_commits(uuid TEXT, version INTEGER, position INTEGER, body BLOB,
+    PRIMARY KEY(uuid, version)) WITHOUT ROWID;
+CREATE INDEX commits_by_position ON ordered_commits(position);
+CREATE TABLE placed_commits(uuid TEXT PRIMARY KEY, version INTEGER, state BLOB) WITHOUT ROWID;
+CREATE TABLE carried_files(uuid TEXT, version INTEGER, contents BLOB, PRIMARY KEY(uuid, version))
+    WITHOUT ROWID;
+CREATE TABLE version_files(uuid TEXT, version INTEGER, body BLOB, PRIMARY KEY(uuid, version))
+    WITHOUT ROWID;
+"""
 
 #: Columns of a run, named as the fields of its header.
 HEADER_COLUMNS = "origin, incarnation, seq, n, epoch, ts, digest, size_bytes, staged_bytes"
@@ -130,7 +117,7 @@ _decode_meta = {
 
 
 class _Facts(msgspec.Struct, array_like=True):
-    """The fields of `RunFacts` in the column; older versions wrote the first two."""
+    """The fields of `RunFacts` in the column."""
 
     touches: tuple[Touch, ...]
     creates: tuple[tuple[int, TableDefinition], ...]
@@ -145,8 +132,6 @@ class _Facts(msgspec.Struct, array_like=True):
     commits: tuple[tuple[int, CommitOperation], ...] = ()
 
 
-#: The first so many fields are always written, others only up to the last one that says anything.
-_LEAST_FACTS = 4
 _decode_facts = msgspec.msgpack.Decoder(_Facts).decode
 _decode_rejections = msgspec.msgpack.Decoder(tuple[Rejection, ...]).decode
 
@@ -155,7 +140,8 @@ def open_journal(path: Path) -> sqlite3.Connection:
     """Open the writing connection; makes the tables in a new file.
 
     Raises:
-        CorruptLogError: The file is not a journal, is torn, or a newer version wrote it.
+        CorruptLogError: The file is not a journal, or is torn.
+        NewerReleaseError: A newer release wrote it (definite).
     """
     log = _log_of(path)
     if not path.exists() and log.exists() and log.stat().st_size:
@@ -178,20 +164,12 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA temp_store=MEMORY")
         if fresh:
             connection.executescript(
-                f"BEGIN; {_TABLES} {_TABLES_2} PRAGMA application_id={APPLICATION_ID};"
+                f"BEGIN; {_TABLES} {_TABLE_WRITES} {_PREPARED} {_COMMIT_TABLES}"
+                f" PRAGMA application_id={APPLICATION_ID};"
                 f" PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
-            )
-        elif _format(connection) == (APPLICATION_ID, 1):
-            connection.executescript(
-                f"BEGIN; {_TABLES_2} PRAGMA user_version={_KEPT_VERSION}; COMMIT;"
             )
         _check_version(connection, path)
         _fold_log(connection, path)
-        connection.execute(_WITHDRAWN)
-        connection.executescript(f"BEGIN; {_PREPARED} COMMIT;")
-        connection.executescript(f"BEGIN; {_COMMIT_TABLES} COMMIT;")
-        _add_digests(connection)
-        _add_table_writes(connection)
     except sqlite3.Error as error:
         connection.close()
         raise translate(error, path, opening=True) from error
@@ -199,21 +177,6 @@ def open_journal(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _add_digests(connection: sqlite3.Connection) -> None:
-    for table in _WITH_DIGESTS:
-        columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-        if "content_digests" not in columns:
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN content_digests BLOB")
-
-
-def _add_table_writes(connection: sqlite3.Connection) -> None:
-    """Add the table of writes to a file without."""
-    known = "SELECT count(*) FROM sqlite_schema WHERE name = 'table_writes'"
-    if connection.execute(known).fetchone()[0]:
-        return
-    connection.execute(_TABLE_WRITES)
 
 
 def _log_of(path: Path) -> Path:
@@ -268,29 +231,17 @@ def _fold_log(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    owner, version = _format(connection)
-    if owner == APPLICATION_ID and _KEPT_VERSION <= version <= SCHEMA_VERSION:
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if (owner, version) == (APPLICATION_ID, SCHEMA_VERSION):
         return
     text = (
-        f"{path} has format {version} of application {owner:#x}, this release reads formats 1 to "
-        f"{SCHEMA_VERSION}"
+        f"{path} has format {version} of application {owner:#x}, this release reads format "
+        f"{SCHEMA_VERSION} of {APPLICATION_ID:#x}"
     )
     hint = "Use the release of sparktxlog that wrote it, or another data-dir."
     newer = owner == APPLICATION_ID and version > SCHEMA_VERSION
     raise (NewerReleaseError if newer else CorruptLogError)(text, hint=hint, path=str(path))
-
-
-def keep_out_older(connection: sqlite3.Connection, wire_version: int) -> None:
-    """Make releases that do not know the log's wire version refuse the file."""
-    wanted = min(max(wire_version, FIRST_VERSION), SCHEMA_VERSION)
-    if _format(connection)[1] < wanted:
-        connection.execute(f"PRAGMA user_version={wanted}")
-
-
-def _format(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the application id and the format of a file."""
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    return owner, connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def read_named_value(path: Path, name: str) -> bytes | None:
@@ -354,10 +305,7 @@ def translate(
 
 def encode_facts(facts: RunFacts) -> bytes:
     """Return the facts without ids, which have their own column."""
-    kept = [getattr(facts, name) for name in _Facts.__struct_fields__]
-    while len(kept) > _LEAST_FACTS and not kept[-1]:
-        kept.pop()
-    return encode(kept)
+    return encode([getattr(facts, name) for name in _Facts.__struct_fields__])
 
 
 def facts_of(n: int, ids: bytes, body: bytes) -> RunFacts:

@@ -64,12 +64,17 @@ def test_the_rest_of_a_log_without_its_journal_is_told(tmp_path: Path) -> None:
         check_data_dir(own)
 
 
-def test_a_directory_of_a_commit_before_the_first_release_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"), [("front.sqlite", b""), (JOURNAL_NAME, b"x" * 68 + b"TXLG")]
+)
+def test_a_directory_of_a_commit_before_the_first_release_is_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
     """Also at the start of a node, which else would take it for one that lost its journal."""
     own = _config(tmp_path / "a")
     own.data_dir.mkdir(parents=True, exist_ok=True)
-    (own.data_dir / "front.sqlite").touch()
+    (own.data_dir / name).write_bytes(content)
     for start in (check_data_dir, lay_foundation):
-        with pytest.raises(ConfigError, match="before version 1") as caught:
+        with pytest.raises(ConfigError, match=f"before version 1 wrote it .{name}") as caught:
             start(own)
         assert "empty data-dir" in caught.value.hint

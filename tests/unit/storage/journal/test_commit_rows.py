@@ -168,12 +168,3 @@ def test_a_dropped_name_may_stand_twice_in_a_snapshot(tmp_path: Path) -> None:
         snapshot = replace(journal.read_snapshot(), commit_tables=tables)
         journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("c"))])
         assert _loaded(journal) == tables
-
-
-def test_a_file_of_an_older_release_gets_the_table(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal._db.execute("DROP TABLE commit_tables")
-    journal.close()
-    with closing(Journal(tmp_path)) as again:
-        _append(again, 1)
-        assert _loaded(again) == (LEFT[0],)

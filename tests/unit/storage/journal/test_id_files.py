@@ -81,8 +81,7 @@ def test_what_a_kill_leaves_of_a_merge_is_put_right(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     (tmp_path / "x.part").write_bytes(b"torn")
     again = IdFiles(tmp_path, end=8)
-    assert len(list(tmp_path.glob("*.ids"))) == len(list(tmp_path.glob("*.digests"))) == 1
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 1
     assert again.first_of(_id(0) + _id(7)) == {0: (1, False), 1: (8, False)}
 
 
@@ -108,19 +107,3 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptLogError, match=path.name):
         IdFiles(tmp_path, end=5)
-
-
-def test_digests_of_other_ids_are_not_known_and_an_older_release_writes_none(
-    tmp_path: Path,
-) -> None:
-    _filed(tmp_path, [[_id(1), _id(2)], [_id(3)]], set()).close()
-    first, second = sorted(tmp_path.glob("*.digests"))
-    second.unlink()
-    assert _known(IdFiles(tmp_path, end=3), 1, 3) == _digests(1, 2) + bytes(8)
-    (tmp_path / "other").mkdir()
-    _filed(tmp_path / "other", [[_id(5), _id(2)]], set()).close()
-    first.write_bytes((tmp_path / "other" / first.name).read_bytes())
-    assert _known(IdFiles(tmp_path, end=3), 1, 3) == bytes(24)
-    first.with_suffix(".ids").unlink()
-    IdFiles(tmp_path, end=3)
-    assert not first.exists()

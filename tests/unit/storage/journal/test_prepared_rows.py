@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from sparktxlog.storage.interfaces import (
     QueueSnapshot,
     ResetJournal,
 )
-from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.prepared_rows import put_verdicts
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 
@@ -204,14 +203,3 @@ def test_a_snapshot_that_contradicts_itself_is_refused() -> None:
         with pytest.raises(InvariantViolation, match="contradicts itself"):
             taker.write([write])
     assert _counts(taker) == [0, 0]
-
-
-def test_a_file_of_an_older_release_gets_the_tables(tmp_path: Path) -> None:
-    Journal(tmp_path).close()
-    old = sqlite3.connect(tmp_path / JOURNAL_NAME)
-    old.executescript("DROP TABLE undecided; DROP TABLE prepared; DROP TABLE verdicts;")
-    old.close()
-    journal = Journal(tmp_path)
-    _append(journal, 1, 2)
-    assert journal.load(10).core.undecided == [ONE]
-    journal.close()
