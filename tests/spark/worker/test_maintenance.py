@@ -19,7 +19,6 @@ from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
-from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

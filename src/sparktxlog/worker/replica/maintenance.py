@@ -1,7 +1,5 @@
 """Upkeep of a replica's tables: OPTIMIZE of many small files, VACUUM of old versions.
 
-Files of partitions that an older release placed flat are put into directories.
-
 A table on a local disk has one writer: two JVMs that commit at once may overwrite each other's
 commit.  So OPTIMIZE and a full VACUUM take the worker's lock, for one table at a time.  While a
 worker holds the lock, OPTIMIZE is skipped and VACUUM runs in lite mode.  That mode commits nothing
@@ -35,7 +33,6 @@ from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
-from sparktxlog.worker.replica.partition_moves import flat_files, move_into_partitions
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, applied_state
 
 if TYPE_CHECKING:
@@ -83,8 +80,6 @@ class TableUpkeep:
     disk_before: int = 0
     disk: int = 0
     optimized: bool = False
-    #: Files that were put into the directories of their partitions.
-    moved_files: int = 0
     #: `full`, `lite`, or empty.
     vacuumed: str = ""
     seconds: float = 0.0
@@ -142,7 +137,6 @@ def maintain_replica(
 def describe(found: TableUpkeep) -> str:
     """Return a table's line for people."""
     acts = ["compacted"] if found.optimized else []
-    acts += [f"{found.moved_files:,} files put into partitions"] if found.moved_files else []
     acts += [f"vacuumed ({found.vacuumed})"] if found.vacuumed else []
     text = (
         f"{found.table}: {', '.join(acts) or 'nothing done'}; files {found.files_before:,} to "
@@ -188,25 +182,20 @@ class _Keeper:
     def _is_due(self, found: TableUpkeep) -> bool:
         return self._wanted.optimize and found.small_files >= self._wanted.many_files
 
-    def _has_flat(self, found: TableUpkeep) -> bool:
-        return self._wanted.optimize and flat_files(self._lake / found.table) > 0
-
     def _predict(self, found: TableUpkeep) -> None:
         acts = ["OPTIMIZE"] if self._is_due(found) else []
-        acts += ["moves into partitions"] if self._has_flat(found) else []
         acts += ["VACUUM"] if self._wanted.vacuum else []
         found.skipped = f"dry run: {' and '.join(acts) or 'nothing'} would run"
 
     def _work(self, found: TableUpkeep, directory: Path) -> None:
-        due, flat = self._is_due(found), self._has_flat(found)
-        if not due and not flat and not self._wanted.vacuum:
+        due = self._is_due(found)
+        if not due and not self._wanted.vacuum:
             return
         try:
             replica = self._own_replica()
         except LockedError as error:
-            if due or flat:
-                what = "OPTIMIZE" if due else "moves into partitions"
-                found.skipped = f"{what}, for {error.message}"
+            if due:
+                found.skipped = f"OPTIMIZE, for {error.message}"
             if self._wanted.vacuum:
                 self._sql(f"VACUUM {_quoted(directory)} LITE{self._retain(directory)}")
                 found.vacuumed = "lite"
@@ -219,17 +208,14 @@ class _Keeper:
             if found.table not in state.tables:
                 found.skipped = "it was dropped meanwhile"
                 return
-            if due or flat:
+            if due:
                 before = newest_version(directory, state.tables[found.table].version)
-                if due:
-                    self._sql(f"OPTIMIZE {_quoted(directory)}")
-                if flat:
-                    found.moved_files = move_into_partitions(self._session, directory)
+                self._sql(f"OPTIMIZE {_quoted(directory)}")
                 # Spark fsyncs nothing, and a later VACUUM removes the old files.
                 newest = newest_version(directory, before)
                 settle(directory, before + 1, newest)
                 _record(replica, state, found.table, newest)
-                found.optimized = due
+                found.optimized = True
             if self._wanted.vacuum:
                 self._sql(f"VACUUM {_quoted(directory)}{self._retain(directory)}")
                 found.vacuumed = "full"
