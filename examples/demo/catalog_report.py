@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sparktxlog.cli.printing import cell_text
 from sparktxlog.delta.commit_contents import read_commit_file
-from sparktxlog.model.commit_table import COMMIT_LOG
+from sparktxlog.delta.log_files import STAGED_COMMITS, commit_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class CatalogResult:
 def history_of(directory: Path) -> list[HistoryVersion]:
     """Return the versions of a table that are published in its directory."""
     versions: list[HistoryVersion] = []
-    while (path := directory / COMMIT_LOG / f"{len(versions):020}.json").exists():
+    while (path := commit_path(directory, len(versions))).exists():
         raw = path.read_bytes()
         digest = blake2b(raw, digest_size=16)
         for file in read_commit_file(raw).files:
@@ -133,6 +133,6 @@ def history_of(directory: Path) -> list[HistoryVersion]:
 def staged_commits(directory: Path) -> dict[int, list[bytes]]:
     """Return version → the commits that Spark staged for it in a table's directory."""
     found: dict[int, list[bytes]] = {}
-    for path in (directory / COMMIT_LOG / "_staged_commits").glob("*.json"):
+    for path in (directory / STAGED_COMMITS).glob("*.json"):
         found.setdefault(int(path.name.partition(".")[0]), []).append(path.read_bytes())
     return found

@@ -17,6 +17,7 @@ from examples.demo.sites import Sites
 from rich.console import Console
 
 from sparktxlog.api.session import known_jars
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 
 #: Paths of the connector's JARs, comma separated.
@@ -142,7 +143,7 @@ class CatalogStory(Narration):
             staged = staged_commits(path)
             result.staged[site] = sum(map(len, staged.values()))
             for version, commits in staged.items():
-                published = path / "_delta_log" / f"{version:020}.json"
+                published = commit_path(path, version)
                 if published.exists() and published.read_bytes() in commits:
                     result.committed_at[version] = site
         sources = [str(cluster.site_directory(site) / "source") for site in cluster.sites]

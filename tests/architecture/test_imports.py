@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -244,6 +245,67 @@ def test_committing_needs_no_jvm_in_the_driver() -> None:
         if module.room == "api" and _JVM.search(module.text)
     }
     assert found == _WITH_JVM
+
+
+#: What of a log's names only `delta/` says; the model has the first, for commit files that travel.
+_OF_LOGS = re.compile(
+    r"_delta_log|_last_checkpoint|_sidecars|_staged_commits|(?<!delta)\.checkpoint\b"
+)
+_NAMES_THE_LOG = {"sparktxlog.model.commit_table"}
+#: Modules that still say others, where they make files durable; the list may only get shorter.
+_LEFT = {
+    "sparktxlog.storage.commit_tables.released_log",
+    "sparktxlog.storage.log_tables.log_table",
+    "sparktxlog.worker.apply.settling",
+}
+#: Modules that still open logs by delta-rs; the list may only get shorter.
+_WITH_DELTA_RS = {
+    "sparktxlog.api.reading.replica_files",
+    "sparktxlog.api.streams.published",
+    "sparktxlog.cli.doctor.queue_files",
+    "sparktxlog.storage.commit_tables.reader_table",
+    "sparktxlog.storage.lake_tables",
+    "sparktxlog.storage.log_tables.kept_rows",
+    "sparktxlog.storage.log_tables.log_table",
+    "sparktxlog.storage.log_tables.quarantine_table",
+    "sparktxlog.worker.apply.altering",
+    "sparktxlog.worker.apply.placing",
+    "sparktxlog.worker.replica.maintenance",
+    "sparktxlog.worker.replica.partition_moves",
+    "sparktxlog.worker.verify.histories",
+}
+
+
+def _texts_of_logs(module: Module) -> set[str]:
+    """Return what a module says of the files of a log, docstrings left out."""
+    told = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+    return {
+        found
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told
+        for found in _OF_LOGS.findall(node.value)
+    }
+
+
+def _opens_by_delta_rs(module: Module) -> bool:
+    of_delta_rs = any(item.target == "deltalake" for item in imports_of(module))
+    calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    return of_delta_rs and any(isinstance(f, ast.Name) and f.id == "DeltaTable" for f in calls)
+
+
+def test_only_one_room_opens_delta_logs() -> None:
+    """`worker/apply/deltalog.py` and `delta.tables` of Spark speak through the JVM, which opens."""
+    others = [module for module in package_modules() if module.room != "delta"]
+    named = {module.name: found for module in others if (found := _texts_of_logs(module))}
+    assert {*named} == _NAMES_THE_LOG | {*_LEFT}, named
+    assert {module.name for module in others if _opens_by_delta_rs(module)} == _WITH_DELTA_RS
+    invented = Module(
+        path=PACKAGE / "worker" / "invented.py",
+        name="sparktxlog.worker.invented",
+        text='"""Of `_delta_log`."""\nfrom deltalake import DeltaTable\n'
+        'DeltaTable(f"{table}/_delta_log/x")\n',
+    )
+    assert _texts_of_logs(invented) == {"_delta_log"} and _opens_by_delta_rs(invented)
 
 
 def test_importing_the_package_stays_light() -> None:

@@ -18,6 +18,7 @@ from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.lexer import string_literal
 from sparktxlog.codec.state_views import KEPT, VIEWS
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.model.ids import check_name_part
 
@@ -104,7 +105,7 @@ def _places(get: Callable[..., Any]) -> dict[str, str]:
     kept = {name: view.delta_table for name, view in VIEWS.items() if view.delta_table}
     kept |= {name: table.directory for name, table in KEPT.items()}
     for name, folder in kept.items():
-        if (root / folder / "_delta_log").is_dir():
+        if has_log(root / folder):
             found[name] = _of_delta((root / folder).as_uri())
     return found
 

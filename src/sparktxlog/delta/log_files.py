@@ -14,6 +14,8 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import storing
 
+#: Where writers of a table that a catalog manages put what shall be a version.
+STAGED_COMMITS = f"{COMMIT_LOG}_staged_commits"
 _SIDECARS = f"{COMMIT_LOG}_sidecars/"
 #: Commits and checksums; the version is the first group.
 _COMMIT = re.compile(r"(\d{20})\.(json|crc)")

@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
+from sparktxlog.delta.log_files import commit_path, has_log
 from sparktxlog.errors import CorruptLogError
 
 #: What tells a commit file from another one in its place: inode, modification time in ns.
@@ -43,7 +44,7 @@ class LakeTables:
             CorruptLogError: The table cannot be read.
         """
         path = self.path(name)
-        if not (path / "_delta_log").is_dir():
+        if not has_log(path):
             self._known.pop(name, None)
             return None
         known = self._known.get(name)
@@ -51,7 +52,7 @@ class LakeTables:
             if known is not None and self._is_newest(path, *known):
                 return known[0]
             table = DeltaTable(path)
-            stamp = _stamp(_commit_file(path, table.version()))
+            stamp = _stamp(commit_path(path, table.version()))
             state = _state(table, stamp)
         except (DeltaError, OSError) as error:
             if not path.is_dir():
@@ -66,14 +67,10 @@ class LakeTables:
     def _is_newest(path: Path, state: DeltaTableState, stamp: _Stamp) -> bool:
         """Return whether a version that was read is still there, and is the newest one."""
         try:
-            is_there = _stamp(_commit_file(path, state.version)) == stamp
+            is_there = _stamp(commit_path(path, state.version)) == stamp
         except FileNotFoundError:
             return False
-        return is_there and not _commit_file(path, state.version + 1).exists()
-
-
-def _commit_file(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
+        return is_there and not commit_path(path, state.version + 1).exists()
 
 
 def _stamp(path: Path) -> _Stamp:

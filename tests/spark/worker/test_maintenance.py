@@ -11,11 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
-from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.pinned.pins import Pins
-from sparktxlog.worker.apply import placing
-from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
@@ -91,50 +88,6 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     assert {p: b for p, b in kept.items() if p.endswith(".parquet")} == {
         p: b for p, b in before.items() if p.endswith(".parquet")
     }
-
-
-def test_flat_files_are_put_into_their_partitions(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older release placed them flat; rows, deletion vectors and signatures stay."""
-    monkeypatch.setattr(placing, "placed_path", lambda file: placed_name(file.path))
-    log = LogBuilder(tmp_path)
-    log.create(
-        table("t", "id bigint, p string", keys=["id"], partition_by=["p"], deletion_vectors=True)
-    )
-    values = ["a b/%25", None, "x"]
-    rows = [(i, values[i % 3]) for i in range(9)]
-    log.transaction().staged("append", "t", rows)
-    log.publish()
-    source = MemoryLog(log, tmp_path / "lake")
-    apply(spark, source)
-    log.transaction().rename("t", p="q")
-    log.transaction().inline("delete_keys", "t", [(3,), (4,)])
-    log.publish()
-    apply(spark, source)
-    monkeypatch.undo()
-    directory = source.lake / "t"
-    assert len(list(directory.glob("*.parquet"))) == 3
-    (planned,) = maintain_replica(spark, source.lake, Upkeep(dry_run=True))
-    assert "moves into partitions and VACUUM would run" in planned.skipped
-    (done,) = maintain_replica(spark, source.lake, Upkeep())
-    assert (done.failed, done.skipped, done.optimized, done.moved_files) == ("", "", False, 3)
-    assert "3 files put into partitions" in describe(done)
-    places = {path.rsplit("/", 1)[0] for path in live_files(directory).sizes}
-    assert places == {"p=a b%2F%2525", "p=__HIVE_DEFAULT_PARTITION__", "p=x"}
-    found = spark.read.format("delta").load(str(directory)).orderBy("id").collect()
-    assert [tuple(row) for row in found] == [row for row in rows if row[0] not in (3, 4)]
-    (again,) = maintain_replica(spark, source.lake, Upkeep())
-    assert (again.moved_files, again.failed, again.vacuumed) == (0, "", "full")
-
-    # The worker goes on, and a recount of the moved files is that of the log.
-    log.transaction().inline("upsert", "t", [(0, "new"), (100, "x")])
-    log.publish()
-    assert apply(spark, source) == log.position
-    assert recount_tables(spark, source.lake) == {}
-    state = read_state(source.lake)
-    assert state is not None and not state.diverged
-    assert spark.read.format("delta").load(str(directory)).count() == 8
 
 
 def _points_keep_files(spark: SparkSession, lake: Path, directory: Path) -> None:

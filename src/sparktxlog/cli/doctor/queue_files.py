@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem
 from sparktxlog.delta.file_paths import path_of_file
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import ManifestMismatchError, StorageError
 
 #: Seconds after which no further file is begun.
@@ -41,7 +42,7 @@ def check_queue_files(
     from sparktxlog.storage.parquet_files import inspect_parquet
 
     table = log / QUEUE_NAME
-    if not (table / "_delta_log").is_dir():
+    if not has_log(table):
         return
     try:
         actions = pa.table(DeltaTable(table).get_add_actions()).to_pylist()

@@ -14,6 +14,7 @@ from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableSt
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
 from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import full_table_name, table_name
@@ -77,7 +78,7 @@ class TableDescriptions:
             properties=dict(table.properties),
             deletion_vectors=table.deletion_vectors,
             is_sync=table.is_sync,
-            location=str(place) if (place / "_delta_log").is_dir() else None,
+            location=str(place) if has_log(place) else None,
             schema_version=table.schema_version,
             version=writes.version,
             last_write=writes.position,

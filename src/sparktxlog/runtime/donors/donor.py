@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.table import TableDefinition
@@ -333,7 +334,7 @@ def _offer(
             table=table,
             schema=state.schema,
         )
-    commit = f"_delta_log/{state.version:020d}."
+    commit = commit_file_name(state.version).removesuffix("json")
     if not any(file.path.startswith(commit) for file in files):
         raise StorageError(
             f"table {table!r}: the log of version {state.version} no longer exists",

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 import structlog
 
 from sparktxlog.delta.commit_contents import NeededFile
+from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
@@ -53,7 +54,6 @@ KEPT_COMMITS = ".commits"
 TRANSACTION_TWINS = ".transactions"
 #: Act of those files that were in the place of others.
 _REPLACED = "replaced"
-_LOG, _STAGED = "_delta_log", "_staged_commits"
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20
 #: Most bytes of all that are read and decoded at once before they are ordered.
@@ -159,7 +159,7 @@ class TablePlaces:
             StagedCommitError: There is none, or it has another size (definite).
             BusyError: Too many commit files are being read (definite).
         """
-        with self._read(self._root / uuid / _LOG / _STAGED / name, "file-name") as content:
+        with self._read(self._root / uuid / STAGED_COMMITS / name, "file-name") as content:
             if len(content) != size:
                 raise StagedCommitError(
                     f"file-size is {size:,}, staged commit {name!r} has {len(content):,} bytes",
@@ -258,9 +258,9 @@ class TablePlaces:
         directory = f"{self._root}/{uuid}"
         with storing(directory):
             # A writer stages there; it makes no directory in a table that it did not create.
-            if not os.path.isdir(f"{directory}/{_LOG}/{_STAGED}"):
-                self.file(uuid, f"{_LOG}/{_STAGED}/x").make_parent()
-        unsynced = {f"{directory}/{_LOG}", directory, str(self._root)}
+            if not os.path.isdir(f"{directory}/{STAGED_COMMITS}"):
+                self.file(uuid, f"{STAGED_COMMITS}/x").make_parent()
+        unsynced = {str(log_of(Path(directory))), directory, str(self._root)}
         for relative, source in sources.items():
             path = f"{directory}/{relative}"
             with storing(path):
@@ -330,8 +330,7 @@ class TablePlaces:
 
     def versions(self, uuid: str) -> list[int]:
         """Return the published versions, ascending."""
-        found = (path.stem for path in (self._root / uuid / _LOG).glob("*.json"))
-        return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal())
+        return commits_in(self._root / uuid)
 
     def kept_commit(self, uuid: str, version: int) -> ForeignFile:
         """Return the second name of a commit file; who uses it compares its digest."""
@@ -356,10 +355,9 @@ class TablePlaces:
                 names = {path.stem for path in kept.iterdir()}
                 versions = (v for v in self.versions(uuid) if f"{v:020}" not in names)
             for version in versions:
-                name = f"{version:020}.json"
+                commit = self.file(uuid, commit_file_name(version))
                 with suppress(FileNotFoundError, FileExistsError):  # Delta was faster; it has one
-                    second = foreign_file(self._root, kept / name)
-                    self.file(uuid, f"{_LOG}/{name}").link_as(second, replaces=False)
+                    commit.link_as(self.kept_commit(uuid, version), replaces=False)
 
     def publish(self, uuid: str, version: int, source: str | bytes) -> set[str]:
         """Publish a version, unless it is; return what has to be synced, as `place`.

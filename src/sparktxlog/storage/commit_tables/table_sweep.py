@@ -26,8 +26,9 @@ from pathlib import Path
 from sparktxlog.delta.checkpoints import newest_checkpoint
 from sparktxlog.delta.commit_contents import files_of_removed, read_commit_file
 from sparktxlog.delta.live_files import live_files
+from sparktxlog.delta.log_files import STAGED_COMMITS
 from sparktxlog.errors import StagedCommitError
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
 from sparktxlog.storage.durability import read_whole, storing, sync_directory
 from sparktxlog.storage.foreign_files import INCOMING
@@ -45,7 +46,6 @@ _UNITS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second":
 _PART = re.compile(rf"(\d+)\s+({'|'.join(_UNITS)})s?")
 _STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9a-f-]{36}\.json")
 _UUID_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_STAGED = "_staged_commits"
 #: Where Delta keeps the changes of rows.
 _CDF = "_change_data"
 #: Where a file says since when a directory has no table, below the root.
@@ -111,7 +111,7 @@ def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> O
 def decided_commits(table: Path, version: int, *, now_ms: int) -> OldFiles:
     """Return the staged commits of versions that are decided, the winner's and the losers'."""
     found, before = OldFiles(), now_ms - STAGED_AGE_MS
-    for path in sorted((table / COMMIT_LOG / _STAGED).glob("*")):
+    for path in sorted((table / STAGED_COMMITS).glob("*")):
         name = path.name.removeprefix(".").removesuffix(".crc")
         match = _STAGED_NAME.fullmatch(name)
         if match is not None and int(match[1]) <= version:
@@ -214,7 +214,7 @@ def _needed(table: Path, version: int, cutoff: int) -> set[str]:
     base = newest_checkpoint(table, version)
     if base is not None:
         needed |= files_of_removed(base.removed_after(cutoff))
-    for path in (table / COMMIT_LOG / _STAGED).glob("*.json"):
+    for path in (table / STAGED_COMMITS).glob("*.json"):
         match = _STAGED_NAME.fullmatch(path.name)
         if match is not None and int(match[1]) > version:
             needed |= _files_of_staged(path)

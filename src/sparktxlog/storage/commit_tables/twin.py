@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -32,6 +31,7 @@ from sparktxlog.delta.commit_contents import (
     NeededFile,
     read_commit_file,
 )
+from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.model.commit_table import (
     COMMIT_LOG,
@@ -58,7 +58,6 @@ FEATURES = ("readerFeatures", "writerFeatures")
 #: columns, with what is noted of each, and then replaces nothing.  What has this name among a
 #: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
 _GUARD = "__supports_qualified_star"
-_VERSION = re.compile(r"([0-9]{20})\.json")
 _Fields = dict[str, Any]
 
 
@@ -167,12 +166,12 @@ def _extend(
 
 def twin_version(twin: Path) -> int:
     """Return the newest version of a twin, -1 = it has none."""
-    return max(_versions(twin), default=-1)
+    return newest_commit(twin)
 
 
 def own_version(table: Path, twin: Path) -> int | None:
     """Return the first version that was made on a twin, None = all are the table's."""
-    own = (version for version in sorted(_versions(twin)) if not _is_same(table, twin, version))
+    own = (version for version in commits_in(twin) if not _is_same(table, twin, version))
     return next(own, None)
 
 
@@ -208,7 +207,7 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
             sync_file(source)
     TablePlaces(table.parent).place(table.name, sources)
     own = uuid.UUID(bytes=blake2b(raw, digest_size=16).digest(), version=4)
-    path = table / COMMIT_LOG / "_staged_commits" / f"{version:020}.{own}.json"
+    path = table / STAGED_COMMITS / f"{version:020}.{own}.json"
     with storing(path):
         write_durably(path, raw)
     return TwinCommit(
@@ -266,18 +265,11 @@ def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:
     Raises:
         StorageError: Some may be left; a vacuum removes them.
     """
-    staged = table / COMMIT_LOG / "_staged_commits" / commit.proposed.file_name
+    staged = table / STAGED_COMMITS / commit.proposed.file_name
     own = [table / file.path for file in commit.content.files if file.is_new]
     for path in (staged, *own):
         with storing(path):
             path.unlink(missing_ok=True)
-
-
-def _versions(directory: Path) -> Iterator[int]:
-    log = directory / COMMIT_LOG
-    for path in log.iterdir() if log.is_dir() else ():
-        if match := _VERSION.fullmatch(path.name):
-            yield int(match[1])
 
 
 def published(directory: Path, version: int) -> bytes:
@@ -327,7 +319,7 @@ def link_present(source: Path, target: Path) -> bool:
 
 def _check_untouched(table: Path, twin: Path) -> int:
     """Return the newest version of a twin, all of which must be those of its table."""
-    for version in sorted(_versions(twin)):
+    for version in commits_in(twin):
         if not _is_same(table, twin, version):
             raise _touched(version, table, twin)
     return twin_version(twin)

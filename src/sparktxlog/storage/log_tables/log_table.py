@@ -28,6 +28,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sparktxlog.codec.parquet_columns import exact_columns
+from sparktxlog.delta.log_files import commit_path, commits_in, log_of
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
     rewrite_file,
@@ -37,8 +38,6 @@ from sparktxlog.storage.durability import (
     sync_file,
 )
 from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
-
-LOG_DIRECTORY = "_delta_log"
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
@@ -89,7 +88,7 @@ class LogTable:
         self.directory = directory
         self.schema = schema
         self._app_id = app_id
-        self._log = directory / LOG_DIRECTORY
+        self._log = log_of(directory)
         self._commits = 0
         #: True: files that a kill between removal and vacuum left were searched for.
         self._swept = False
@@ -150,9 +149,9 @@ class LogTable:
         If that fsync failed, the system treats unwritten pages as written.
         """
         with storing(self.directory):
-            for version in _versions(self._log):
+            for version in commits_in(self.directory):
                 if version > safe_version:
-                    rewrite_file(self._log / f"{version:020}.json")
+                    rewrite_file(commit_path(self.directory, version))
             sync_directory(self._log)
             sync_directory(self.directory)
 
@@ -201,7 +200,7 @@ class LogTable:
             return
         try:
             self._table.update_incremental()
-            rewrite_file(self._log / f"{self.version:020}.json")
+            rewrite_file(commit_path(self.directory, self.version))
             self._sync_commit(self.version)
             self._transaction = self._read_transaction()
         except (DeltaError, OSError) as error:
@@ -405,7 +404,7 @@ class LogTable:
         )
 
     def _sync_commit(self, version: int) -> None:
-        sync_file(self._log / f"{version:020}.json")
+        sync_file(commit_path(self.directory, version))
         sync_directory(self._log)
         sync_directory(self.directory)
 
@@ -455,7 +454,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
     Raises:
         CorruptLogError: A commit at or below `safe_version` is damaged.
     """
-    log = directory / LOG_DIRECTORY
+    log = log_of(directory)
     if not log.is_dir():
         return []
     undone: list[int] = []
@@ -466,9 +465,9 @@ def repair(directory: Path, safe_version: int) -> list[int]:
                 raise CorruptLogError(
                     f"version {damaged} of Delta table {directory} is damaged",
                     hint="Move the directory away: it is written again from the journal.",
-                    path=str(log / f"{damaged:020}.json"),
+                    path=str(commit_path(directory, damaged)),
                 )
-            torn = [version for version in _versions(log) if version >= damaged]
+            torn = [version for version in commits_in(directory) if version >= damaged]
             for version in reversed(torn):
                 for path in log.glob(f"{version:020}.*"):
                     path.unlink()
@@ -478,14 +477,9 @@ def repair(directory: Path, safe_version: int) -> list[int]:
     return sorted(undone)
 
 
-def _versions(log: Path) -> list[int]:
-    return sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdigit())
-
-
 def _first_damaged(directory: Path, safe_version: int) -> int | None:
     """Return the lowest damaged version, `safe_version` itself included, None if all are sound."""
-    log = directory / LOG_DIRECTORY
-    versions = _versions(log)
+    versions = commits_in(directory)
     lowest: int | None = None
     removed: set[str] = set()
     following: int | None = None
@@ -495,7 +489,7 @@ def _first_damaged(directory: Path, safe_version: int) -> int | None:
         following = version
         if version < safe_version:
             continue
-        actions = _read_commit(log / f"{version:020}.json")
+        actions = _read_commit(commit_path(directory, version))
         if actions is None:
             lowest = version
             continue

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path
+from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.tables import check_expected, read_actions, read_commit
@@ -54,15 +54,15 @@ def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
                 # The node made linked files durable when it accepted them.
                 if path.stat().st_nlink == 1:
                     rewrite_file(path)
-    checkpoint = _checkpoint_version(table / "_delta_log")
+    checkpoint = _checkpoint_version(log_of(table))
     if first <= (checkpoint or -1) <= last:
-        files += _checkpoint_files(table / "_delta_log", f"{checkpoint:020}.checkpoint*")
+        files += _checkpoint_files(log_of(table), f"{checkpoint:020}.checkpoint*")
     for path in files:
         sync_file(path)
         checksum = _checksum(path)
         if checksum.exists():
             sync_file(checksum)
-    sync_parents([*files, table / "_delta_log" / _LAST_CHECKPOINT], table)
+    sync_parents([*files, log_of(table) / _LAST_CHECKPOINT], table)
 
 
 def _checkpoint_files(log: Path, pattern: str) -> list[Path]:
@@ -90,7 +90,7 @@ def undo_torn(
     Raises:
         DivergedError: Another writer made a whole one: nothing is removed (definite).
     """
-    log = table / "_delta_log"
+    log = log_of(table)
     found = sorted(_unsettled(log, recorded), reverse=True) if log.is_dir() else []
     if not found:
         return []

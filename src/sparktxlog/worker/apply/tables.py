@@ -23,7 +23,7 @@ from deltalake import Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path, last_number, newest_version
+from sparktxlog.delta.log_files import commit_path, last_number, log_of, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -280,7 +280,7 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
     actions = [{"protocol": lowest_protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
     if definition.cluster_by:
         actions.append(clustering_of(definition))
-    (table / "_delta_log").mkdir(parents=True, exist_ok=True)
+    log_of(table).mkdir(parents=True, exist_ok=True)
     commit_by_hand(table, 0, info, user_metadata, actions)
     sync_directory(table.parent)
 
@@ -340,7 +340,7 @@ def commit_by_hand(
     actions: Iterable[dict[str, Any]],
 ) -> None:
     """Write a version's file durably, unless there is one already."""
-    log = table / "_delta_log"
+    log = log_of(table)
     told = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
     fresh = log / f".{uuid.uuid4().hex}.tmp"
     with open(fresh, "w", encoding="utf-8") as file:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.log_files import newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import check_relative_path
@@ -58,7 +59,7 @@ def commit_tables_below(
         found = ((uuid, name, version) for uuid, (name, version) in shown.items())
     else:
         names = sorted(path.name for path in root.glob("*")) if root.is_dir() else []
-        found = ((one, "", _newest(root / one)) for one in names if _is_uuid(one))
+        found = ((one, "", newest_version(root / one, -1)) for one in names if _is_uuid(one))
     return [
         KeptCommitTable(directory=root / uuid, uuid=uuid, name=name, version=version)
         for uuid, name, version in found
@@ -71,13 +72,6 @@ def _is_uuid(name: str) -> bool:
         return str(uuids.UUID(name)) == name
     except ValueError:
         return False
-
-
-def _newest(directory: Path) -> int:
-    version = -1
-    while (directory / commit_file_name(version + 1)).exists():
-        version += 1
-    return version
 
 
 def commit_table_files(table: KeptCommitTable) -> dict[str, int | None]:

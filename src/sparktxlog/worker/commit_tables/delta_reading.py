@@ -9,7 +9,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import InvalidRequestError, first_lines
+from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.ids import local_path
 from sparktxlog.worker.apply.deltalog import LogVersion, read_log, with_writers
 
@@ -53,16 +55,16 @@ def read_delta(
         version: None = the newest.
         files: Live files, domains and writers too.
     """
-    problem = "it has no _delta_log"
+    problem = f"it has no {COMMIT_LOG}"
     try:
-        if (source / "_delta_log").is_dir():
+        if has_log(source):
             found = read_log(spark, source, version, files=files)
             return with_writers(spark, source, found) if files else found
     except (PySparkException, Py4JError) as error:
         problem = first_lines(error)
     raise InvalidRequestError(
         f"{source} cannot be read as a Delta table: {problem}",
-        hint="Name the directory that has _delta_log.",
+        hint=f"Name the directory that has {COMMIT_LOG}.",
         field="path",
         value=str(source),
     )

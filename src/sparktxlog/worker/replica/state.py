@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
@@ -97,7 +98,7 @@ class PlacedLog:
     def stands_in(self, table: Path) -> bool:
         """Return whether a table has that log, perhaps with newer commits."""
         try:
-            status = (table / "_delta_log" / f"{self.version:020}.json").stat()
+            status = commit_path(table, self.version).stat()
         except FileNotFoundError:
             return False
         return (status.st_size, status.st_mtime_ns // 1000) == (self.size_bytes, self.modified_at)

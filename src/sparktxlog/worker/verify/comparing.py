@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from sparktxlog.catchup.opinions import majority
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import ExpiredError
 from sparktxlog.health.verdicts import ClusterState, Judgement, judge_sites, worst
 from sparktxlog.worker.apply.cutting import runs_after
@@ -381,7 +382,7 @@ def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Sus
     Returns:
         At most 20, ascending; None if the table cannot be read here.
     """
-    if not (queue / "_delta_log").is_dir():
+    if not has_log(queue):
         return None
     try:
         batches = local_dataset(queue).to_batches(

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -156,7 +157,7 @@ def local_dataset(path: Path) -> Dataset:
 
 def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
     """Add what the Delta table `log/signatures` has about sites, if it can be read."""
-    if not (path / "_delta_log").is_dir():
+    if not has_log(path):
         return
     try:
         rows = local_dataset(path).to_table(
