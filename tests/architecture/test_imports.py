@@ -252,12 +252,8 @@ _OF_LOGS = re.compile(
     r"_delta_log|_last_checkpoint|_sidecars|_staged_commits|(?<!delta)\.checkpoint\b"
 )
 _NAMES_THE_LOG = {"sparktxlog.model.commit_table"}
-#: Modules that still say others, where they make files durable; the list may only get shorter.
-_LEFT = {
-    "sparktxlog.storage.commit_tables.released_log",
-    "sparktxlog.storage.log_tables.log_table",
-    "sparktxlog.worker.apply.settling",
-}
+#: One still gives a checkpoint another form; the list may only get shorter.
+_LEFT = {"sparktxlog.storage.commit_tables.released_log"}
 #: Modules that still open logs by delta-rs; the list may only get shorter.
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",

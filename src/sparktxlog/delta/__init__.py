@@ -15,6 +15,7 @@ Its words are those of the format:
 log_files        names of the files of a log; which of them make a version
 file_paths       paths in the log, paths of files, files of deletion vectors
 commit_contents  what a commit says; live files, brought from version to version
+commit_files     commits are written by hand, read as actions; torn ones are found
 checkpoints      of all forms, as `add` actions; those of twins
 live_files       the files that readers of a version need
 """

@@ -172,11 +172,8 @@ def take_checkpoint(found: Checkpoint, target: Path, changed: Callable[[bytes], 
         raw = changed(read_whole(found.path))
         name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
         write_durably(log / name, raw)
-        if _last(log) < found.version:
-            # Hadoop compares a file with the checksum that it wrote beside it.
-            (log / f".{_LAST}.crc").unlink(missing_ok=True)
-            said = {"version": found.version, "size": size + len(raw.splitlines())}
-            write_durably(log / _LAST, msgspec.json.encode(said))
+        if last_checkpoint(target) < found.version:
+            say_last(target, found.version, size + len(raw.splitlines()))
 
 
 def forget_taken(table: Path) -> None:
@@ -196,14 +193,50 @@ def forget_taken(table: Path) -> None:
                 sidecar.unlink(missing_ok=True)
 
 
-class _LastCheckpoint(msgspec.Struct):
+class _Last(msgspec.Struct):
     version: int
 
 
-def _last(log: Path) -> int:
-    """Return the version of the newest checkpoint that the log names, -1 = none."""
+def last_checkpoint(table: Path) -> int:
+    """Return the version of the newest checkpoint, as the log says; -1 = it does not."""
     try:
-        found = msgspec.json.decode(read_whole(log / _LAST), type=_LastCheckpoint)
+        return msgspec.json.decode(read_whole(log_of(table) / _LAST), type=_Last).version
     except (FileNotFoundError, msgspec.MsgspecError):
         return -1
-    return found.version
+
+
+def say_last(table: Path, version: int, actions: int) -> None:
+    """Write durably which checkpoint is the newest, and how many actions it has."""
+    forget_last(table)
+    said = msgspec.json.encode({"version": version, "size": actions})
+    write_durably(log_of(table) / _LAST, said)
+
+
+def forget_last(table: Path) -> None:
+    """Let the log say of no checkpoint that it is the newest: readers look for one."""
+    # Hadoop compares a file with the checksum that it wrote beside it.
+    for name in (_LAST, f".{_LAST}.crc"):
+        (log_of(table) / name).unlink(missing_ok=True)
+
+
+def files_to_sync(table: Path, first: int, last: int) -> list[Path]:
+    """Return the files of the newest checkpoint, if it is of one of these versions."""
+    log, version = log_of(table), last_checkpoint(table)
+    if not first <= version <= last:
+        return []
+    sidecars = [*(log / _SIDECARS).glob("*")]
+    return [log / _LAST, *log.glob(f"{version:020}.checkpoint*"), *sidecars]
+
+
+def drop_torn(table: Path, after: int = -1) -> None:
+    """Remove checkpoints of later versions that a power cut tore; their commits still exist."""
+    log = log_of(table)
+    for path in sorted(log.glob("*.checkpoint*.parquet")):
+        if path.name[:20].isdigit() and int(path.name[:20]) > after:
+            try:
+                pq.read_metadata(path)
+            except (OSError, pa.ArrowException):
+                for part in log.glob(f"{path.name[:20]}.checkpoint*"):
+                    part.unlink(missing_ok=True)
+    if not any(log.glob(f"{last_checkpoint(table):020}.checkpoint*")):
+        forget_last(table)

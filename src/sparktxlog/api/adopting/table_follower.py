@@ -30,6 +30,7 @@ from sparktxlog.api.adopting.version_changes import (
 )
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import (
     ConflictError,
@@ -42,7 +43,6 @@ from sparktxlog.model.ids import table_name
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import VersionedTable
 from sparktxlog.storage.durability import storing, write_durably
-from sparktxlog.worker.apply.tables import read_actions
 
 #: Seconds between two looks for a new version, and after a failure that may pass.
 _LOOK_S, _PAUSE_S = 0.1, 1.0

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
-from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
+from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin, say_last
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
@@ -144,8 +144,7 @@ def _replace_by_classic(table: Path, found: Checkpoint, dropped: set[str]) -> No
         classic = log / f"{found.version:020}.checkpoint.parquet"
         pq.write_table(whole, classic)
         sync_file(classic)
-        named = json.dumps({"version": found.version, "size": whole.num_rows})
-        write_durably(log / "_last_checkpoint", named.encode())
+        say_last(table, found.version, whole.num_rows)
         for path in (found.path, *found.sidecars):
             path.unlink()
 

@@ -13,10 +13,10 @@ files).  Without that each commit would cost more than the one before.
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -28,6 +28,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sparktxlog.codec.parquet_columns import exact_columns
+from sparktxlog.delta.checkpoints import drop_torn, files_to_sync
+from sparktxlog.delta.commit_files import lowest_torn
 from sparktxlog.delta.log_files import commit_path, commits_in, log_of
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
@@ -213,9 +215,8 @@ class LogTable:
         try:
             self._merge_small_files()
             self._table.create_checkpoint()
-            for path in self._log.glob(f"{self.version:020}.checkpoint*"):
+            for path in files_to_sync(self.directory, self.version, self.version):
                 sync_file(path)
-            sync_file(self._log / "_last_checkpoint")
             sync_directory(self._log)
             self._table.cleanup_metadata()
             self._vacuum(_RETENTION_HOURS)
@@ -472,7 +473,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
                 for path in log.glob(f"{version:020}.*"):
                     path.unlink()
             undone.extend(torn)
-        _drop_torn_checkpoints(log)
+        drop_torn(directory)
         sync_directory(log)
     return sorted(undone)
 
@@ -480,60 +481,6 @@ def repair(directory: Path, safe_version: int) -> list[int]:
 def _first_damaged(directory: Path, safe_version: int) -> int | None:
     """Return the lowest damaged version, `safe_version` itself included, None if all are sound."""
     versions = commits_in(directory)
-    lowest: int | None = None
-    removed: set[str] = set()
-    following: int | None = None
-    for version in reversed(versions):
-        if following is not None and following != version + 1:
-            lowest = following
-        following = version
-        if version < safe_version:
-            continue
-        actions = _read_commit(commit_path(directory, version))
-        if actions is None:
-            lowest = version
-            continue
-        added = [action["add"] for action in actions if "add" in action]
-        # Files that a later commit replaced may already be deleted.
-        for add in added:
-            if add["path"] not in removed and not _is_whole(directory / add["path"], add["size"]):
-                lowest = version
-        removed.update(action["remove"]["path"] for action in actions if "remove" in action)
-    return lowest
-
-
-def _read_commit(path: Path) -> list[dict[str, Any]] | None:
-    """Return the actions of a commit, None if it is torn."""
-    body = path.read_bytes()
-    if not body.strip():
-        return None
-    try:
-        return [json.loads(line) for line in body.splitlines() if line.strip()]
-    except ValueError:
-        return None
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    if not path.is_file() or path.stat().st_size != size:
-        return False
-    try:
-        pq.read_metadata(path)
-    except (pa.ArrowException, OSError):
-        return False
-    return True
-
-
-def _drop_torn_checkpoints(log: Path) -> None:
-    for path in log.glob("*.checkpoint*.parquet"):
-        if not _is_whole(path, path.stat().st_size):
-            path.unlink()
-    last = log / "_last_checkpoint"
-    if not last.is_file():
-        return
-    try:
-        version = int(json.loads(last.read_bytes())["version"])
-    except (ValueError, KeyError, TypeError):
-        last.unlink()
-        return
-    if not any(log.glob(f"{version:020}.checkpoint*.parquet")):
-        last.unlink()
+    gaps = [after for before, after in pairwise(versions) if after != before + 1]
+    torn = lowest_torn(directory, [version for version in versions if version >= safe_version])
+    return min([*gaps, *([] if torn is None else [torn])], default=None)

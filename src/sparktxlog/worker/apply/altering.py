@@ -16,13 +16,13 @@ from deltalake import DeltaTable, Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_contents import STORED_NAME
+from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.tables import (
     WIDENING,
     OwnCommit,
     clustering_of,
-    commit_by_hand,
     lowest_protocol,
     put_comments,
 )

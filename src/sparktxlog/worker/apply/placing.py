@@ -24,12 +24,13 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from sparktxlog.codec.partitions import partition_directories, readable_values
+from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
-from sparktxlog.worker.apply.tables import CLUSTERED, WIDENING, OwnCommit, commit_by_hand
+from sparktxlog.worker.apply.tables import CLUSTERED, WIDENING, OwnCommit
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4

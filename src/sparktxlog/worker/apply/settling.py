@@ -8,29 +8,22 @@ removed, and the batch is done again from the recorded version.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from sparktxlog.delta.file_paths import files_of
+from sparktxlog.delta.checkpoints import drop_torn, files_to_sync, forget_last, last_checkpoint
+from sparktxlog.delta.commit_files import lowest_torn, read_actions
 from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
 from sparktxlog.worker.apply.batches import Batch
-from sparktxlog.worker.apply.tables import check_expected, read_actions, read_commit
+from sparktxlog.worker.apply.tables import check_expected, read_commit
 
 _logger = logging.getLogger(__name__)
 
 #: A file of the log, or Hadoop's checksum of one; of a compacted range the last version counts.
 _NUMBERED = re.compile(r"\.?(?:\d{20}\.)?(\d{20})\.")
-_LAST_CHECKPOINT = "_last_checkpoint"
-_SIDECARS = "_sidecars"
-_PARQUET_END = (b"PAR1", b"PARE")
 
 
 def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
@@ -54,22 +47,13 @@ def settle(table: Path, first: int, last: int, *, found: bool = False) -> None:
                 # The node made linked files durable when it accepted them.
                 if path.stat().st_nlink == 1:
                     rewrite_file(path)
-    checkpoint = _checkpoint_version(log_of(table))
-    if first <= (checkpoint or -1) <= last:
-        files += _checkpoint_files(log_of(table), f"{checkpoint:020}.checkpoint*")
+    files += files_to_sync(table, first, last)
     for path in files:
         sync_file(path)
         checksum = _checksum(path)
         if checksum.exists():
             sync_file(checksum)
-    sync_parents([*files, log_of(table) / _LAST_CHECKPOINT], table)
-
-
-def _checkpoint_files(log: Path, pattern: str) -> list[Path]:
-    files = [log / _LAST_CHECKPOINT, *log.glob(pattern)]
-    if (log / _SIDECARS).is_dir():
-        files += (log / _SIDECARS).iterdir()
-    return files
+    sync_parents([*files, commit_path(table, last)], table)
 
 
 def _checksum(path: Path) -> Path:
@@ -95,10 +79,10 @@ def undo_torn(
     if not found:
         return []
     commits = sorted(number for number, path in found if path == commit_path(table, number))
-    if commits == list(range(recorded + 1, recorded + 1 + len(commits))) and _are_whole(
-        table, commits
+    if commits == list(range(recorded + 1, recorded + 1 + len(commits))) and (
+        lowest_torn(table, commits) is None
     ):
-        _drop_torn_checkpoints(log, recorded)
+        drop_torn(table, recorded)
         for number, path in found:
             if path.name.startswith("."):
                 path.unlink(missing_ok=True)
@@ -113,9 +97,8 @@ def undo_torn(
     # The newest first: after a kill in between, the rest is found in the same way.
     for _, path in found:
         path.unlink(missing_ok=True)
-    checkpoint = _checkpoint_version(log)
-    if checkpoint is None or checkpoint > recorded:
-        _drop_last_checkpoint(log)
+    if not 0 <= last_checkpoint(table) <= recorded:
+        forget_last(table)
     sync_directory(log)
     return commits
 
@@ -125,61 +108,3 @@ def _unsettled(log: Path, recorded: int) -> Iterator[tuple[int, Path]]:
         match = _NUMBERED.match(path.name)
         if match and int(match[1]) > recorded:
             yield int(match[1]), path
-
-
-def _are_whole(table: Path, versions: list[int]) -> bool:
-    removed: set[str] = set()
-    for version in reversed(versions):
-        actions = read_actions(commit_path(table, version))
-        if actions is None:
-            return False
-        for action in actions:
-            add = action.get("add")
-            # Files that a later version replaced may already be deleted.
-            if add is not None and add["path"] not in removed and not _is_whole(table, add):
-                return False
-        removed |= {action["remove"]["path"] for action in actions if "remove" in action}
-    return True
-
-
-def _is_whole(table: Path, add: dict[str, Any]) -> bool:
-    data, *vectors = files_of(add)
-    try:
-        with open(table / data, "rb") as file:
-            if file.seek(0, 2) != add["size"]:
-                return False
-            file.seek(max(0, add["size"] - 4))
-            if data.endswith(".parquet") and file.read(4) not in _PARQUET_END:
-                return False
-        vector = add.get("deletionVector") or {}
-        needed = int(vector.get("offset") or 0) + int(vector.get("sizeInBytes") or 0)
-        return all((table / name).stat().st_size >= needed for name in vectors)
-    except FileNotFoundError:
-        return False
-
-
-def _checkpoint_version(log: Path) -> int | None:
-    """Return the version that `_last_checkpoint` names, None if it is not there or torn."""
-    try:
-        return int(json.loads((log / _LAST_CHECKPOINT).read_bytes())["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _drop_last_checkpoint(log: Path) -> None:
-    for path in (log / _LAST_CHECKPOINT, _checksum(log / _LAST_CHECKPOINT)):
-        path.unlink(missing_ok=True)
-
-
-def _drop_torn_checkpoints(log: Path, recorded: int) -> None:
-    """Drop torn checkpoints of unsettled versions; their commits still exist."""
-    for number, path in sorted(_unsettled(log, recorded)):
-        if ".checkpoint." in path.name and path.suffix == ".parquet":
-            try:
-                pq.read_metadata(path)
-            except (OSError, pa.ArrowException):
-                for part in log.glob(f"{number:020}.checkpoint*"):
-                    part.unlink(missing_ok=True)
-    version = _checkpoint_version(log)
-    if version is None or not any(log.glob(f"{version:020}.checkpoint*")):
-        _drop_last_checkpoint(log)

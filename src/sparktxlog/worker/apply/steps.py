@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_lines
 from sparktxlog.model.alteration import TableChange
@@ -42,7 +43,6 @@ from sparktxlog.worker.apply.tables import (
     check_recorded,
     create_table,
     own_progress,
-    read_actions,
     read_commit,
 )
 from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged

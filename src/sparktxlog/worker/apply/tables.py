@@ -10,7 +10,6 @@ undone commits.
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import uuid
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ import msgspec
 from deltalake import Schema
 
 from sparktxlog.codec.arrow import arrow_schema
+from sparktxlog.delta.commit_files import commit_by_hand, read_actions
 from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, last_number, log_of, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
@@ -153,15 +153,6 @@ def read_commit(table: Path, version: int) -> TableCommit:
         added=tuple(added),
         changes=changes,
     )
-
-
-def read_actions(path: Path) -> list[dict[str, Any]] | None:
-    """Return the actions of a commit's file, None if it is torn."""
-    try:
-        actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
-    except ValueError:
-        return None
-    return actions if actions and all(isinstance(action, dict) for action in actions) else None
 
 
 def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name: str) -> None:
@@ -330,30 +321,6 @@ def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[
     if not features:
         return {"minReaderVersion": 1, **writers}
     return {"minReaderVersion": 3, "readerFeatures": features, **writers}
-
-
-def commit_by_hand(
-    table: Path,
-    version: int,
-    info: dict[str, Any],
-    user_metadata: str,
-    actions: Iterable[dict[str, Any]],
-) -> None:
-    """Write a version's file durably, unless there is one already."""
-    log = log_of(table)
-    told = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
-    fresh = log / f".{uuid.uuid4().hex}.tmp"
-    with open(fresh, "w", encoding="utf-8") as file:
-        lines = ({"commitInfo": told}, *actions)
-        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(fresh, commit_path(table, version))
-    finally:
-        fresh.unlink()
-    for directory in (log, table):
-        sync_directory(directory)
 
 
 def _author(path: Path, info: dict[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""Commits: written by hand, read as their actions, and torn ones found.
+
+A writer of a log creates the file of the next version; of two that do, the file system lets one.
+Nobody else calls fsync: neither Spark nor delta-rs.  So after a power cut the newest versions may
+be torn, the file itself or one that it adds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparktxlog.delta.file_paths import files_of
+from sparktxlog.delta.log_files import commit_path, log_of
+from sparktxlog.storage.durability import sync_directory, sync_file
+
+#: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
+_PLAIN, _ENCRYPTED = b"PAR1", b"PARE"
+
+
+def commit_by_hand(
+    table: Path,
+    version: int,
+    info: dict[str, Any],
+    user_metadata: str,
+    actions: Iterable[dict[str, Any]],
+) -> None:
+    """Write a version's file durably, unless there is one already.
+
+    To do it again after a failure, with the same actions, is no error.
+
+    Raises:
+        FileExistsError: Somebody else committed that version (definite: nothing was written).
+        OSError: The disk failed; the version may be there.
+    """
+    log, path = log_of(table), commit_path(table, version)
+    told = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
+    lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": told}, *actions))
+    content = "".join(f"{line}\n" for line in lines).encode()
+    fresh = log / f".{uuid.uuid4().hex}.tmp"
+    try:
+        fresh.write_bytes(content)
+        sync_file(fresh)
+        os.link(fresh, path)
+    except FileExistsError:
+        if path.read_bytes() != content:
+            raise
+        sync_file(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    for directory in (log, table):
+        sync_directory(directory)
+
+
+def read_actions(path: Path) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit's file, None if it is torn."""
+    try:
+        actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return actions if actions and all(isinstance(action, dict) for action in actions) else None
+
+
+def lowest_torn(table: Path, versions: Sequence[int]) -> int | None:
+    """Return the lowest version that is torn, or that adds a file which is; None = all are whole.
+
+    Args:
+        versions: Those that may be torn, ascending; they are there.
+
+    Raises:
+        OSError: A file cannot be read now, which says nothing about it.
+    """
+    lowest, removed = None, set[str]()
+    for version in reversed(versions):
+        actions = read_actions(commit_path(table, version))
+        if actions is None:
+            lowest = version
+            continue
+        adds = [action["add"] for action in actions if "add" in action]
+        # Files that a later version replaced may already be deleted.
+        if not all(add["path"] in removed or _is_whole(table, add) for add in adds):
+            lowest = version
+        removed |= {action["remove"]["path"] for action in actions if "remove" in action}
+    return lowest
+
+
+def _is_whole(table: Path, add: dict[str, Any]) -> bool:
+    data, *vectors = files_of(add)
+    try:
+        with open(table / data, "rb") as file:
+            if file.seek(0, os.SEEK_END) != add["size"]:
+                return False
+            if data.endswith(".parquet"):
+                file.seek(max(0, add["size"] - 4))
+                end = file.read(4)
+                if end not in (_PLAIN, _ENCRYPTED):
+                    return False
+                if end == _PLAIN:
+                    pq.read_metadata(file)
+        vector = add.get("deletionVector") or {}
+        needed = int(vector.get("offset") or 0) + int(vector.get("sizeInBytes") or 0)
+        return all((table / name).stat().st_size >= needed for name in vectors)
+    except (FileNotFoundError, pa.ArrowException):
+        return False
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        return False  # Arrow cannot decode the footer

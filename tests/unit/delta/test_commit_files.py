@@ -1,0 +1,69 @@
+"""Commits by hand: one writer gets a version, and may try again; torn ones: test_settling."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.delta import commit_files
+from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn, read_actions
+from sparktxlog.delta.log_files import commit_path, log_of, names_in_log
+
+ADD = {"add": {"path": "x", "size": 3}}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    log_of(tmp_path).mkdir()
+    (tmp_path / "x").write_bytes(b"abc")
+    return tmp_path
+
+
+def test_a_version_is_what_was_written(table: Path) -> None:
+    commit_by_hand(table, 0, {"operation": "WRITE"}, "mine", [ADD])
+    info = {"operation": "WRITE", "engineInfo": "sparktxlog", "userMetadata": "mine"}
+    assert read_actions(commit_path(table, 0)) == [{"commitInfo": info}, ADD]
+    assert names_in_log(table) == [commit_path(table, 0).name]
+
+
+def test_only_one_writer_gets_a_version(table: Path) -> None:
+    commit_by_hand(table, 0, {}, "mine", [ADD])
+    commit_by_hand(table, 0, {}, "mine", [ADD])  # after an answer that was lost
+    before = commit_path(table, 0).read_bytes()
+    with pytest.raises(FileExistsError):
+        commit_by_hand(table, 0, {}, "theirs", [ADD])
+    assert commit_path(table, 0).read_bytes() == before and len(names_in_log(table)) == 1
+
+
+@pytest.mark.parametrize("broken", ["sync_file", "sync_directory"])
+def test_a_disk_that_fails_is_no_commit_that_counts(
+    table: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no"):
+        patched.setattr(commit_files, broken, fail)
+        commit_by_hand(table, 0, {}, "mine", [ADD])
+    assert commit_path(table, 0).exists() is (broken == "sync_directory")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda at: synced.append(os.readlink(f"/proc/self/fd/{at}")))
+    commit_by_hand(table, 0, {}, "mine", [ADD])
+    assert {str(log_of(table)), str(table)} <= {*synced}
+    assert broken == "sync_file" or str(commit_path(table, 0)) in synced
+    assert len(names_in_log(table)) == 1
+
+
+def test_the_lowest_torn_version(table: Path) -> None:
+    for version in range(4):
+        commit_by_hand(table, version, {}, str(version), [ADD])
+    assert lowest_torn(table, range(4)) is None
+    (table / "x").write_bytes(b"ab")
+    assert lowest_torn(table, range(2, 4)) == 2
+    commit_by_hand(table, 4, {}, "", [{"remove": {"path": "x"}}])
+    assert lowest_torn(table, range(5)) is None
+    commit_path(table, 3).write_text(json.dumps(ADD)[:-1])
+    assert lowest_torn(table, range(5)) == 3
