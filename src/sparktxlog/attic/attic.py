@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -282,6 +282,12 @@ class Attic:
             if left.name.startswith(_GONE) or left.lstat().st_mtime_ns // 1000 < older_than:
                 shutil.rmtree(left)
         return done
+
+
+def attics_of_node(info: Mapping[str, Any]) -> tuple[Attic, ...]:
+    """Return the attics of a site beside that of its lake, as its node's `/v1/info` names them."""
+    kept = info.get("backup_dir")
+    return (Attic(Path(kept)),) if kept else ()
 
 
 def _id_of(kind: Kind, table: str, mark: str) -> str:

@@ -378,8 +378,8 @@ class NodeConfig:
         "wait for transactions."
     )
     backup_dir: Path | None = Setting(_path)(
-        "Directory for the old files of a replica that a copy replaces; default: they stay only in "
-        "the history of the Delta tables."
+        "Attic for the old files of a replica that a copy replaces; default: they stay only in the "
+        "history of the Delta tables."
     )
     net_speed_bits_per_sec: int = Setting(
         counted(1, 1 << 50), 104_857_600, key="NetSpeedBitsPerSec"

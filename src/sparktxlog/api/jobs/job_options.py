@@ -275,9 +275,7 @@ _MAINTAIN = (
     JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
               help="How many of the newest images to keep."),
     JobOption(flag="--empty-attic-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove what was put into the attic more days ago."),
-    JobOption(flag="--drop-backups-older-than", kind=int, least=1, metavar="DAYS",
-              help="Remove old files in backup-dir that are older."),
+              help="Remove what was put into the attics of the site more days ago."),
 )  # fmt: skip
 _VERIFY = (
     LAKE,
@@ -389,7 +387,7 @@ JOBS: dict[str, JobCommand] = {
         does="Shorten the log to its limits now; compact and vacuum the site's tables.\n\n"
         "These are the tables of the replica and the commit tables: a compaction of one is a "
         "commit, which all sites get.  With both --no-optimize and --no-vacuum Spark is not "
-        "started.  Images, the attic and old files stay unless an option names them.",
+        "started.  Images and attics stay unless an option names them.",
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,

@@ -49,12 +49,11 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         images=a.images,
         keep_images=a.keep_images,
         attic_days=a.empty_attic_older_than,
-        backup_days=a.drop_backups_older_than,
         dry_run=a.dry_run,
     )
     with closing(context.open_source()) as source:
         info = source.info()
-        unwanted.check(old_files=info.backup_dir is not None)
+        unwanted.check()
         lake = a.lake or info.lake_root
         log = {} if a.dry_run else source.maintain_log()
         for line in _log_lines(log):

@@ -3,6 +3,5 @@
 image_store  a directory of images: files once by content, one manifest for each image
 imaging      makes an image of a replica's newest complete batch
 restoring    a replica from an image
-old_files    a replica's files, kept before a copy
-removal      removes images, entries of the attic and old files on request
+removal      removes images and entries of attics on request
 """

@@ -1,27 +1,23 @@
-"""Removes old images, replaced files and entries of the attic when an operator asks for it.
+"""Removes old images and entries of attics when an operator asks for it.
 
     <store>/images, files            images from which no log can be replayed; files of no image
-    lake/_sparktxlog/attic/          what was set aside (`attic`)
-    <backup-dir>/<copy id>/          files that copies replaced (`old_files`)
+    attics of the site               what was set aside (`attic`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
-because the log begins after its position, and the site has newer ones.  What is in
-the attic and old files are removed only if they are older than an operator's number of days.  Each
-removal may be repeated: the next run removes what a crash left of a directory.
+because the log begins after its position, and the site has newer ones.  An entry of
+an attic goes only if it is older than an operator's number of days.  Each removal may be repeated.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.attic.attic import Attic
+from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of_node
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
-from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -38,23 +34,17 @@ class Unwanted:
     images: Path | None = None
     #: Newest images of the site to keep, ≥ 1.
     keep_images: int = KEEP_IMAGES
-    #: Remove what was put into the attic of the lake more days ago, ≥ 1; None = nothing.
+    #: Remove what was put into an attic of the site more days ago, ≥ 1; None = nothing.
     attic_days: int | None = None
-    #: Remove files that copies replaced more days ago, ≥ 1; None = none.
-    backup_days: int | None = None
     dry_run: bool = False
 
     @property
     def anything(self) -> bool:
         """Whether there is anything to remove."""
-        days = (self.attic_days, self.backup_days)
-        return self.images is not None or any(age is not None for age in days)
+        return self.images is not None or self.attic_days is not None
 
-    def check(self, *, old_files: bool) -> None:
+    def check(self) -> None:
         """Refuse impossible values.
-
-        Args:
-            old_files: The node's workers keep the files that copies replace (`backup-dir`).
 
         Raises:
             InvalidRequestError: With field and value (definite).
@@ -62,7 +52,6 @@ class Unwanted:
         for name, value in (
             ("keep-images", self.keep_images),
             ("empty-attic-older-than", self.attic_days),
-            ("drop-backups-older-than", self.backup_days),
         ):
             if value is not None and value < 1:
                 raise InvalidRequestError(
@@ -75,13 +64,6 @@ class Unwanted:
                 field="images",
                 value=str(self.images),
             )
-        if self.backup_days is not None and not old_files:
-            raise InvalidRequestError(
-                "no old files are kept: backup-dir of the node is not set",
-                hint="Leave --drop-backups-older-than out.",
-                field="drop-backups-older-than",
-                value=self.backup_days,
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +74,8 @@ class SiteLog:
     lineage: str
     #: The log can be replayed after this position; 0 = all of it.
     kept_after: int
-    backup_dir: Path | None = None
+    #: Attics of the site beside that of the lake.
+    attics: tuple[Attic, ...] = ()
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> SiteLog:
@@ -101,7 +84,7 @@ class SiteLog:
             node_id=info["node_id"],
             lineage=info["lineage"],
             kept_after=info["kept_after"],
-            backup_dir=Path(info["backup_dir"]) if info.get("backup_dir") else None,
+            attics=attics_of_node(info),
         )
 
 
@@ -109,7 +92,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `attic`, `backups`, `directories of no table` or `leftovers`.
+    #: `images`, `attic`, `directories of no table` or `leftovers`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]
@@ -145,22 +128,19 @@ def remove_expired(
         now_us: Wall clock, microseconds since 1970 UTC.
 
     Raises:
-        InvalidRequestError: An age or number is impossible, the directory of images has none, or
-            the node keeps no old files (definite: nothing was removed).
+        InvalidRequestError: An age or number is impossible, or the directory of images has none
+            (definite: nothing was removed).
     """
     lake = Path(lake).absolute()
-    unwanted.check(old_files=site.backup_dir is not None)
+    unwanted.check()
     done = []
     if unwanted.images is not None:
         done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
     if unwanted.attic_days is not None:
-        attic_us = now_us - unwanted.attic_days * _DAY_US
-        done.append(_attempt("attic", lambda: _empty_attic(lake, attic_us, unwanted.dry_run)))
-    if unwanted.backup_days is not None and site.backup_dir is not None:
-        root, limit_us = site.backup_dir, now_us - unwanted.backup_days * _DAY_US
-        done.append(
-            _attempt("backups", lambda: _remove_backups(lake, root, limit_us, unwanted.dry_run))
-        )
+        before_us, dry_run = now_us - unwanted.attic_days * _DAY_US, unwanted.dry_run
+        for attic in (Attic.of_lake(lake), *site.attics):
+            work = partial(_empty_attic, attic, lake, before_us, dry_run)
+            done.append(_attempt("attic", work))
     return done
 
 
@@ -213,14 +193,19 @@ def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]
     return [image for image in older if image.position < kept_after]
 
 
-# --- the attic --------------------------------------------------------------------------------
+# --- attics -----------------------------------------------------------------------------------
 
 
-def _empty_attic(lake: Path, before_us: int, dry_run: bool) -> Removal:
-    running = _running_copy(lake)
-    done = Attic.of_lake(lake).empty(
-        before_us, stays=lambda entry: bool(running) and entry.mark == running, dry_run=dry_run
-    )
+def _empty_attic(attic: Attic, lake: Path, before_us: int, dry_run: bool) -> Removal:
+    state = read_state(lake)
+    running = None if state is None or state.copying is None else state.copying.copy_id
+
+    def stays(entry: Entry) -> bool:
+        # Sites may share a directory of backups.
+        of_others = entry.kind is Kind.BACKUP and Path(entry.source).parent != lake
+        return of_others or entry.mark == running
+
+    done = attic.empty(before_us, stays=stays, dry_run=dry_run)
     return Removal(
         kind="attic",
         removed=[entry.id for entry in done.removed],
@@ -228,53 +213,3 @@ def _empty_attic(lake: Path, before_us: int, dry_run: bool) -> Removal:
         files=done.files,
         size_bytes=done.size_bytes,
     )
-
-
-# --- old files of copies ----------------------------------------------------------------------
-
-
-def _remove_backups(lake: Path, root: Path, before_us: int, dry_run: bool) -> Removal:
-    done, running = Removal(kind="backups", removed=[]), _running_copy(lake)
-    for directory in sorted(root.iterdir()) if root.is_dir() else []:
-        # Manifests are written after the table's files, and say whose files these are.
-        manifests = list(directory.glob("*.manifest.json"))
-        written_us = max((m.stat().st_mtime_ns // 1000 for m in manifests), default=before_us)
-        own = directory.name != running and all(_is_of(m, lake) for m in manifests)
-        if own and written_us < before_us:
-            _remove_tree(directory, done, directory.name, dry_run)
-        else:
-            done.kept += 1
-    return done
-
-
-def _is_of(manifest: Path, lake: Path) -> bool:
-    """Return whether a manifest is of a copy of this lake; sites may share the directory."""
-    try:
-        content = json.loads(manifest.read_bytes())
-        return content["copy_id"] == manifest.parent.name and Path(content["from"]).parent == lake
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-# --- both -------------------------------------------------------------------------------------
-
-
-def _running_copy(lake: Path) -> str:
-    """Return the id of the unfinished copy, empty = none."""
-    state = read_state(lake)
-    return state.copying.copy_id if state is not None and state.copying is not None else ""
-
-
-def _remove_tree(directory: Path, done: Removal, name: str, dry_run: bool) -> None:
-    sizes = [path.lstat().st_size for path in directory.rglob("*") if not path.is_dir()]
-    if not dry_run:
-        # Manifests lie at the top and are removed last: after a crash they still say whose files
-        # these are.
-        for child in sorted(directory.iterdir()):
-            if child.is_dir() and not child.is_symlink():
-                shutil.rmtree(child)
-        shutil.rmtree(directory)
-        sync_directory(directory.parent)
-    done.removed.append(name)
-    done.files += len(sizes)
-    done.size_bytes += sum(sizes)

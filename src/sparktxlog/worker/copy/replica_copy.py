@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sparktxlog.errors import CopyConflictError, DivergedError, TxLogError
+from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
 from sparktxlog.worker.apply.steps import failures_named
-from sparktxlog.worker.backup.old_files import back_up
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import FetcherOf
 from sparktxlog.worker.copy.fetch.tasks import Fetched
@@ -153,8 +153,23 @@ class ReplicaCopy:
         Raises:
             ApplyError: They cannot be kept: the copy ends (definite).
         """
-        if self._info.backup_dir and self.state.tables:
-            back_up(self._lake, Path(self._info.backup_dir), self._copy_id, self.state.tables)
+        if not self._info.backup_dir:
+            return
+        attic = Attic(Path(self._info.backup_dir))
+        for name in sorted(self.state.tables):
+            table = self._lake / name
+            said: dict[str, Any] = {"kind": Kind.BACKUP, "table": name, "mark": self._copy_id}
+            try:
+                # What was kept already stays: after a crash the lake may hold new files.
+                if table.is_dir() and attic.newest(**said) is None:
+                    attic.keep(table, why="a copy replaces its files", **said)
+            except OSError as error:
+                raise ApplyError(
+                    f"table {name!r} cannot be backed up to {attic.root}: {error}",
+                    hint="No file was asked for yet.  Make room there, or unset backup-dir.",
+                    table=name,
+                    path=str(attic.root),
+                ) from error
 
     def request(self) -> None:
         """Have a donor pin a snapshot: one that did not fail yet, if possible.

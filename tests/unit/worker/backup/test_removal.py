@@ -15,7 +15,6 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
-from sparktxlog.worker.backup.old_files import back_up
 from sparktxlog.worker.backup.removal import (
     Removal,
     SiteLog,
@@ -27,7 +26,7 @@ from sparktxlog.worker.backup.restoring import (
     damaged_files,
     restore_replica,
 )
-from sparktxlog.worker.replica.state import PendingCopy, ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import PendingCopy, ReplicaDirectory
 
 DAY_US = 86_400_000_000
 NOW_US = 1_800_000_000_000_000
@@ -48,17 +47,15 @@ def store(tmp_path: Path, lake: Lake) -> ImageStore:
     return made
 
 
-def remove(
-    lake: Lake, *, kept_after: int = 0, backup_dir: Path | None = None, **unwanted: object
-) -> Removal:
-    site = SiteLog(node_id="A", lineage="l", kept_after=kept_after, backup_dir=backup_dir)
+def remove(lake: Lake, *, kept_after: int = 0, **unwanted: object) -> Removal:
+    site = SiteLog(node_id="A", lineage="l", kept_after=kept_after)
     wanted = Unwanted(**unwanted)  # type: ignore[arg-type]
     (removal,) = remove_expired(lake.path, wanted, site, now_us=NOW_US)
     return removal
 
 
 def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> None:
-    site = SiteLog(node_id="A", lineage="l", kept_after=99, backup_dir=lake.path)
+    site = SiteLog(node_id="A", lineage="l", kept_after=99, attics=(Attic(lake.path),))
     assert not Unwanted().anything
     assert remove_expired(lake.path, Unwanted(), site, now_us=NOW_US) == []
     assert len(store.names()) == 5
@@ -152,37 +149,17 @@ def test_a_damaged_manifest_or_another_backup_keeps_everything(
     assert len(store.names()) == 5 and stored_files(store) == before
 
 
-def test_old_files_of_copies_go_by_age_and_only_those_of_this_lake(
-    lake: Lake, tmp_path: Path
-) -> None:
-    lake.append((1, "x"))
-    other, kept = Lake(tmp_path / "other"), tmp_path / "kept"
-    other.append((1, "x"))
-    for made, copy_id, days in ((lake, "old", 8), (lake, "young", 6), (other, "others", 99)):
-        back_up(made.path, kept, copy_id, ["t"])
-        at_s = (NOW_US - days * DAY_US) / 1e6
-        os.utime(kept / copy_id / "t.manifest.json", (at_s, at_s))
-    (kept / "begun" / "t").mkdir(parents=True)
-    before = rows(lake.path)
-    done = remove(lake, backup_days=7, backup_dir=kept)
-    assert (done.removed, done.kept) == (["old"], 3)
-    assert sorted(path.name for path in kept.iterdir()) == ["begun", "others", "young"]
-    assert rows(lake.path) == before and read_state(lake.path) is not None
-
-
 @pytest.mark.parametrize(
     ("unwanted", "field"),
     [
         ({"keep_images": 0}, "keep-images"),
         ({"attic_days": 0}, "empty-attic-older-than"),
-        ({"backup_days": -1}, "drop-backups-older-than"),
-        ({"backup_days": 3}, "drop-backups-older-than"),
         ({"images": Path("/nowhere")}, "images"),
     ],
 )
 def test_nonsense_is_refused_with_its_field(unwanted: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        Unwanted(**unwanted).check(old_files=False)  # type: ignore[arg-type]
+        Unwanted(**unwanted).check()  # type: ignore[arg-type]
     assert caught.value.fields["field"] == field and caught.value.definite
 
 
@@ -206,3 +183,20 @@ def test_the_attic_is_emptied_by_age_but_for_the_running_copy(
     assert (done.kept, done.files, done.size_bytes) == (2, 1, 5)
     assert [entry.table for entry in attic.entries()] == ["running", "young"]
     assert rows(lake.path) == [(1, "x")]
+
+
+def test_of_a_shared_directory_only_what_is_of_this_lake_goes(lake: Lake, tmp_path: Path) -> None:
+    lake.append((1, "x"))
+    other, kept = Lake(tmp_path / "other"), Attic(tmp_path / "kept")
+    other.append((1, "x"))
+    for made in (lake, other):
+        said = {"table": "t", "mark": made.path.name, "why": "a copy replaces its files"}
+        kept.keep(made.path / "t", kind=Kind.BACKUP, **said)
+    site = SiteLog.of(
+        {"node_id": "A", "lineage": "l", "kept_after": 0, "backup_dir": str(kept.root)}
+    )
+    before = rows(lake.path)
+    _, done = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
+    assert (done.removed, done.kept) == (["backup-t-lake"], 1)
+    assert [entry.mark for entry in kept.entries()] == ["other"]
+    assert rows(lake.path) == before

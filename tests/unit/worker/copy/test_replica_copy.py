@@ -20,7 +20,7 @@ from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import newest_commit
-from sparktxlog.errors import CopyConflictError, TransportError
+from sparktxlog.errors import ApplyError, CopyConflictError, TransportError
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.deltalog import LogVersion
@@ -53,6 +53,7 @@ class Site:
         #: Happens once, before a step of that name does its work.
         self.before: dict[str, Callable[[], None]] = {}
         self.position = 5
+        self.backup_dir = ""
         write(self.table, 0, ADD, userMetadata=metadata(2))
         write(self.donor, 0, ADD, userMetadata=metadata(5))
         known = ReplicaTable(definition=DEFINITION, version=0)
@@ -111,7 +112,7 @@ class Site:
                 source,
                 directory,
                 directory.load(),
-                SimpleNamespace(node_id="A"),  # type: ignore[arg-type]
+                SimpleNamespace(node_id="A", backup_dir=self.backup_dir),  # type: ignore[arg-type]
                 report=lambda state: self.report(),
                 open_fetcher=lambda lake, copy_id: fetcher,
                 options=CopyOptions(),
@@ -121,6 +122,7 @@ class Site:
                 decision=Decision(worker_id="w", plan="copy", reason=""),
                 lease=self.lease(staged.offered),
             )
+            copy.back_up()
             copy._staging = SimpleNamespace(  # type: ignore[assignment]
                 staged={"t": staged}, standing={}, ways={}, fetched=Fetched()
             )
@@ -208,6 +210,21 @@ def test_a_copy_is_in_place_before_it_is_reported(site: Site) -> None:
     with pytest.raises(TransportError):
         site.copy()
     assert site.in_place and site.state().position == site.position
+
+
+def test_files_are_kept_once_and_as_they_were_before_the_copy(site: Site) -> None:
+    site.backup_dir = str(site.lake.parent / "old")
+    site.before["committed"] = kill
+    with pytest.raises(Killed):
+        site.copy()
+    site.copy()
+    (kept,) = Attic(Path(site.backup_dir)).entries(Kind.BACKUP, "t")
+    assert newest_commit(kept.path) == 0 and newest_commit(site.table) == 1
+    # Where nothing can be kept, no file is asked for.
+    site.backup_dir = str(site.lake / "t" / "_delta_log" / f"{0:020}.json")
+    with pytest.raises(ApplyError, match="cannot be backed up"):
+        site.copy()
+    assert newest_commit(site.table) == 1
 
 
 def test_a_table_of_this_log_alone_is_not_exported(site: Site) -> None:
