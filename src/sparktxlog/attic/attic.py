@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.durability import link_or_copy, storing, sync_directory, write_durably
 
 _MANIFEST, _CONTENT = "manifest.json", "content"
@@ -67,6 +67,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> Path:
         """Where its content is: a directory."""
         return Path(self.directory, _CONTENT)
+
+    def measured(self) -> tuple[int, int]:
+        """Return how many files it has, and their bytes."""
+        sizes = [one.lstat().st_size for one in self.path.rglob("*") if not one.is_dir()]
+        return len(sizes), sum(sizes)
 
 
 @dataclass(slots=True)
@@ -180,7 +185,11 @@ class Attic:
     # -- looking -----------------------------------------------------------------------------------
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
-        """Return the entries, oldest first, of one kind or table if that is given."""
+        """Return the entries, oldest first, of one kind or table if that is given.
+
+        Raises:
+            StorageError: The attic cannot be read.
+        """
         found = [
             entry
             for entry in self._all()
@@ -193,24 +202,8 @@ class Attic:
         found = [entry for entry in self.entries(kind, table) if entry.mark == mark]
         return found[-1] if found else None
 
-    def find(self, entry_id: str) -> Entry:
-        """Return an entry by its id.
-
-        Raises:
-            NotFoundError: There is none (definite).
-        """
-        for entry in self._all():
-            if entry.id == entry_id:
-                return entry
-        raise NotFoundError(
-            f"{self.root} has no entry {entry_id!r}",
-            hint="`sparktxlog attic list` shows them.",
-            field="id",
-            value=entry_id,
-        )
-
     def _all(self) -> Iterator[Entry]:
-        with suppress(FileNotFoundError):
+        with storing(self.root), suppress(FileNotFoundError):
             for directory in sorted(self.root.iterdir()):
                 if directory.name[0] != "." and (directory / _CONTENT).exists():
                     yield _read(directory)
@@ -243,12 +236,13 @@ class Attic:
         """Remove an entry for ever.
 
         Raises:
-            OSError: It is there, or parts of it are, which nobody finds and `empty` removes.
+            StorageError: It is there, or parts of it are, which nobody finds and `empty` removes.
         """
         gone = self.root / f"{_GONE}{entry.id}-{uuid.uuid4().hex}"
-        Path(entry.directory).rename(gone)
-        shutil.rmtree(gone)
-        sync_directory(self.root)
+        with storing(entry.directory):
+            Path(entry.directory).rename(gone)
+            shutil.rmtree(gone)
+            sync_directory(self.root)
 
     def empty(
         self,
@@ -264,7 +258,7 @@ class Attic:
             stays: Returns whether an entry stays at any age.
 
         Raises:
-            OSError: Some are removed; repeat it.
+            StorageError: Some are removed; repeat it.
         """
         done = Emptied()
         for entry in self.entries():
@@ -272,22 +266,26 @@ class Attic:
             if not is_old or stays(entry):
                 done.kept += 1
                 continue
-            sizes = [one.lstat().st_size for one in entry.path.rglob("*") if not one.is_dir()]
+            files, size_bytes = entry.measured()
             if not dry_run:
                 self.remove(entry)
             done.removed.append(entry)
-            done.files += len(sizes)
-            done.size_bytes += sum(sizes)
-        for left in () if dry_run else self.root.glob(".*"):
-            if left.name.startswith(_GONE) or left.lstat().st_mtime_ns // 1000 < older_than:
-                shutil.rmtree(left)
+            done.files += files
+            done.size_bytes += size_bytes
+        with storing(self.root):
+            for left in () if dry_run else self.root.glob(".*"):
+                if left.name.startswith(_GONE) or left.lstat().st_mtime_ns // 1000 < older_than:
+                    shutil.rmtree(left)
         return done
 
 
-def attics_of_node(info: Mapping[str, Any]) -> tuple[Attic, ...]:
-    """Return the attics of a site beside that of its lake, as its node's `/v1/info` names them."""
-    kept = info.get("backup_dir")
-    return (Attic(Path(kept)),) if kept else ()
+def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
+    """Return the attics of a site, whose directories are named as in `/v1/info`; the lake's first.
+
+    One for each disk: what is set aside is renamed.
+    """
+    kept = site.get("backup_dir")
+    return (Attic.of_lake(Path(site["lake_root"])), *([Attic(Path(kept))] if kept else ()))
 
 
 def _id_of(kind: Kind, table: str, mark: str) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from sparktxlog import __version__
 from sparktxlog.cli import (  # noqa: F401 - each adds its commands
+    attic_commands,
     backup_commands,
     checkpoint_commands,
     definition_commands,

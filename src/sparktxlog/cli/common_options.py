@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "workers", "plan", "transfers", "apply", "catch-up", "replicate", "verify", "repair",
         "maintain",
     ),
-    "Tables": ("tables", "table"),
+    "Tables": ("tables", "table", "attic"),
     "Backup": ("backup", "restore", "restore-point"),
     "Node": ("init", "config", "serve", "doctor", "maintenance"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from sparktxlog.attic import attic as module
 from sparktxlog.attic.attic import Attic, Entry, Kind
-from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.errors import InvalidRequestError
 
 DAY_US = 86_400_000_000
 
@@ -45,17 +45,15 @@ def test_a_directory_moves_and_is_found_with_what_was_said(tmp_path: Path, attic
     assert not table.exists() and text(entry.path) == "a"
     assert entry.path == expected == attic.place(Kind.DROPPED, table.name, "7")
     (found,) = Attic(attic.root).entries(Kind.DROPPED, table.name)
-    assert found == entry == attic.find("dropped-bronze.orders_2-7")
+    assert found == entry and entry.id == "dropped-bronze.orders_2-7"
     assert (found.source, found.facts, found.keep_until) == (str(table), {"rows": 3}, 5)
     assert found.at > 0 and attic.entries(Kind.ROWS) == attic.entries(None, "orders") == []
-    with pytest.raises(NotFoundError, match="no entry 'x'"):
-        attic.find("x")
 
 
 def test_an_id_never_means_another_entry(tmp_path: Path, attic: Attic) -> None:
     ids = [put(attic, made(tmp_path / "t", content)).id for content in "abc"]
     assert ids == ["dropped-t-7", "dropped-t-7-2", "dropped-t-7-3"]
-    assert [text(attic.find(one).path) for one in ids] == ["a", "b", "c"]
+    assert [(one.id, text(one.path)) for one in attic.entries()] == [*zip(ids, "abc", strict=True)]
     assert text(attic.place(Kind.DROPPED, "t", "7")) == "c", "the newest one"
 
 

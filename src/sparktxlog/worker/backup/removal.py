@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of_node
+from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
 from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import read_state
@@ -84,7 +84,7 @@ class SiteLog:
             node_id=info["node_id"],
             lineage=info["lineage"],
             kept_after=info["kept_after"],
-            attics=attics_of_node(info),
+            attics=attics_of(info)[1:],
         )
 
 

@@ -23,7 +23,7 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, TxLogError
+from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, StorageError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
@@ -163,7 +163,7 @@ class ReplicaCopy:
                 # What was kept already stays: after a crash the lake may hold new files.
                 if table.is_dir() and attic.newest(**said) is None:
                     attic.keep(table, why="a copy replaces its files", **said)
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 raise ApplyError(
                     f"table {name!r} cannot be backed up to {attic.root}: {error}",
                     hint="No file was asked for yet.  Make room there, or unset backup-dir.",

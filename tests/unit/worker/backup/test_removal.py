@@ -192,9 +192,8 @@ def test_of_a_shared_directory_only_what_is_of_this_lake_goes(lake: Lake, tmp_pa
     for made in (lake, other):
         said = {"table": "t", "mark": made.path.name, "why": "a copy replaces its files"}
         kept.keep(made.path / "t", kind=Kind.BACKUP, **said)
-    site = SiteLog.of(
-        {"node_id": "A", "lineage": "l", "kept_after": 0, "backup_dir": str(kept.root)}
-    )
+    info = {"node_id": "A", "lineage": "l", "kept_after": 0, "lake_root": str(lake.path)}
+    site = SiteLog.of(info | {"backup_dir": str(kept.root)})
     before = rows(lake.path)
     _, done = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
     assert (done.removed, done.kept) == (["backup-t-lake"], 1)
