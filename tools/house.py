@@ -22,7 +22,7 @@ MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_MODULES = 15
 #: Rooms that are divided: each folder holds few modules.
-DIVIDED = ("protocol", "runtime", "storage", "worker")
+DIVIDED = ("api", "protocol", "runtime", "storage", "worker")
 #: Rooms whose layout the formatter does not decide yet.
 LAID_OUT_BY_HAND = tuple(f"tests/verification/{name}/" for name in ("simulation", "nodes", "model"))
 #: Written so that this file does not hold what it looks for.

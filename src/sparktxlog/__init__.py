@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sparktxlog.api.client import Client as Client
     from sparktxlog.api.connect import TxLog as TxLog
     from sparktxlog.api.connect import connect as connect
+    from sparktxlog.api.reading.sql_views import register as register
     from sparktxlog.api.session import build_session as build_session
     from sparktxlog.api.spark_errors import errors_from_spark as errors_from_spark
-    from sparktxlog.api.sql_views import register as register
     from sparktxlog.api.streams.foreach_batch import stream_into as stream_into
     from sparktxlog.api.streams.foreach_batch import (
         transaction_id_of_batch as transaction_id_of_batch,
@@ -47,7 +47,7 @@ _PUBLIC = {
     "connect": "sparktxlog.api.connect",
     "errors": "sparktxlog.errors",
     "errors_from_spark": "sparktxlog.api.spark_errors",
-    "register": "sparktxlog.api.sql_views",
+    "register": "sparktxlog.api.reading.sql_views",
     "stream_into": "sparktxlog.api.streams.foreach_batch",
     "transaction_id_of_batch": "sparktxlog.api.streams.foreach_batch",
     "write_stream": "sparktxlog.api.streams.foreach_batch",

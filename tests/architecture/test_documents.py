@@ -18,8 +18,8 @@ from tools.reference import PAGES
 from typer.testing import CliRunner
 
 from sparktxlog import errors
-from sparktxlog.api.operations import Isolation
 from sparktxlog.api.session import DELTA_PACKAGE
+from sparktxlog.api.writing.operations import Isolation
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import SETTINGS
 from sparktxlog.model.receipt import Level

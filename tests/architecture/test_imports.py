@@ -231,7 +231,7 @@ _WITH_JVM = {
     # Makes the session of a driver that has one.
     "sparktxlog.api.session": {"sparkContext"},
     # Takes an estimate where there is one.
-    "sparktxlog.api.frame_staging": {"_jdf"},
+    "sparktxlog.api.staging.frame_staging": {"_jdf"},
     # The query of a `foreachBatch`: over Spark Connect it is refused before.
     "sparktxlog.api.streams.foreach_batch": {"sparkContext"},
 }

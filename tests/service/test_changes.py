@@ -14,9 +14,9 @@ from tests.service.local_nodes import cluster, until
 from tests.support.node_processes import HttpProblem, call, run_payload
 
 from sparktxlog import Client
-from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.parquet_parts import FileStage
-from sparktxlog.api.staged_append import StagedAppend, folder_of
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.parquet_parts import FileStage
+from sparktxlog.api.staging.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
 from sparktxlog.errors import (
     ColumnInUseError,

@@ -10,7 +10,12 @@ from tests.service.local_nodes import cluster, until
 from tests.service.test_replica_routes import create
 
 from sparktxlog import Client
-from sparktxlog.api.restore_points import create_point, delete_point, known_points, named_point
+from sparktxlog.api.reading.restore_points import (
+    create_point,
+    delete_point,
+    known_points,
+    named_point,
+)
 from sparktxlog.errors import NameTakenError, NotFoundError, TxLogError
 from sparktxlog.http.link import Http
 from sparktxlog.model.restore_point import RestorePoint

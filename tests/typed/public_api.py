@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import sparktxlog
 from sparktxlog import Column, Receipt, TxLog
-from sparktxlog.api.rows_to_transactions import GroupedReceipt
+from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.model.table_kind import TableDescription
 
 

@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from sparktxlog.api.arrow_batches import BatchReceipt, send_runs, transactions_of
-from sparktxlog.api.deciding import decision, send_mark
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import (
+from sparktxlog.api.reading.at_least import come_after, least_position
+from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
+from sparktxlog.api.writing.deciding import decision, send_mark
+from sparktxlog.api.writing.operations import (
     Commits,
     Isolation,
     NewTable,
     TransactionDraft,
     made_for_newest,
 )
-from sparktxlog.api.reading.at_least import come_after, least_position
-from sparktxlog.api.rows_to_transactions import EncodedRun
+from sparktxlog.api.writing.rows_to_transactions import EncodedRun
 from sparktxlog.codec.alterations import put_change
 from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
 from sparktxlog.codec.requests import (

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
 from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
-from sparktxlog.api.batches_of_transactions import GroupedBatch
 from sparktxlog.api.datasource import register_format
-from sparktxlog.api.deciding import decision, send_mark
-from sparktxlog.api.frame_staging import WRITER_SETTINGS
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.nodes import Nodes, check_version
-from sparktxlog.api.operations import Commits, Isolation
 from sparktxlog.api.reading.at_least import come_after
 from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
-from sparktxlog.api.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.session import check_has_jvm
-from sparktxlog.api.shared_store import Staging, staging_place
 from sparktxlog.api.site_session import SiteSession
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.staging.frame_staging import WRITER_SETTINGS
+from sparktxlog.api.staging.shared_store import Staging, staging_place
+from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
+from sparktxlog.api.writing.deciding import decision, send_mark
+from sparktxlog.api.writing.operations import Commits, Isolation
+from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
 from sparktxlog.health.cluster_status import ClusterStatus

@@ -29,13 +29,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
 from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
-from sparktxlog.api.schema_merge import change_table_to_fit
 from sparktxlog.api.spark_errors import FOREACH_BATCH
-from sparktxlog.api.staged_append import (
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.staged_append import (
     StagedAppend,
     check_level,
     folder_of,
@@ -48,6 +47,7 @@ from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
+from sparktxlog.api.writing.schema_merge import change_table_to_fit
 from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sparktxlog.api.frame_staging import SignatureExpressions, StagingPlace
 from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, submit_prepared
-from sparktxlog.api.operations import made_for_newest
 from sparktxlog.api.reading.at_least import LeastPosition, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
+from sparktxlog.api.staging.frame_staging import SignatureExpressions, StagingPlace
+from sparktxlog.api.writing.operations import made_for_newest
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (

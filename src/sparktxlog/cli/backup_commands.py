@@ -326,7 +326,7 @@ def _image_for_point(store: ImageStore, name: str | None, at: str, api: NodeApi)
         ExpiredError: The log no longer leads from the image to the point (definite).
         TransportError: No node answers.
     """
-    from sparktxlog.api.restore_points import named_point
+    from sparktxlog.api.reading.restore_points import named_point
     from sparktxlog.worker.backup.restoring import choose_image
 
     point, info = named_point(api.get, at), api.get("/v1/info")

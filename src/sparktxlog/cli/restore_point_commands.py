@@ -33,7 +33,7 @@ def point_create(
     Each site's worker ends a batch there, so that its tables can be read as of the point.
     """
     from sparktxlog.api.client import Client
-    from sparktxlog.api.restore_points import create_point
+    from sparktxlog.api.reading.restore_points import create_point
 
     with Client(url, token=client_token()) as client:
         point = create_point(client, name, note)
@@ -46,7 +46,7 @@ def point_create(
 @restore_point_app.command("list", epilog="Example: sparktxlog restore-point list --json")
 def point_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show all restore points, by position."""
-    from sparktxlog.api.restore_points import known_points
+    from sparktxlog.api.reading.restore_points import known_points
 
     found = [asdict(point) for point in known_points(NodeApi(url).get)]
     columns: Columns = {
@@ -64,7 +64,7 @@ def point_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def point_delete(name: PointName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Delete a restore point; old versions that only it held back may then be removed."""
     from sparktxlog.api.client import Client
-    from sparktxlog.api.restore_points import delete_point
+    from sparktxlog.api.reading.restore_points import delete_point
 
     with Client(url, token=client_token()) as client:
         delete_point(client, name)

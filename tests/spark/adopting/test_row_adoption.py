@@ -26,7 +26,7 @@ from sparktxlog.api.adopting import row_adoption
 from sparktxlog.api.adopting.row_release import RowRelease
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import (
     CommitStateUnknownError,

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode, start_node
 
-from sparktxlog.api import frame_staging
 from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.api.staging import frame_staging
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConfigError,
@@ -436,7 +436,7 @@ def test_a_node_that_is_not_there_and_a_store_that_is_not_shared(
             assert uploading.site.store.uploads is not None
         # Another directory under the same path: what Spark writes, the node does not see.
         hidden.rename(tmp_path / "data" / "payloads")
-        from sparktxlog.api import shared_store as probe
+        from sparktxlog.api.staging import shared_store as probe
         from sparktxlog.http.link import Http
 
         with pytest.raises(PayloadStoreError, match="does not see it"):

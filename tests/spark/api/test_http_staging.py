@@ -14,8 +14,8 @@ from tests.spark.api.nodes import RunningNode, start_node
 from tests.support.certificates import Authority
 
 from sparktxlog.api.connect import TxLog, connect
-from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.spark_errors import errors_from_spark
+from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.errors import (
     ConfigError,
     InvalidRowsError,

@@ -16,9 +16,9 @@ from tests.support.node_processes import wait_until
 
 from sparktxlog import Client
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.restore_points import create_point, delete_point
+from sparktxlog.api.reading.restore_points import create_point, delete_point
+from sparktxlog.api.reading.sql_views import register
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.api.sql_views import register
 from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import (

@@ -29,7 +29,7 @@ from tests.support.steady_load import SteadyLoad
 from sparktxlog import Client
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
-from sparktxlog.api.restore_points import create_point
+from sparktxlog.api.reading.restore_points import create_point
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.worker.backup.image_store import ImageStore

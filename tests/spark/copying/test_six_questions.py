@@ -19,7 +19,7 @@ from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, NodeProcess, append, call, wait_until
 from tests.support.site_links import ways_between
 
-from sparktxlog.api.sql_views import register
+from sparktxlog.api.reading.sql_views import register
 from sparktxlog.worker.apply.steps import TableSteps
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]

@@ -21,8 +21,8 @@ from tests.support.node_processes import NodeProcess, free_ports
 
 from sparktxlog import Client
 from sparktxlog.api.connect import connect
-from sparktxlog.api.operations import TransactionDraft
 from sparktxlog.api.schema import struct_of
+from sparktxlog.api.writing.operations import TransactionDraft
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.worker.verify.verify import recount_tables

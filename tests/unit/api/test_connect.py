@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.connect import TxLog, connect
-from sparktxlog.api.frame_staging import StagingPlace, inline_rows
 from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.staging.frame_staging import StagingPlace, inline_rows
 from sparktxlog.codec.requests import decode_request
 from sparktxlog.codec.transactions import (
     PreparedOperation,

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from sparktxlog.api.datasource import register_format
-from sparktxlog.api.staged_append import nodes_of
+from sparktxlog.api.staging.staged_append import nodes_of
 
 
 class _Session:

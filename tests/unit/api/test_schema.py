@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as T
 
 from sparktxlog.api.schema import check_fit, columns_of, key_values, struct_of, widens
-from sparktxlog.api.schema_merge import change_table_to_fit, change_to_fit
+from sparktxlog.api.writing.schema_merge import change_table_to_fit, change_to_fit
 from sparktxlog.codec.validation import required_columns
 from sparktxlog.errors import (
     InvalidRequestError,

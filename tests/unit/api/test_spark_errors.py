@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.connect import AnalysisException as RemoteAnalysisException
 
 import sparktxlog
-from sparktxlog.api.operations import Draft
+from sparktxlog.api.writing.operations import Draft
 from sparktxlog.errors import InvalidRequestError, first_lines, java_cause
 from sparktxlog.model.commit_table import REPLACES_NOTHING
 

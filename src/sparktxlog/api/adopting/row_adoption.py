@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from sparktxlog.api.adopting.source_table import SourceTable, SplitFiles
 from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, rows_by_key
 from sparktxlog.api.site_session import SiteSession
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.validation import check_definition, required_columns
 from sparktxlog.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.api.site_session import SiteSession
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ApplyError, InvalidRequestError
 from sparktxlog.model.ids import local_path

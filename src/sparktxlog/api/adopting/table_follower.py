@@ -29,7 +29,7 @@ from sparktxlog.api.adopting.version_changes import (
     put_changes,
 )
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import (

@@ -24,7 +24,7 @@ from sparktxlog.api.adopting.row_adoption import append_files, signature_of_rows
 from sparktxlog.api.adopting.source_table import SourceFile, SourceTable
 from sparktxlog.api.schema import HOW_OFTEN, columns_of, conform, rows_by_key
 from sparktxlog.api.site_session import SiteSession
-from sparktxlog.api.transaction import SparkTransaction
+from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.operation import OperationKind

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
-from sparktxlog.api.restore_points import named_point
+from sparktxlog.api.reading.restore_points import named_point
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.worker_session import applier_session

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.job_options import ExitCode
 from sparktxlog.api.jobs.progress_lines import say
-from sparktxlog.api.restore_points import known_points
+from sparktxlog.api.reading.restore_points import known_points
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.restore_point import RestorePoint, keep_hours

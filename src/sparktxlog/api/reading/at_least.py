@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sparktxlog.api.arrow_batches import BatchReceipt
-from sparktxlog.api.rows_to_transactions import GroupedReceipt
+from sparktxlog.api.writing.arrow_batches import BatchReceipt
+from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Receipt
 

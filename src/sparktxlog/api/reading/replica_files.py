@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.schema import arrow_schema_of
-from sparktxlog.api.staged_append import timeout_of
+from sparktxlog.api.staging.staged_append import timeout_of
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.file_paths import path_of_file

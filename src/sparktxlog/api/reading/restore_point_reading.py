@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.reading.replica_snapshot import Snapshot
-from sparktxlog.api.restore_points import named_point
+from sparktxlog.api.reading.restore_points import named_point
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import CorruptLogError, DivergedError, ExpiredError, NotFoundError
 

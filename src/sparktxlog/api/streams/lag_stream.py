@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.schema import arrow_schema_of
-from sparktxlog.api.staged_append import nodes_of
+from sparktxlog.api.staging.staged_append import nodes_of
 from sparktxlog.api.streams.positions import EARLIEST, LATEST, ReadOptions
 from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ReadLimit, SupportsTriggerAvailableNow

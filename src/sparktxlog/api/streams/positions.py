@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparktxlog.api.staged_append import timeout_of, whole_option
+from sparktxlog.api.staging.staged_append import timeout_of, whole_option
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import table_name
 

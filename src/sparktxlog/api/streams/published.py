@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
-from sparktxlog.api.shared_store import check_directory
-from sparktxlog.api.staged_append import nodes_of
+from sparktxlog.api.staging.shared_store import check_directory
+from sparktxlog.api.staging.staged_append import nodes_of
 from sparktxlog.api.streams.positions import LogOffset
 from sparktxlog.codec.state_views import KEPT
 from sparktxlog.errors import (

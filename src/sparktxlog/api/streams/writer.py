@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.shared_store import check_directory
-from sparktxlog.api.staged_append import StagedAppend, folder_of, nodes_of, staging_of
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.shared_store import check_directory
+from sparktxlog.api.staging.staged_append import StagedAppend, folder_of, nodes_of, staging_of
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.receipt import Receipt, ReceiptRejection

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparktxlog.api.arrow_batches import BatchReceipt
 from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_position
-from sparktxlog.api.rows_to_transactions import GroupedReceipt
+from sparktxlog.api.writing.arrow_batches import BatchReceipt
+from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
 from sparktxlog.model.receipt import Level, Receipt
 

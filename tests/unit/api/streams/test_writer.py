@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.api.datasource import TxLogDataSource
-from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.api.staged_append import StagedAppend, folder_of
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnreachableError
 from sparktxlog.model.table import Column, TableDefinition

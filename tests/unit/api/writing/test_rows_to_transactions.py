@@ -10,7 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparktxlog.api.rows_to_transactions import GroupedReceipt, GroupedRows, GroupedTransactions
+from sparktxlog.api.writing.rows_to_transactions import (
+    GroupedReceipt,
+    GroupedRows,
+    GroupedTransactions,
+)
 from sparktxlog.codec.assembly import uuid_texts
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.codec.runs import RunLimits, validate_run

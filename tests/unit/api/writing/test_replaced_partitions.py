@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from sparktxlog.api.replaced_partitions import partitions_predicate
+from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.predicate import normalise
 from sparktxlog.codec.transactions import PreparedOperation

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.api.rows_to_transactions import EncodedRun, RowGroup, TransactionRuns, new_ids
+from sparktxlog.api.writing.rows_to_transactions import (
+    EncodedRun,
+    RowGroup,
+    TransactionRuns,
+    new_ids,
+)
 from sparktxlog.codec.validation import IndexArray, align_rows, row_schema
 from sparktxlog.errors import SchemaMismatchError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sparktxlog.api.frame_staging import FrameStager, frame_of, keys_of
 from sparktxlog.api.given_data import Columns, Rows, columns_given
 from sparktxlog.api.long_steps import long_step
-from sparktxlog.api.merge import Merge
-from sparktxlog.api.operations import Isolation, NewTable, TransactionDraft
-from sparktxlog.api.replaced_partitions import partitions_predicate
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.spark_errors import errors_from_spark
+from sparktxlog.api.staging.frame_staging import FrameStager, frame_of, keys_of
+from sparktxlog.api.writing.merge import Merge
+from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
+from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.requests import microseconds, parse_level
 from sparktxlog.codec.transactions import (

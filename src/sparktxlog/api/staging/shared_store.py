@@ -16,8 +16,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.frame_staging import StagingPlace
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.frame_staging import StagingPlace
 from sparktxlog.errors import ConfigError, NotFoundError, PayloadStoreError, first_lines
 from sparktxlog.http.link import Http
 

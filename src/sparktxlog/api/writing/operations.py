@@ -20,8 +20,8 @@ from typing import (
 )
 
 from sparktxlog.api.given_data import columns_in, with_missing
-from sparktxlog.api.retry import Parameters, Result, Retry
-from sparktxlog.api.schema_merge import change_table_to_fit
+from sparktxlog.api.writing.retry import Parameters, Result, Retry
+from sparktxlog.api.writing.schema_merge import change_table_to_fit
 from sparktxlog.codec.mark_requests import participants_of
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import Rollback

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.api.retry import Retry, longest_pause_s
+from sparktxlog.api.writing.retry import Retry, longest_pause_s
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,

@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sparktxlog.api.client import Client
 from sparktxlog.api.connect import TxLog
-from sparktxlog.api.frame_staging import StagingPlace
 from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.staging.frame_staging import StagingPlace
 from sparktxlog.codec import transactions
 from sparktxlog.errors import (
     ConflictError,

@@ -25,9 +25,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from sparktxlog.api.parquet_parts import FileStage, attempt_name
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.spark_errors import errors_from_spark
+from sparktxlog.api.staging.parquet_parts import FileStage, attempt_name
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import PayloadStoreError, TxLogError, first_lines
 from sparktxlog.http.link import Http

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparktxlog.api.executor_uploads import UploadTarget
 from sparktxlog.api.nodes import Nodes, submit_prepared
-from sparktxlog.api.parquet_parts import FileStage, attempt_name, rows_in_order
-from sparktxlog.api.shared_store import check_directory, check_staging
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.parquet_parts import FileStage, attempt_name, rows_in_order
+from sparktxlog.api.staging.shared_store import check_directory, check_staging
 from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction

@@ -14,17 +14,17 @@ from typing import NotRequired, TypedDict, Unpack
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.api.frame_staging import SignatureExpressions, with_lanes
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.operations import Draft
-from sparktxlog.api.rows_to_transactions import (
+from sparktxlog.api.schema import conform
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.api.staging.frame_staging import SignatureExpressions, with_lanes
+from sparktxlog.api.writing.operations import Draft
+from sparktxlog.api.writing.rows_to_transactions import (
     EncodedRun,
     GroupedReceipt,
     GroupedRows,
     GroupedTransactions,
 )
-from sparktxlog.api.schema import conform
-from sparktxlog.api.site_session import SiteSession
 from sparktxlog.codec.condition_requests import is_conflict
 from sparktxlog.codec.requests import parse_level
 from sparktxlog.codec.validation import align_rows

@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from sparktxlog.api.executor_uploads import RANK, TWICE, UploadTarget, ranked, repeated_key
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
-from sparktxlog.api.parquet_parts import describe_file, file_partitions, list_files
-from sparktxlog.api.rows_to_transactions import lane_signature
 from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, struct_of
+from sparktxlog.api.staging.executor_uploads import RANK, TWICE, UploadTarget, ranked, repeated_key
+from sparktxlog.api.staging.parquet_parts import describe_file, file_partitions, list_files
+from sparktxlog.api.writing.rows_to_transactions import lane_signature
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.partitions import NULL_PARTITION, check_partition_text
 from sparktxlog.codec.rows import rows_to_arrow, to_json

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparktxlog.api import parquet_parts as files
 from sparktxlog.api.datasource import TxLogWriter
-from sparktxlog.api.executor_uploads import UploadTarget
-from sparktxlog.api.parquet_parts import FileStage, list_files
+from sparktxlog.api.staging import parquet_parts as files
+from sparktxlog.api.staging.executor_uploads import UploadTarget
+from sparktxlog.api.staging.parquet_parts import FileStage, list_files
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError, SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 

@@ -1,0 +1,1 @@
+"""What a session or a client writes: operations, transactions, batches, merges, retries."""
