@@ -21,14 +21,14 @@ import msgspec
 
 from benchmarks.ordering import create_table
 from sparktxlog import Client
+from sparktxlog.files.fetch import fetch_files
+from sparktxlog.files.selection import Wanted, require_space, select_files
+from sparktxlog.files.tasks import FileTask
+from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.selection import Wanted, require_space, select_files
-from sparktxlog.worker.copy.fetch.tasks import FileTask
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_workspaces
 
 TABLE = "big"
 #: Copies of which the last is the one to look at.

@@ -45,19 +45,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
         "attic", "config", "protocol", "catchup", "codec", "delta", "health", "storage",
-        "supervision", "tracing", "transport",
+        "files", "supervision", "tracing", "transport",
     },
     "service": {
         "config", "codec", "health", "runtime", "storage.foreign_files", "storage.interfaces",
         "storage.payloads.payload_store",
     } | _EPOCHS,
     "http": {"codec", "tracing"},
+    "files": {"codec", "http", "storage.durability", "supervision"},
     "worker": {
         "attic", "catchup", "codec", "delta", "health", "http", "storage.commit_tables",
         "storage.durability", "storage.interfaces", "storage.lock",
-        "supervision", "tracing",
+        "files", "supervision", "tracing",
     },
-    "worker.copy.fetch": {"codec", "http", "storage.durability", "supervision"},
     "api": {
         "attic", "codec", "delta", "health", "http", "storage.durability",
         "storage.interfaces", "tracing", "worker",
@@ -93,7 +93,7 @@ MUST_NOT: dict[str, set[str]] = {
     "transport": _SPARK | _WEB | {"sqlite3", "deltalake"},
     "runtime": _SPARK | _WEB,
     "service": _SPARK | {"sqlite3", "deltalake", "random"},
-    "worker.copy.fetch": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
+    "files": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "http": _SPARK | _WEB | {"sqlite3", "asyncio", "random"},
     "worker": _WEB | {"sqlite3", "asyncio", "random"},
     "api": _WEB | {"sqlite3", "asyncio"},
@@ -155,8 +155,8 @@ def test_every_room_has_rules() -> None:
         ("delta", "from sparktxlog.storage import lake_tables", "may not import"),
         ("delta", "import pyspark.sql", "must not import pyspark.sql"),
         ("codec", "from sparktxlog.protocol.messages import events", "may not import"),
-        ("worker.copy.fetch", "import pyspark.sql", "must not import pyspark.sql"),
-        ("worker.copy.fetch", "from sparktxlog.worker import replica", "may not import"),
+        ("files", "import pyspark.sql", "must not import pyspark.sql"),
+        ("files", "from sparktxlog.worker import replica", "may not import"),
         ("service", "import pyspark.sql", "must not import pyspark.sql"),
         ("runtime", "def f():\n    from tests.verification import cluster", "must not import"),
         ("cli", "from examples.demo import relay", "must not import"),
@@ -267,7 +267,6 @@ _WITH_DELTA_RS = {
     "sparktxlog.worker.apply.altering",
     "sparktxlog.worker.apply.placing",
     "sparktxlog.worker.replica.maintenance",
-    "sparktxlog.worker.replica.partition_moves",
     "sparktxlog.worker.verify.histories",
 }
 

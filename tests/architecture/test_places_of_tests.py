@@ -79,8 +79,8 @@ OF_SEVERAL = {
     "protocol/test_survivors.py",
     "runtime/membership/test_replaced_start.py",
     "service/test_fuzz.py",
-    "worker/copy/fetch/test_donor_fetcher.py",
-    "worker/copy/fetch/test_kills.py",
+    "files/test_donor_fetcher.py",
+    "files/test_kills.py",
     "worker/copy/test_full_disk.py",
 }
 

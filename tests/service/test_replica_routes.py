@@ -42,6 +42,8 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TransportError,
 )
+from sparktxlog.files.donor_link import DonorLink
+from sparktxlog.files.tasks import FileTask
 from sparktxlog.health.verdicts import ClusterState, judge
 from sparktxlog.model.copying import (
     CHUNK_DIGEST_HEADER,
@@ -53,8 +55,6 @@ from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.runtime.node import Node
-from sparktxlog.worker.copy.fetch.donor_link import DonorLink
-from sparktxlog.worker.copy.fetch.tasks import FileTask
 from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource
 

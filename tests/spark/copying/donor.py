@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import ApplyError
+from sparktxlog.files.selection import Wanted
+from sparktxlog.files.tasks import Fetched, FileTask
 from sparktxlog.model.copying import (
     CopyTicket,
     Decision,
@@ -23,8 +25,6 @@ from sparktxlog.model.copying import (
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import STATE_DIRECTORY, ReplicaDirectory, read_state

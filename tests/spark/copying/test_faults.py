@@ -255,7 +255,7 @@ def test_a_full_disk_is_refused_before_the_first_chunk(
     mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
     if not mounted:  # without the right to mount, the answer of a small disk
         small = os.statvfs_result((4096, 4096, 2048, 2048, 2048, 0, 0, 0, 0, 255))
-        monkeypatch.setattr("sparktxlog.worker.copy.fetch.selection.os.statvfs", lambda path: small)
+        monkeypatch.setattr("sparktxlog.files.selection.os.statvfs", lambda path: small)
     try:
         with pytest.raises(DiskFullError) as caught:
             sites.copy()

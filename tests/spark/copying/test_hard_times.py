@@ -34,12 +34,12 @@ from tests.support.node_processes import call, wait_until
 from sparktxlog.attic.attic import Attic
 from sparktxlog.catchup.planner import OUT_OF_SYNC
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
+from sparktxlog.files.donor_link import SILENCE_S
+from sparktxlog.files.fetch import fetch_files
+from sparktxlog.files.part_writer import write_chunk
+from sparktxlog.files.selection import MARGIN_BYTES
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.part_writer import write_chunk
-from sparktxlog.worker.copy.fetch.selection import MARGIN_BYTES
 from sparktxlog.worker.replica import replays, replica_driver
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import read_state
@@ -150,7 +150,7 @@ def room(lake: Path, size: int, patch: pytest.MonkeyPatch) -> Iterator[bool]:
     if not mounted:
         blocks = size // 4096
         small = os.statvfs_result((4096, 4096, blocks, blocks, blocks, 0, 0, 0, 0, 255))
-        patch.setattr("sparktxlog.worker.copy.fetch.selection.os.statvfs", lambda path: small)
+        patch.setattr("sparktxlog.files.selection.os.statvfs", lambda path: small)
     try:
         yield mounted
     finally:
@@ -170,7 +170,7 @@ def at_chunk(patch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) ->
                 act()
         write_chunk(part, data, offset)
 
-    patch.setattr("sparktxlog.worker.copy.fetch.fetch.write_chunk", counting)
+    patch.setattr("sparktxlog.files.fetch.write_chunk", counting)
 
 
 def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(

@@ -31,11 +31,11 @@ from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs import job
 from sparktxlog.api.reading.restore_points import create_point
 from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory

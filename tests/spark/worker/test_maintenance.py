@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.pinned.pins import Pins
+from sparktxlog.files.pins import Pins
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state

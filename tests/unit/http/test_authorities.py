@@ -15,10 +15,10 @@ from tests.support.command_line import invoke
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.errors import CertificateError, ConfigError, TransportError, UnreachableError
+from sparktxlog.files.donor_link import DonorLink
 from sparktxlog.http.authorities import CA_VARIABLE, trust
 from sparktxlog.http.link import Http
 from sparktxlog.model.copying import Lease
-from sparktxlog.worker.copy.fetch.donor_link import DonorLink
 
 
 class Answers(BaseHTTPRequestHandler):

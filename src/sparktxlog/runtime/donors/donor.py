@@ -1,7 +1,7 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
 A lease pins all files of the replica's tables at its newest IN_SYNC report, by hard links (see
-`storage.pinned.pins`).  So the replica stays online and writable while it is copied, and later
+`files.pins`).  So the replica stays online and writable while it is copied, and later
 changes do not reach the copy.  The lease's token gives access to these files only.  An unused lease
 expires, and its pins are removed.
 
@@ -30,6 +30,8 @@ from sparktxlog.errors import (
     NotFoundError,
     StorageError,
 )
+from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
+from sparktxlog.files.pins import PinnedFile, Pins
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
@@ -39,8 +41,6 @@ from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
-from sparktxlog.storage.pinned.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.storage.pinned.pins import PinnedFile, Pins
 
 _log = structlog.get_logger("sparktxlog.donor")
 

@@ -20,8 +20,8 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
+from sparktxlog.files.pins import PinnedFile
 from sparktxlog.model.copying import Lease
-from sparktxlog.storage.pinned.pins import PinnedFile
 
 _log = structlog.get_logger("sparktxlog.donor")
 

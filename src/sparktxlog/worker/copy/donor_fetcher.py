@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sparktxlog.model.copying import CopyTicket, Lease, OfferedFile
-from sparktxlog.worker.copy.fetch.donor_link import LeaseKeeper
-from sparktxlog.worker.copy.fetch.fetch import (
+from sparktxlog.files.donor_link import LeaseKeeper
+from sparktxlog.files.fetch import (
     FetchPart,
     fetch_files,
     fetch_part,
     split,
     unstaged,
 )
-from sparktxlog.worker.copy.fetch.selection import (
+from sparktxlog.files.selection import (
     Wanted,
     missing_bytes,
     require_space,
     select_files,
 )
-from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_workspaces
+from sparktxlog.files.tasks import Fetched, FileTask
+from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
+from sparktxlog.model.copying import CopyTicket, Lease, OfferedFile
 from sparktxlog.worker.verify.watching import watched
 
 if TYPE_CHECKING:

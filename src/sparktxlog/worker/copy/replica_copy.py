@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, StorageError, TxLogError
+from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import FetcherOf
-from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.copy.swap import SWAP_ATTEMPTS, StagedTable, swap_table

@@ -21,6 +21,8 @@ from pyspark.errors import PySparkException
 
 from sparktxlog.delta.log_files import has_log, newest_version
 from sparktxlog.errors import ApplyError
+from sparktxlog.files.selection import Wanted
+from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
@@ -29,8 +31,6 @@ from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.worker_session import read_newest, read_version, tagged
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.copy.swap import StagedTable, find_copy, is_renamed
 from sparktxlog.worker.replica.state import PendingCopy, ReplicaState, ReplicaTable

@@ -26,12 +26,12 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+from sparktxlog.files.workspace import remove_workspaces
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
-from sparktxlog.worker.copy.fetch.workspace import remove_workspaces
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.repair.stopped_tables import repair_stopped

@@ -37,6 +37,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
+from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.table import Column, TableDefinition
@@ -44,7 +45,6 @@ from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
-from sparktxlog.storage.pinned.pinned_chunks import Chunk, ChunkReader
 
 CHUNK = 65_536
 

@@ -13,13 +13,13 @@ import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.errors import ApplyError, DiskFullError
+from sparktxlog.files.selection import Wanted
+from sparktxlog.files.tasks import Fetched, FileTask, FileWork
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
 from sparktxlog.worker.copy.copy_terms import CopyOptions
-from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask, FileWork
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
 from sparktxlog.worker.replica.replica_driver import Fault, fault_of

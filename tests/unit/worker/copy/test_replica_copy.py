@@ -21,6 +21,7 @@ from tests.unit.worker.repair.test_examining import DEFINITION
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError, CopyConflictError, TransportError
+from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.deltalog import LogVersion
@@ -28,7 +29,6 @@ from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.copy import replica_copy as copying
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
-from sparktxlog.worker.copy.fetch.tasks import Fetched
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.copy.swap import StagedTable

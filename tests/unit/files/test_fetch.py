@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import (
+from tests.unit.files.conftest import (
     CHUNK,
     FILES,
     assert_staged,
@@ -30,17 +30,17 @@ from sparktxlog.errors import (
     TxLogError,
     UnauthorizedError,
 )
-from sparktxlog.model.copying import Lease
-from sparktxlog.worker.copy.fetch.fetch import (
+from sparktxlog.files.fetch import (
     FetchPart,
     fetch_files,
     fetch_part,
     split,
     unstaged,
 )
-from sparktxlog.worker.copy.fetch.selection import Wanted
-from sparktxlog.worker.copy.fetch.tasks import Fetched
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
+from sparktxlog.files.selection import Wanted
+from sparktxlog.files.tasks import Fetched
+from sparktxlog.files.workspace import CopyWorkspace
+from sparktxlog.model.copying import Lease
 
 SIZE = sum(size for size, _ in FILES.values())
 CHUNKS = sum(-(-size // CHUNK) for size, _ in FILES.values())

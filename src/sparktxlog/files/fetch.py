@@ -18,13 +18,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
+from sparktxlog.files.donor_link import SILENCE_S, DonorLink
+from sparktxlog.files.part_writer import chunk_buffer, write_chunk
+from sparktxlog.files.selection import Wanted, is_file
+from sparktxlog.files.tasks import Fetched, FileWork
+from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing, sync_parents
-from sparktxlog.worker.copy.fetch.donor_link import SILENCE_S, DonorLink
-from sparktxlog.worker.copy.fetch.part_writer import chunk_buffer, write_chunk
-from sparktxlog.worker.copy.fetch.selection import Wanted, is_file
-from sparktxlog.worker.copy.fetch.tasks import Fetched, FileWork
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 #: Called with present and total bytes, by the thread that fetches.
 Progress = Callable[[int, int], None]

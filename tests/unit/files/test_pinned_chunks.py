@@ -13,8 +13,8 @@ import zstandard
 from tests.support.replica_lakes import chunk_digests
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError
-from sparktxlog.storage.pinned.pinned_chunks import ChunkReader
-from sparktxlog.storage.pinned.pins import PinnedFile, Pins
+from sparktxlog.files.pinned_chunks import ChunkReader
+from sparktxlog.files.pins import PinnedFile, Pins
 
 CHUNK = 65_536
 SIZES = (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17)

@@ -37,11 +37,11 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from sparktxlog.files.tasks import FileKey, FileTask, chunk_count
 from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.supervision import foreseen
-from sparktxlog.worker.copy.fetch.tasks import FileKey, FileTask, chunk_count
 
 _logger = logging.getLogger(__name__)
 

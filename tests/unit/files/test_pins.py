@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.support.replica_lakes import append_rows, contents
 
 from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
-from sparktxlog.storage.pinned.pins import Pins
+from sparktxlog.files.pins import Pins
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import msgspec
-from tests.unit.worker.copy.fetch.conftest import fetch_all
+from tests.unit.files.conftest import fetch_all
 
+from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 if __name__ == "__main__":
     lease = msgspec.json.decode(sys.stdin.buffer.read(), type=Lease)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import (
+from tests.unit.files.conftest import (
     CHUNK,
     FILES,
     assert_staged,
@@ -21,11 +21,11 @@ from tests.unit.worker.copy.fetch.conftest import (
 )
 
 from sparktxlog.errors import DiskFullError, TransportError
-from sparktxlog.worker.copy.fetch import part_writer as placing
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.selection import require_space, select_files
-from sparktxlog.worker.copy.fetch.tasks import FileWork
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
+from sparktxlog.files import part_writer as placing
+from sparktxlog.files.fetch import fetch_files
+from sparktxlog.files.selection import require_space, select_files
+from sparktxlog.files.tasks import FileWork
+from sparktxlog.files.workspace import CopyWorkspace
 
 SIZE = sum(size for size, _ in FILES.values())
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import zstandard
 
 from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
-from sparktxlog.storage.pinned.pins import FileIdentity, PinnedFile
+from sparktxlog.files.pins import FileIdentity, PinnedFile
 
 #: Levels of compression, in the order in which they are tried.  The first takes 2/3 of the time of
 #: the second, and finds repeated bytes only.  Both are done with noise at once.

@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged
+from tests.unit.files.conftest import CHUNK, FILES, assert_staged
 
 from sparktxlog.errors import TransportError
+from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import CopyTicket, Decision
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 SIZE = sum(size for size, _ in FILES.values())
 

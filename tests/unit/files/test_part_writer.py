@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.worker.copy.fetch.part_writer import chunk_buffer, write_chunk
+from sparktxlog.files.part_writer import chunk_buffer, write_chunk
 
 CHUNK = 2 << 20
 

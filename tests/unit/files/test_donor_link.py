@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from tests.support.node_processes import wait_until
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES
+from tests.unit.files.conftest import CHUNK, FILES
 
 from sparktxlog.errors import (
     DonorYieldsError,
@@ -22,14 +22,14 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from sparktxlog.model.copying import Lease
-from sparktxlog.worker.copy.fetch.donor_link import (
+from sparktxlog.files.donor_link import (
     DonorLink,
     LeaseKeeper,
     _inflate,
     digest_batches,
 )
-from sparktxlog.worker.copy.fetch.tasks import FileTask
+from sparktxlog.files.tasks import FileTask
+from sparktxlog.model.copying import Lease
 
 
 def test_lease_calls(donor: StandInDonor) -> None:
@@ -141,7 +141,7 @@ def trickle(donor: StandInDonor) -> Iterator[Lease]:
 
 def test_a_donor_that_trickles_is_overdue(trickle: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps the socket alive, and not the donor."""
-    monkeypatch.setattr("sparktxlog.worker.copy.fetch.donor_link.SLOWEST_BYTES_PER_S", 1 << 20)
+    monkeypatch.setattr("sparktxlog.files.donor_link.SLOWEST_BYTES_PER_S", 1 << 20)
     link = DonorLink(trickle, silence_s=0.3)
     failed: list[TransportError] = []
 

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 
 from sparktxlog.errors import DiskFullError
+from sparktxlog.files.donor_link import DonorLink, digest_batches
+from sparktxlog.files.tasks import FileTask, FileWork, hash_chunks
+from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
 from sparktxlog.storage.durability import storing
-from sparktxlog.worker.copy.fetch.donor_link import DonorLink, digest_batches
-from sparktxlog.worker.copy.fetch.tasks import FileTask, FileWork, hash_chunks
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 #: Bytes that must stay free on the disk of the lake.
 MARGIN_BYTES = 64 << 20

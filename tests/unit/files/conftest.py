@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.support.stand_in_donor import StandInDonor
 
+from sparktxlog.files.fetch import fetch_files
+from sparktxlog.files.selection import Wanted, select_files
+from sparktxlog.files.tasks import Fetched, FileTask
+from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
-from sparktxlog.worker.copy.fetch.fetch import fetch_files
-from sparktxlog.worker.copy.fetch.selection import Wanted, select_files
-from sparktxlog.worker.copy.fetch.tasks import Fetched, FileTask
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
 
 CHUNK = 65_536
 

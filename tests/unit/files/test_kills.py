@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 from tests.support.stand_in_donor import StandInDonor
-from tests.unit.worker.copy.fetch.conftest import assert_staged
+from tests.unit.files.conftest import assert_staged
 
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace
+from sparktxlog.files.workspace import CopyWorkspace
 
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[3]
 STREAMS = 3
 
 
@@ -25,7 +25,7 @@ def _start(donor: StandInDonor, workspace: CopyWorkspace) -> subprocess.Popen[by
         [
             sys.executable,
             "-m",
-            "tests.unit.worker.copy.fetch.fetching_child",
+            "tests.unit.files.fetching_child",
             str(workspace.lake),
             workspace.copy_id,
             str(STREAMS),

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from tests.support.node_processes import wait_until
 from tests.support.stand_in_donor import Fault, StandInDonor
-from tests.unit.worker.copy.fetch.conftest import CHUNK, FILES, assert_staged, fetch_all
+from tests.unit.files.conftest import CHUNK, FILES, assert_staged, fetch_all
 
 from sparktxlog.errors import RemoteProtocolError, TransportError
-from sparktxlog.worker.copy.fetch.workspace import CopyWorkspace, remove_workspaces
+from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 
 SIZE = sum(size for size, _ in FILES.values())
 
