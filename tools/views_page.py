@@ -48,8 +48,7 @@ def views_page(note: str) -> str:
     schemas = {name: LOG_TABLES[kept.directory] for name, kept in KEPT.items()}
     constants = {name: kept.directory.upper() for name, kept in KEPT.items()}
     schemas |= {name: view.schema for name, view in VIEWS.items()}
-    *first, last = (f"`{name}`" for name in KEPT)
-    kept = f"{', '.join(first)} and {last}"
+    kept = " and ".join(f"`{name}`" for name in KEPT)
     parts = [_TOP.format(note=note, kept=kept)]
     for name, schema in schemas.items():
         text = said[constants.get(name, name.upper())]

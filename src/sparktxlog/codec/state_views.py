@@ -331,7 +331,6 @@ VIEWS = {
 KEPT = {
     "queue": KeptTable("synchronized_queue", "position"),
     "lag": KeptTable("lag", "sampled_at"),
-    "drills": KeptTable("drills", "began_at"),
 }
 
 

@@ -51,10 +51,6 @@ class StateFrames:
         """Return the named positions of the log; see `state_views.RESTORE_POINTS`."""
         return self._view("restore_points")
 
-    def drills(self) -> DataFrame:
-        """Return the last drills that were recorded at this node (docs/drill.md)."""
-        return self._view("drills")
-
     def workers(self) -> DataFrame:
         """Return all replicas' workers; see `state_views.WORKERS`."""
         return self._view("workers")

@@ -70,9 +70,6 @@ def drill(
     done.seconds = monotonic() - begun
     if report is not None:
         typer.echo(f"Report: {done.write(report)}", err=True)
-    log = Path(info["log_root"])
-    if log.is_dir():
-        done.record(log)
     if as_json:
         print_json(done.to_json())
     else:

@@ -1,4 +1,4 @@
-"""What a drill found: lines for a terminal, Markdown, HTML, JSON, and a row of `log/drills`."""
+"""What a drill found: lines for a terminal, Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import write_deltalake
-
 from sparktxlog.model.shown import html_table, time_text
-from sparktxlog.storage.log_tables.log_schemas import DRILLS
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "problems")
 _STYLE = (
@@ -121,21 +117,3 @@ class DrillReport:
         page = directory / f"{stem}.md"
         page.write_text(self.markdown())
         return page
-
-    def record(self, log: Path) -> None:
-        """Append a row to the Delta table `drills` below a node's `log/`."""
-        lost = sum(one.lost for one in self.rehearsals)
-        pause = max(
-            (max(one.pause_s.values()) for one in self.rehearsals if one.pause_s), default=0.0
-        )
-        row = {
-            "began_at": self.began_at,
-            "seconds": self.seconds,
-            "sites": self.sites,
-            "rehearsals": [one.name for one in self.rehearsals],
-            "lost": lost,
-            "longest_pause_s": pause,
-            "passed": self.passed,
-            "verdict": self.verdict(),
-        }
-        write_deltalake(str(log / "drills"), pa.Table.from_pylist([row], DRILLS), mode="append")

@@ -155,18 +155,6 @@ QUARANTINE = pa.schema(
     ]
 )
 
-#: `log/drills`: one row per drill that was run beside the node; times of the wall clock.
-DRILLS = _schema("""
-    began_at         bigint
-    seconds          double
-    sites            array<string>
-    rehearsals       array<string>
-    lost             bigint
-    longest_pause_s  double
-    passed           boolean
-    verdict          string
-    """)
-
 #: Table directory below `log/` → schema.
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
@@ -176,5 +164,4 @@ LOG_TABLES = {
     "lag": LAG,
     "rounds": ROUNDS,
     "quarantine": QUARANTINE,
-    "drills": DRILLS,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from sparktxlog.cli.drill.drill_report import DrillReport, Rehearsal
 
@@ -46,12 +45,6 @@ def test_what_would_be_lost_or_stand_still_fails(changes: dict[str, object], tex
     assert not report.passed and report.verdict() == text == report.to_json()["verdict"]
 
 
-def test_each_drill_is_a_page_and_a_row(tmp_path: Path) -> None:
-    for _ in range(2):
-        _report().record(tmp_path / "log")
-    rows = DeltaTable(tmp_path / "log" / "drills").to_pyarrow_table().to_pylist()
-    assert [(row["lost"], row["longest_pause_s"], row["passed"]) for row in rows] == [
-        (0, 4.04, True)
-    ] * 2
+def test_each_drill_is_a_page(tmp_path: Path) -> None:
     page = _report().write(tmp_path / "reports")
     assert page.name == "drill-2023-11-14-221320.md" and page.with_suffix(".html").is_file()
