@@ -305,7 +305,6 @@ def plan_batch(
     position: int = 0,
     chain_hash: str = "",
     known: Collection[str] = (),
-    folds: bool = True,
 ) -> Batch:
     """Plan what to do to each table for some segments.
 
@@ -316,10 +315,7 @@ def plan_batch(
         position: Applied position; of a first segment that begins before it (`check_chain`) only
             the rest is done.
         chain_hash: At that position.
-        known: Tables that the replica has at that position.  To create one again is a commit
-            without effect (protocol P25b); segments that older nodes published name it.
-        folds: False: each `delete_where` that has rows before it begins a stage, as in batches that
-            an older release began.
+        known: Tables that the replica has at that position.
     """
     done = max(0, position - segments[0].first + 1)
     begin = LogPlace(position + 1, 0) if done else START
@@ -331,7 +327,7 @@ def plan_batch(
             if effect.last >= begin.position:
                 effects.setdefault(effect.table, []).append(effect)
     plans = [
-        _plan_table(name, effects[name], _Cutting(extent, begin, end, folds), known=name in known)
+        _plan_table(name, effects[name], _Cutting(extent, begin, end), known=name in known)
         for name in sorted(effects)
     ]
     return Batch(
@@ -354,7 +350,6 @@ class _Cutting(NamedTuple):
     begin: LogPlace
     #: … and before this one.
     end: LogPlace
-    folds: bool
 
 
 def _plan_table(
@@ -427,15 +422,13 @@ def _stages_of_schema(effects: Iterable[TableEffect], cutting: _Cutting) -> tupl
         wheres = [where for where in wheres if where.place > overwritten]
     wheres.sort()
     # Where two stages may meet, inline rows on both sides are looked for.
-    cuts = [where.place for where in wheres if not cutting.folds]
-    if overwritten is not None:
-        cuts.append(overwritten)
+    cuts = [] if overwritten is None else [overwritten]
     spans = [(effect, *_extent_of(effect, cuts, extent, end)) for effect in rows]
     upper = end if any(effect.last >= end.position for effect in rows) else None
     if overwritten is not None and overwritten < begin:
         # An inline overwrite that ended before the position.
         overwritten = None
-    return _stages(begin, upper, overwritten, wheres, spans, folds=cutting.folds)
+    return _stages(begin, upper, overwritten, wheres, spans)
 
 
 def _stages(
@@ -444,8 +437,6 @@ def _stages(
     overwritten: LogPlace | None,
     wheres: list[Where],
     spans: list[tuple[TableEffect, LogPlace, LogPlace]],
-    *,
-    folds: bool,
 ) -> tuple[TableStage, ...]:
     """Distribute predicates and rows over as few stages as possible.
 
@@ -455,15 +446,10 @@ def _stages(
     lower = overwritten or begin
     open_stages: list[tuple[LogPlace, dict[str, Where]]] = [(lower, {})]
     for where in wheres:
-        lower, found = open_stages[-1]
-        joins = _has_room(found, where.predicate) and (
-            folds or (found and not _pieces(spans, lower, where.place))
-        )
-        if joins:
+        _, found = open_stages[-1]
+        if _has_room(found, where.predicate):
             # Only the last place of a predicate counts: it removes all that came before.
             found[where.predicate] = where
-            if not folds:
-                open_stages[-1] = (where.place, found)
         else:
             open_stages.append((where.place, {where.predicate: where}))
     stages: list[TableStage] = []
@@ -471,7 +457,7 @@ def _stages(
         upper = open_stages[index + 1][0] if index + 1 < len(open_stages) else end
         pieces = _pieces(spans, lower, upper)
         keyed = tuple(piece for piece in pieces if piece.effect.kind in _KEYED)
-        clear = Clear.MATCHING if found and not (folds and keyed) else Clear.NOTHING
+        clear = Clear.MATCHING if found and not keyed else Clear.NOTHING
         if index == 0 and overwritten is not None:
             clear = Clear.EVERYTHING
         if clear is Clear.NOTHING and not pieces:

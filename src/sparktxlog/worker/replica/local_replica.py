@@ -156,7 +156,6 @@ class Replica:
             position=position,
             chain_hash=chain_hash,
             known=self.state.tables,
-            folds=pending is None or pending.folds,
         )
         cut = tail.cut if pending is None else pending.cut
         if cut is not None and cut.position != batch.last:

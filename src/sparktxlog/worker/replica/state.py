@@ -82,8 +82,6 @@ class PendingBatch:
     to_hash: str
     #: Its end, if that is inside a published segment.
     cut: Cut | None = None
-    #: False: an older release began it, whose steps are others (`plan_batch`).
-    folds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,6 @@ class ReplicaState:
             from_hash=batch.from_hash,
             to_hash=batch.to_hash,
             cut=cut,
-            folds=True,
         )
         return replace(self, lineage=lineage, pending=pending)
 

@@ -33,9 +33,9 @@ def never(found: TableEffect) -> tuple[LogPlace, LogPlace]:
     raise AssertionError(f"the rows of {found} were looked at")
 
 
-def plan(*effects: TableEffect, extent: Any = never, folds: bool = True) -> TablePlan:
+def plan(*effects: TableEffect, extent: Any = never) -> TablePlan:
     last = max(e.last for e in effects)
-    return plan_batch([segment(1, last, *effects)], extent, folds=folds).tables["t"]
+    return plan_batch([segment(1, last, *effects)], extent).tables["t"]
 
 
 @pytest.mark.parametrize(
@@ -271,49 +271,6 @@ def test_a_stage_has_so_many_predicates_only(size: int) -> None:
     assert [step.kind for step in found.steps()] == [StepKind.MERGE, StepKind.MERGE]
 
 
-def test_in_a_batch_of_an_older_release_a_clearing_takes_inline_rows_apart() -> None:
-    rows = effect("append", 1, 5, inline=True, claim="c")
-    found = plan(
-        rows,
-        effect("delete_where", 3, op=1, predicate="id > 1"),
-        extent=lambda _: (LogPlace(1, 0), LogPlace(5, 0)),
-        folds=False,
-    )
-    before, after = found.stages
-    assert (before.clear, before.upper) == (Clear.NOTHING, LogPlace(3, 1))
-    assert (after.clear, after.predicate, after.lower) == (
-        Clear.MATCHING,
-        "(id > 1)",
-        LogPlace(3, 1),
-    )
-    # A part of a file's rows cannot be placed, and the claim is for all of them.
-    assert not before.partial[0].claimed and not after.partial[0].claimed
-    kinds = [step.kind for step in found.steps()]
-    assert kinds == [StepKind.MERGE, StepKind.CLEAR, StepKind.MERGE]
-
-
-def test_a_clearing_beside_inline_rows_leaves_them_whole() -> None:
-    found = plan(
-        effect("append", 1, 5, inline=True),
-        effect("delete_where", 3, op=1, predicate="x"),
-        extent=lambda _: (LogPlace(4, 0), LogPlace(5, 0)),
-        folds=False,
-    )
-    assert [stage.clear for stage in found.stages] == [Clear.MATCHING]
-    assert found.stages[0].whole
-
-
-def test_predicates_without_rows_between_are_one_delete() -> None:
-    found = plan(
-        effect("delete_where", 1, predicate="a"),
-        effect("delete_where", 2, predicate="b"),
-        effect("append", 3),
-        effect("delete_where", 4, predicate="c"),
-        folds=False,
-    )
-    assert [stage.predicate for stage in found.stages] == ["(a) OR (b)", "(c)"]
-
-
 def test_what_stands_before_the_last_overwrite_is_not_done() -> None:
     found = plan(
         effect("append", 1),
@@ -347,12 +304,11 @@ def test_steps_are_numbered_alike_and_rise() -> None:
         effect("delete_where", 4, predicate="a"),
         effect("append", 5),
     )
-    assert [step.kind.value for step in plan(*effects).steps()] == ["create", "merge", "place"]
-    steps = plan(*effects, folds=False).steps()
-    assert [step.kind.value for step in steps] == ["create", "merge", "place", "clear", "place"]
+    steps = plan(*effects).steps()
+    assert [step.kind.value for step in steps] == ["create", "merge", "place"]
     numbers = [step.number for step in steps]
     assert numbers == sorted(set(numbers)) and numbers[-1] < STEPS
-    assert [step.last for step in steps] == [False] * 4 + [True]
+    assert [step.last for step in steps] == [False] * 2 + [True]
     batch = plan_batch([segment(1, 5, *effects)], never)
     following = plan_batch([segment(6, 6)], never)
     last = OwnCommit.of(batch, "l", "t", steps[-1], EMPTY_SIGNATURE)

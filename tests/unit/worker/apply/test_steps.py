@@ -13,6 +13,7 @@ from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import ApplyError
+from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply import steps
@@ -55,9 +56,9 @@ def log(tmp_path: Path) -> LogBuilder:
     return log
 
 
-def planned(log: LogBuilder, *, folds: bool = True) -> tuple[Batch, TablePlan]:
+def planned(log: LogBuilder) -> tuple[Batch, TablePlan]:
     no_rows = lambda _: pytest.fail("no inline rows are here")
-    batch = plan_batch(log.segments, no_rows, folds=folds)
+    batch = plan_batch(log.segments, no_rows)
     return batch, batch.tables["t"]
 
 
@@ -121,19 +122,19 @@ def test_steps_that_are_done_are_not_done_again(
 def test_rows_are_counted_only_for_stages_that_are_left(
     log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log.transaction().delete_where("t", "id = 1", lambda row: row == (1,))
+    log.transaction().alter("t", TableChange(keys=()))
     log.transaction().staged("append", "t", [(8,)])
     log.publish()
-    batch, plan = planned(log, folds=False)
+    batch, plan = planned(log)
     monkeypatch.setattr(steps, "rows_of", lambda *_: "rows")
     monkeypatch.setattr(steps, "signatures_of", lambda frames: {tag: CLAIM for tag, _, _ in frames})
     made, progress = Recorder(log, tmp_path / "lake"), TableProgress(definition=TABLE)
     # The first stage's rows have a claim.
     counted = made.count_unclaimed(batch, {"t": progress})
-    assert counted == {"t/1": CLAIM}
+    assert counted == {"t/2": CLAIM}
     left_to_place(monkeypatch, list(plan.stages[0].whole[0].effect.files))
     made.apply(batch, plan, progress, counted)
-    assert made.made[-2:] == [(StepKind.CLEAR, 0, False), (StepKind.PLACE, 2, True)]
+    assert made.made[-2:] == [(StepKind.ALTER, 0, False), (StepKind.PLACE, 2, True)]
     assert made.count_unclaimed(batch, {"t": progress}) == {}
 
 
