@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +30,7 @@ from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.declared_route import BINARY, MSGPACK, Route
 from sparktxlog.service.endpoints import Door, RouteHandlers, problem_response, take_place
-from sparktxlog.service.listener import HEAD_S, SHOWN_NAMES
+from sparktxlog.service.listener import SHOWN_NAMES
 from sparktxlog.service.places import Proof
 
 #: The header of a peer that has the first bytes of a file.
@@ -69,26 +68,13 @@ class PeerDoor(Door):
             take_place(request, Proof.PEER)
             structlog.contextvars.bind_contextvars(peer=sender)
             return {"sender": sender, "body": await _read_body(request, limit)}
-        claimed = verifier.claimed_digest(headers, greeting=greeting)
-
-        def check(digest: str) -> str:
-            return verifier.check(
-                headers, request.method, _target(request), digest, greeting=greeting
-            )
-
-        sender = check(claimed) if claimed else ""
-        if claimed:
-            take_place(request, Proof.PEER)
-        try:
-            # A signed body may take as long as bytes arrive; the sender of others is unknown.
-            async with asyncio.timeout(None if claimed else HEAD_S):
-                body, digest = await _read_signed(request, limit)
-        except TimeoutError:
-            raise SlowRequestError("a body without a digest did not come in time") from None
-        if not claimed:
-            sender = check(digest)
-            take_place(request, Proof.PEER)
-        elif digest != claimed:
+        claimed = verifier.claimed_digest(headers)
+        sender = verifier.check(
+            headers, request.method, _target(request), claimed, greeting=greeting
+        )
+        take_place(request, Proof.PEER)
+        body, digest = await _read_signed(request, limit)
+        if digest != claimed:
             raise UnauthorizedError(
                 f"a body of node {sender!r} differs from the one that it signed"
             )
@@ -199,13 +185,12 @@ class PeerRoutes(RouteHandlers):
         return await self._files.announced_payload(wanted)
 
     async def file(
-        self, request: Request, path: str, digest: str | None, size: int, rows: int
+        self, request: Request, path: str, digest: str, size: int, rows: int
     ) -> Response:
-        if digest is not None:  # older nodes do not say what they want
-            # After the first check this costs only a look at the inode.
-            await self._files.check_file(
-                StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-            )
+        # After the first check this costs only a look at the inode.
+        await self._files.check_file(
+            StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
+        )
         found, size = await self._files.sendable(path)
         return _sent(request, size, partial(self._files.pieces, found))
 
@@ -215,11 +200,11 @@ class PeerRoutes(RouteHandlers):
         uuid: str,
         version: int,
         path: str,
-        digest: str | None,
+        digest: str,
         size: int,
         rows: int,
     ) -> Response:
-        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest or "")
+        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         found = await self._giver.open(uuid, version, wanted)
         return _sent(request, size, partial(self._giver.pieces, uuid, found))
 

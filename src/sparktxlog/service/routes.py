@@ -98,7 +98,7 @@ from sparktxlog.service.request_bodies import (
 )
 from sparktxlog.service.view_routes import VIEWING
 
-#: Most bytes of a greeting; older releases send it without a digest.
+#: Most bytes of a greeting.
 HELLO_BYTES = 64 << 10
 _DIGESTS_BYTES = 4 << 20
 #: Most bytes of a part of a staged file.
@@ -184,7 +184,7 @@ _ROWS = (
     FIRST_WINS,
 )
 _STAGED = (
-    Query("digest", "Digest of the file; older nodes leave it out."),
+    Query("digest", "Digest of the file.", required=True),
     whole("size", "Its bytes.", 0),
     whole("rows", "Its rows.", 0),
 )

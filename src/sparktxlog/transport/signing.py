@@ -163,8 +163,6 @@ class _Session:
     """Requests received from one start of one node."""
 
     boot: str
-    #: Whether its requests carry the digests of their bodies.
-    digests: bool = False
     highest: int = 0
     #: Counters seen within the window below `highest`.
     seen: set[int] = field(default_factory=set)
@@ -198,28 +196,18 @@ class Verifier:
         #: Node → number of sessions opened.
         self._opened: dict[str, int] = {}
 
-    def claimed_digest(self, headers: Mapping[str, str], *, greeting: bool) -> str:
-        """Return the digest that a request claims for its body; empty if its sender never does.
-
-        Releases without the header send none: their bodies are read before they are checked, if
-        the sender is a start that has greeted.
+    def claimed_digest(self, headers: Mapping[str, str]) -> str:
+        """Return the digest that a request claims for its body.
 
         Raises:
-            StaleSessionError: Greeting needed (definite).
-            UnauthorizedError: Not signed, or the sender's other requests carry one (definite).
+            UnauthorizedError: It claims none, or is not signed (definite).
         """
         digest = headers.get(DIGEST, "")
-        if digest or greeting:
-            return digest
-        node = headers.get(NODE, "")
-        if SIGNATURE not in headers:
-            raise UnauthorizedError(f"a request of node {node!r} is not signed", node=node)
-        session = self._sessions.get(node)
-        if session is None or session.boot != headers.get(BOOT, ""):
-            raise StaleSessionError(f"node {node[:80]!r} must greet first", node=node[:80])
-        if session.digests:
-            raise UnauthorizedError(f"a request of node {node!r} lacks the digest", node=node)
-        return ""
+        if not digest:
+            node = headers.get(NODE, "")
+            lacks = "lacks the digest" if SIGNATURE in headers else "is not signed"
+            raise UnauthorizedError(f"a request of node {node!r} {lacks}", node=node)
+        return digest
 
     def check(
         self, headers: Mapping[str, str], method: str, target: str, digest: str, *, greeting: bool
@@ -304,9 +292,7 @@ class Verifier:
         if session is None or session.boot != boot:
             if headers[TO] != self.challenge(node):
                 raise StaleSessionError(f"node {node!r} must greet again", node=node)
-            session = self._open(node, boot)
-            session.digests = DIGEST in headers
-            session.take(int(headers[COUNTER]))
+            self._open(node, boot).take(int(headers[COUNTER]))
 
     def _open(self, node: str, boot: str) -> _Session:
         old = self._sessions.get(node)

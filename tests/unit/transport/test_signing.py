@@ -78,29 +78,16 @@ def test_an_altered_request_is_refused_and_does_not_use_up_its_counter(part: str
         assert check(verifier, headers) == "A"
 
 
-def test_who_greeted_with_a_digest_sends_one_ever_after() -> None:
+def test_each_signed_request_claims_the_digest_of_its_body() -> None:
     signer, verifier = greeted()
     headers = signer.headers("POST", "/posts", b"x", "b1")
-    assert verifier.claimed_digest(headers, greeting=False) == sha(b"x")
+    assert verifier.claimed_digest(headers) == sha(b"x")
     del headers[DIGEST]
     with pytest.raises(UnauthorizedError, match="lacks the digest"):
-        verifier.claimed_digest(headers, greeting=False)
-
-
-def test_an_older_release_is_known_by_its_greeting_and_others_must_greet_first() -> None:
-    signer, verifier = Signer(SECRET, "A", "a1"), Verifier(SECRET, "b1")
-    hello = greeting(signer, verifier)
-    del hello[DIGEST]
-    assert verifier.claimed_digest(hello, greeting=True) == ""
-    headers = signer.headers("POST", "/posts", b"x", "b1")
-    del headers[DIGEST]
-    with pytest.raises(StaleSessionError):  # nobody greeted: nothing of it is read
-        verifier.claimed_digest(headers, greeting=False)
-    verifier.admit(hello)
-    assert verifier.claimed_digest(headers, greeting=False) == ""
-    assert check(verifier, headers) == "A"
-    with pytest.raises(StaleSessionError):  # another start of that node
-        verifier.claimed_digest({**headers, BOOT: "a2"}, greeting=False)
+        verifier.claimed_digest(headers)
+    del headers[SIGNATURE]
+    with pytest.raises(UnauthorizedError, match="is not signed"):
+        verifier.claimed_digest(headers)
 
 
 @pytest.mark.parametrize("counter", ["", "-1", "1.0", "٣", "9" * 30])
