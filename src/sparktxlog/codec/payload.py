@@ -16,13 +16,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import msgspec
 
 from sparktxlog.errors import InvalidNameError, ManifestMismatchError
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.commit_table import (
     COMMIT_LOG,
     CommitOperation,
@@ -30,8 +29,7 @@ from sparktxlog.model.commit_table import (
     commit_file_prefix,
 )
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.operation import DIGEST_BYTES, Block, RunFacts, RunManifest, StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.operation import DIGEST_BYTES, RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.view import Voided
 
@@ -39,24 +37,6 @@ MAGIC = b"TXLOG\x00\x00\x01"
 _HEAD = struct.Struct("<8sII")
 
 _encode = msgspec.msgpack.Encoder().encode
-#: What a plain manifest, a block without a change of its table, and a change of columns say: the
-#: bytes are the same in every release.  A table that is created has no names of its own in files,
-#: and its place in the order says with which schema version it begins.
-_LATER_FIELDS = (
-    *("conditions", "copies", "participants", "marks", "commits", "commit_files"),
-    *("carried_files", "stands_alone", "content_digests"),
-)
-_PLAIN_FIELDS = tuple(f.name for f in fields(RunManifest) if f.name not in _LATER_FIELDS)
-_PLAIN_BLOCK = tuple(field.name for field in fields(Block) if field.name != "change")
-_CHANGE = fields(TableChange)
-_LATER_CHANGES = ("is_sync", "is_dropped", "comment", "comments", "properties", "cluster_by")
-_LATER_OF_TABLE = ("cluster_by", "comment", "properties")
-_TABLE = tuple(
-    field.name
-    for field in fields(TableDefinition)
-    if field.name not in ("first_version", *_LATER_OF_TABLE)
-)
-_PLAIN_COLUMN = ("name", "type", "nullable")
 _decoder = msgspec.msgpack.Decoder(RunManifest)
 #: Manifests of so many bytes are remembered, and how many: each is read when its run comes, is
 #: written, is ordered and is published.
@@ -66,37 +46,18 @@ _decoded = lru_cache(_REMEMBERED)(_decoder.decode)
 
 def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]) -> bytes:
     """Return the container of a manifest and its inline sections."""
-    said = {name: getattr(manifest, name) for name in _PLAIN_FIELDS}
-    said["blocks"] = [_said(block) for block in manifest.blocks]
-    said |= {name: value for name in _LATER_FIELDS if (value := getattr(manifest, name))}
-    body = _encode(said)
+    if any(block.definition is not None for block in manifest.blocks):
+        # The place of a new table in the order says with which schema version it begins.
+        blocks = (
+            block if (new := block.definition) is None
+            else replace(block, definition=new.created_after(None))
+            for block in manifest.blocks
+        )  # fmt: skip
+        manifest = replace(manifest, blocks=tuple(blocks))
+    body = _encode(manifest)
     head = _HEAD.pack(MAGIC, len(body), len(sections))
     lengths = struct.pack(f"<{len(sections)}Q", *(len(section) for section in sections))
     return b"".join((head, lengths, body, *sections))
-
-
-def _said(block: Block) -> object:
-    said: dict[str, object] = {name: getattr(block, name) for name in _PLAIN_BLOCK}
-    if block.definition is not None:
-        said["definition"] = _definition(block.definition)
-    if block.change is not None:
-        given = [(field, getattr(block.change, field.name)) for field in _CHANGE]
-        said["change"] = {
-            field.name: value
-            for field, value in given
-            if field.name not in _LATER_CHANGES or value != field.default
-        }
-    return said
-
-
-def _definition(table: TableDefinition) -> object:
-    said: dict[str, object] = {name: getattr(table, name) for name in _TABLE}
-    said["columns"] = [
-        {name: getattr(c, name) for name in _PLAIN_COLUMN}
-        | ({"comment": c.comment} if c.comment else {})
-        for c in table.columns
-    ]
-    return said | {name: value for name in _LATER_OF_TABLE if (value := getattr(table, name))}
 
 
 def split_payload(payload: bytes | memoryview) -> tuple[memoryview, list[memoryview]]:

@@ -10,7 +10,7 @@ import pytest
 
 from sparktxlog.codec.alterations import prepare_change, put_change, widens
 from sparktxlog.codec.arrow import arrow_type
-from sparktxlog.codec.payload import encode_payload, read_manifest, split_payload
+from sparktxlog.codec.payload import encode_payload, read_manifest
 from sparktxlog.codec.requests import OperationRequest, decode_request
 from sparktxlog.errors import (
     ColumnInUseError,
@@ -90,27 +90,14 @@ def test_a_drop_is_read_and_written_again() -> None:
     assert msgspec.to_builtins(given) == {"kind": "drop_table", "table": "t"}
 
 
-def test_older_releases_find_in_a_manifest_only_what_they_know() -> None:
-    """Fields of a change that came later are said where they say something."""
-    plain = {"add", "rename", "drop", "widen", "keys"}
-    changes = {
-        TableChange(drop=("v",)): plain,
-        TableChange(is_sync=False): plain | {"is_sync"},
-        TableChange(comment="", properties=(("a", None),)): plain | {"comment", "properties"},
-        DROPPED: plain | {"is_dropped"},
-    }
-    definition = TABLE.dropped().dropped()
-    for change, names in changes.items():
-        blocks = (
-            Block(table="t", kind=OperationKind.ALTER_TABLE, txs=(0,), change=change),
-            Block(table="u", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=definition),
-        )
-        payload = encode_payload(RunManifest(n=1, ids=b"i" * 16, blocks=blocks, submitted_at=1), ())
-        said = msgspec.msgpack.decode(split_payload(payload)[0])["blocks"]
-        assert set(said[0]["change"]) == names and "first_version" not in said[1]["definition"]
-        assert not {"comment", "properties", "cluster_by"} & said[1]["definition"].keys()
-        assert "comment" not in said[1]["definition"]["columns"][0]
-        assert read_manifest(payload).blocks[0] == blocks[0]
+def test_a_new_table_begins_where_the_order_puts_it() -> None:
+    change = Block(table="t", kind=OperationKind.ALTER_TABLE, txs=(0,), change=DROPPED)
+    renamed = TableChange(rename=(("v", "w"),)).applied_to(TABLE)
+    new = renamed.dropped().dropped()
+    blocks = (change, Block(table="u", kind=OperationKind.CREATE_TABLE, txs=(0,), definition=new))
+    payload = encode_payload(RunManifest(n=1, ids=b"i" * 16, blocks=blocks, submitted_at=1), ())
+    found = read_manifest(payload).blocks
+    assert found == (change, replace(blocks[1], definition=new.created_after(None)))
 
 
 @pytest.mark.parametrize(
