@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 
 import numpy as np
@@ -13,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparktxlog.codec.arrow import arrow_type
-from sparktxlog.errors import CommitRejectedError, InvalidRowsError, SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.model.table import Column
 
 #: What Spark writes for NULL into the name of a directory, and reads as NULL.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -113,25 +112,6 @@ def canonical_value(table: str, column: Column, value: str | None) -> str | None
             value=value[:80],
             expected=column.type,
         )
-    return found
-
-
-def readable_values(
-    definition: TableDefinition, given: Mapping[str, str | None]
-) -> dict[str, str | None]:
-    """Return the partition values of a file in the log in the form that all readers read alike.
-
-    Nodes of older releases took values in other forms; one that is no value of its type stays.
-
-    Args:
-        given: Partition column, as in files → value.
-    """
-    found = dict(given)
-    columns = map(definition.column, definition.partition_by)
-    for stored, column in zip(definition.in_files(definition.partition_by), columns, strict=True):
-        if column is not None and stored in given:
-            with suppress(CommitRejectedError):
-                found[stored] = canonical_value(definition.name, column, given[stored])
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,25 +166,6 @@ def test_a_batch_that_had_begun_is_not_skipped_afterwards(
         else:
             break
     assert deaths >= 2 and outcome.done
-    check(spark, log, lake)
-
-
-def test_what_was_marked_by_an_older_worker_is_found_in_the_tables_log(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    log, site = two_batches(tmp_path)
-    lake = site.lake
-    apply(spark, log, lake)
-    write_deltalake(lake / "orders", rows_table(ORDERS, [order(666)]), mode="append")
-    for number in range(2):
-        log.transaction().inline("append", "orders", [order(10 + number)])
-        log.publish()
-        apply(spark, log, lake)
-    with closing(ReplicaDirectory(lake)) as directory:
-        state = directory.load()
-        tables = {"orders": replace(state.tables["orders"], position=-1)}
-        directory.save(replace(state, tables=tables))
-    assert repair(spark, site).found.position == 1
     check(spark, log, lake)
 
 

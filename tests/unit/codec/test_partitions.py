@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from sparktxlog.codec.partitions import canonical_value, readable_values
+from sparktxlog.codec.partitions import canonical_value
 from sparktxlog.errors import CommitRejectedError, SchemaMismatchError
 from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.worker.apply.tables import create_table
@@ -124,17 +124,3 @@ def test_a_text_that_readers_do_not_read_alike_is_refused(kind: str, text: str) 
         assert isinstance(caught.value, SchemaMismatchError)
         assert (caught.value.fields["value"], caught.value.fields["expected"]) == (text, kind)
         assert caught.value.hint
-
-
-def test_values_of_older_logs_are_placed_in_the_form_that_is_read() -> None:
-    definition = TableDefinition(
-        name="t",
-        columns=(
-            Column(name="id", type="int"),
-            Column(name="n", type="decimal(10,2)", stored="m"),
-            Column(name="d", type="date"),
-        ),
-        partition_by=("n", "d"),
-    )
-    assert readable_values(definition, {"m": "1.5", "d": "x"}) == {"m": "1.50", "d": "x"}
-    assert readable_values(definition, {}) == {}

@@ -34,8 +34,7 @@ def snapshot_at(get: Callable[..., Any], snapshot: Callable[[int], Snapshot], at
     except NotFoundError as error:
         raise ExpiredError(
             f"this site has no versions of its tables for restore point {at!r}, position "
-            f"{point.position:,}: they were copied from another site since, or a worker of an "
-            "older release applied it",
+            f"{point.position:,}: they were copied from another site since",
             hint=f"Read it at another site, or restore it: {_restore(at)}",
             point=at,
             position=point.position,

@@ -23,7 +23,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
-from sparktxlog.codec.partitions import partition_directories, readable_values
+from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError
@@ -70,7 +70,7 @@ class Placer:
         """
         table = self.lake / definition.name
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
-            actions = list(threads.map(partial(self._link, table, definition), files))
+            actions = list(threads.map(partial(self._link, table), files))
         handle = self._handle(definition.name)
         if not _BY_HAND.isdisjoint(handle.protocol().writer_features or ()):
             self._place_by_hand(handle, table, actions, own)
@@ -138,7 +138,7 @@ class Placer:
             handle.update_incremental()
         return handle
 
-    def _link(self, table: Path, definition: TableDefinition, file: StagedFile) -> AddAction:
+    def _link(self, table: Path, file: StagedFile) -> AddAction:
         path = placed_path(file)
         source, target = self.payload_root / file.path, table / path
         while True:
@@ -155,8 +155,7 @@ class Placer:
         return AddAction(
             path=path,
             size=file.size_bytes,
-            # Nodes of older releases took values in forms with which delta-rs opens no table.
-            partition_values=readable_values(definition, file.partition or {}),
+            partition_values=file.partition or {},
             modification_time=status.st_mtime_ns // 1_000_000,
             data_change=True,
             stats=file.stats or json.dumps({"numRecords": file.rows}),

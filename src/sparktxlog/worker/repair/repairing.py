@@ -53,7 +53,7 @@ from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log, read_log
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
-from sparktxlog.worker.apply.tables import OwnCommit, is_own, read_commit
+from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
@@ -64,7 +64,6 @@ from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
     ReplicaState,
     ReplicaTable,
-    read_snapshots,
 )
 from sparktxlog.worker.verify.verify import count_rows
 
@@ -236,21 +235,8 @@ class TableRepair:
             return Examined(version=newest_commit(self.lake / name), replaced=str(foreseen(error)))
 
     def _position_of(self, table: ReplicaTable) -> int:
-        """Return the position of the recorded version; 0 = not known, or before everything."""
-        if not table.diverged:
-            return self.state.position
-        if table.position >= 0:
-            return table.position
-        # A worker of an older release marked it, and recorded the version only.
-        name = table.definition.name
-        try:
-            own = read_commit(self.lake / name, table.version).own
-        except (OSError, ApplyError):
-            own = None
-        if is_own(own, self.state.lineage, name):
-            return own.last_position
-        kept = read_snapshots(self.lake)
-        return min((p for p, of in kept.items() if of.get(name) == table.version), default=0)
+        """Return the position of the recorded version; 0 = before everything."""
+        return table.position if table.diverged else self.state.position
 
     def _lost(self, table: ReplicaTable, examined: Examined, position: int) -> str:
         """Return why the recorded version cannot be restored, empty = its rows are all there."""

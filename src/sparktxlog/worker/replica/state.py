@@ -58,8 +58,8 @@ class ReplicaTable:
     signature: TableSignature = EMPTY_SIGNATURE
     #: Empty, or why the table stands still.
     diverged: str = ""
-    #: Of a table that stands still: `version` holds the log up to this position, -1 = not recorded.
-    #: All other tables: -1, the replica's position counts.
+    #: Of a table that stands still: `version` holds the log up to this position.  All other
+    #: tables: -1, the replica's position counts.
     position: int = -1
 
     def to_report(self) -> TableState:
@@ -127,7 +127,7 @@ class ReplicaState:
     """The durable state of a worker."""
 
     worker_id: str
-    #: Site whose replica it is; empty = nothing was reported yet, or by an older release only.
+    #: Site whose replica it is; empty = nothing was reported yet.
     node_id: str = ""
     #: Empty until the first batch.
     lineage: str = ""
@@ -367,6 +367,6 @@ def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
         try:
             entry = msgspec.json.decode(line, type=_SnapshotLine)
         except msgspec.MsgspecError:
-            continue  # an older release wrote after a torn line
+            continue  # damaged
         found[entry.position] = entry.tables
     return found

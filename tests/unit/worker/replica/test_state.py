@@ -107,7 +107,7 @@ def test_what_follows_a_torn_line_is_read(tmp_path: Path, torn: bytes) -> None:
     with closing(ReplicaDirectory(tmp_path)) as directory:
         directory.record_snapshot(3, {"t": TABLE})
         assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}}
-        # As a version before this one went on behind a torn line.
+        # A damaged line takes no other with it.
         with open(directory.own / "snapshots.jsonl", "ab") as file:
             file.write(torn + b'{"position": 4, "tables": {"t": 7}}\n')
         directory.record_snapshot(5, {"t": TABLE})
