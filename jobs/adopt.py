@@ -6,9 +6,7 @@ The same as `sparktxlog table adopt`; docs/adopting.md.
 
 from __future__ import annotations
 
-from sparktxlog.api.jobs import job
-
-main = job.main_of("adopt")
+from sparktxlog.cli import main
 
 if __name__ == "__main__":
-    job.main(main)
+    main("table", "adopt")

@@ -7,9 +7,7 @@ The same as `sparktxlog commit`.
 
 from __future__ import annotations
 
-from sparktxlog.api.jobs import job
-
-main = job.main_of("commit")
+from sparktxlog.cli import main
 
 if __name__ == "__main__":
-    job.main(main)
+    main("commit")

@@ -6,9 +6,7 @@ The same as `sparktxlog repair`.
 
 from __future__ import annotations
 
-from sparktxlog.api.jobs import job
-
-main = job.main_of("repair")
+from sparktxlog.cli import main
 
 if __name__ == "__main__":
-    job.main(main)
+    main("repair")

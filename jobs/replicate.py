@@ -6,9 +6,7 @@ All executors must see the lake under the driver's path.  The same as `sparktxlo
 
 from __future__ import annotations
 
-from sparktxlog.api.jobs import job
-
-main = job.main_of("replicate")
+from sparktxlog.cli import main
 
 if __name__ == "__main__":
-    job.main(main)
+    main("replicate")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,16 +13,18 @@ import pytest
 import typer
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
+from tests.support.command_line import invoke, run_job
 
 from sparktxlog.api import session
 from sparktxlog.api.jobs import job
-from sparktxlog.api.jobs.job_options import JOBS
+from sparktxlog.api.jobs.job_options import JOBS, exit_code_of
 from sparktxlog.cli.command_line import app
 from sparktxlog.errors import (
     ApplyError,
+    CommitStateUnknownError,
     ConfigError,
     DivergedError,
+    InvalidRequestError,
     LockedError,
     NotAppliedError,
     TransportError,
@@ -32,17 +32,6 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.replica.applier import ApplyOutcome
-
-DIRECTORY = Path(__file__).parents[2] / "jobs"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"job_{name}", DIRECTORY / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 ARGUMENTS = {
     "adopt": ["orders", "/data/orders", "--as", "row-table"],
@@ -53,10 +42,10 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_absent_node_is_told_before_spark_starts(
-    name: str, capfd: pytest.CaptureFixture[str]
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     argv = [*ARGUMENTS[name], "--url", "http://127.0.0.1:9", "--json"]
-    assert load(name).main(argv) == job.UNREACHABLE == 5
+    assert run_job(monkeypatch, name, *argv) == job.UNREACHABLE == 5
     out, err = capfd.readouterr()
     assert "[unreachable]" in err
     (line,) = out.splitlines()
@@ -64,19 +53,16 @@ def test_an_absent_node_is_told_before_spark_starts(
     assert found["exit_code"] == 5 and found["error"]["title"] == "unreachable"
 
 
-def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        load("apply").main(["--once", "--follow"])
-    assert caught.value.code == job.USAGE == 2
-    with pytest.raises(SystemExit) as caught:
-        load("verify").main(["--since", "7"])
-    assert caught.value.code == job.USAGE
-    with pytest.raises(SystemExit) as caught:
-        load("adopt").main([*ARGUMENTS["adopt"], "--files", "move"])
-    assert caught.value.code == job.USAGE
+def test_wrong_arguments_and_urls(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(monkeypatch, "apply", "--once", "--follow") == job.USAGE == 2
+    assert run_job(monkeypatch, "verify", "--since", "7") == job.USAGE
+    assert run_job(monkeypatch, "adopt", *ARGUMENTS["adopt"], "--files", "move") == job.USAGE
     assert "--files is of commit tables" in capfd.readouterr().err
-    assert load("apply").main(["--url", "nowhere"]) == job.BAD_CONFIG == 6
+    assert run_job(monkeypatch, "apply", "--url", "nowhere") == job.BAD_CONFIG == 6
     assert "[config]" in capfd.readouterr().err
+    assert run_job(monkeypatch, "apply", "--ca-file", "/no/such.pem") == job.BAD_CONFIG
 
 
 @pytest.mark.parametrize(
@@ -85,6 +71,8 @@ def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
         (ConfigError("x"), 6),
         (DivergedError("x"), 4),
         (NotAppliedError("x"), 3),
+        (CommitStateUnknownError("x"), 3),
+        (InvalidRequestError("x"), 2),
         (TransportError("x"), 5),
         (UnauthorizedError("x"), 5),
         (ApplyError("x"), 1),
@@ -92,16 +80,16 @@ def test_wrong_arguments_and_urls(capfd: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_errors_have_exit_codes(error: TxLogError, code: int) -> None:
-    assert job.exit_code(error) == code
+    assert exit_code_of(error) == code
 
 
 def test_outcomes_have_exit_codes() -> None:
     outcome = ApplyOutcome(position=5, published=9)
-    assert job.exit_code_of(outcome, 5) == 0
-    assert job.exit_code_of(outcome, 6) == 3
+    assert job.code_of_outcome(outcome, 5) == 0
+    assert job.code_of_outcome(outcome, 6) == 3
     stopped = ApplyOutcome(position=5, published=9, stopped="the node says so")
     diverged = ApplyOutcome(position=5, published=9, diverged={"t": "why"})
-    assert {job.exit_code_of(found, 6) for found in (stopped, diverged)} == {4}
+    assert {job.code_of_outcome(found, 6) for found in (stopped, diverged)} == {4}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -112,7 +100,7 @@ def test_a_command_takes_the_options_of_its_job(name: str) -> None:
     named = [item for item in command.params if item.param_type_name == "option"]
     taken = {flag: item for item in named for flag in item.opts}
     options = [option for option in JOBS[name].options if option.flag.startswith("--")]
-    expected = {option.flag for option in options} | {"--url", "--json"}
+    expected = {option.flag for option in options} | {"--url", "--ca-file", "--json"}
     assert set(taken) - {"--help", "-h"} == expected
     for option in options:
         assert taken[option.flag].help == option.help
@@ -128,16 +116,11 @@ def test_a_command_takes_the_options_of_its_job(name: str) -> None:
         ("--at-most", "7", "--at-least", "8"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused_alike(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_options_that_exclude_each_other_are_refused(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        load("apply").main(arguments)
-    assert caught.value.code == job.USAGE
-    said = capsys.readouterr().err.splitlines()[-1].rpartition("error: ")[2]
-    answer = CliRunner().invoke(app, ["apply", *arguments])
-    assert answer.exit_code == job.USAGE
-    assert said in answer.output
+    assert run_job(monkeypatch, "apply", *arguments) == job.USAGE
+    assert "exclude" in (said := capsys.readouterr().err) or "must be 1 or more" in said
 
 
 class NodeWithoutWindow:
@@ -166,8 +149,8 @@ def test_upkeep_outside_a_window_ends_at_once(
         return job.OK, {}
 
     monkeypatch.setattr(job, "HttpLogSource", NodeWithoutWindow)
-    monkeypatch.setattr(job, "work_of", lambda found: work)
-    assert load(name).main(["--in-window", "--json"]) == job.LAGGING == 3
+    monkeypatch.setattr(job, "work_of", lambda _: work)
+    assert run_job(monkeypatch, name, "--in-window", "--json") == job.LAGGING == 3
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
     found = json.loads(line)
@@ -175,17 +158,20 @@ def test_upkeep_outside_a_window_ends_at_once(
     assert "no maintenance window of the node is open" in err
     assert "Without --in-window the job runs at any time" in err
     # Without the option, or while a window is open, it runs.
-    assert load(name).main(["--json"]) == job.OK
+    assert run_job(monkeypatch, name, "--json") == job.OK
     monkeypatch.setattr(NodeWithoutWindow, "open", True)
-    assert load(name).main(["--in-window", "--json"]) == job.OK
+    assert run_job(monkeypatch, name, "--in-window", "--json") == job.OK
     assert ran == [name, name]
 
 
-def test_a_command_ends_as_its_job_does(capfd: pytest.CaptureFixture[str]) -> None:
-    assert load("apply").main(["--url", "http://127.0.0.1:9", "--json"]) == 5
+def test_a_command_ends_as_its_job_does(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--url", "http://127.0.0.1:9", "--json")
+    assert run_job(monkeypatch, "apply", *given) == 5
     by_job = json.loads(capfd.readouterr().out)
-    answer = CliRunner().invoke(app, ["apply", "--url", "http://127.0.0.1:9", "--json"])
-    assert answer.exit_code == 5 and json.loads(answer.stdout) == by_job
+    assert invoke(monkeypatch, "apply", *given) == 5
+    assert json.loads(capfd.readouterr().out) == by_job
 
 
 def test_spark_that_does_not_start_ends_in_a_line_of_json(
@@ -201,7 +187,7 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
     monkeypatch.setattr(job, "HttpLogSource", lambda *_, **__: Node())
     monkeypatch.setattr(session, "jar_settings", dict)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
-    assert load("apply").main(["--master", "moon", "--json"]) == job.ERROR
+    assert run_job(monkeypatch, "apply", "--master", "moon", "--json") == job.ERROR
     out, err = capfd.readouterr()
     found = json.loads(out)
     assert found["exit_code"] == 1 and found["error"]["title"] == "missing-dependency"
@@ -222,9 +208,9 @@ def test_a_hook_is_told_of_jobs_and_cannot_fail_them(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     url = "http://127.0.0.1:9"
     monkeypatch.setenv(job.HOOK_VARIABLE, "hook_of_a_test:watch")
-    assert load("apply").main(["--url", url]) == job.UNREACHABLE
+    assert run_job(monkeypatch, "apply", "--url", url) == job.UNREACHABLE
     assert heard == [("apply", url), (5, "unreachable")]
     for wrong, said in (("hook_of_a_test:gone", "no attribute"), ("no_such_hook:f", "No module")):
         monkeypatch.setenv(job.HOOK_VARIABLE, wrong)
-        assert load("apply").main(["--url", url]) == job.UNREACHABLE
+        assert run_job(monkeypatch, "apply", "--url", url) == job.UNREACHABLE
         assert f"{job.HOOK_VARIABLE}={wrong}: " in (err := capfd.readouterr().err) and said in err

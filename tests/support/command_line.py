@@ -1,12 +1,16 @@
-"""Runs commands of `sparktxlog` in the process of a test."""
+"""Runs commands of `sparktxlog`, and jobs, in the process of a test."""
 
 from __future__ import annotations
 
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
 from sparktxlog.cli.command_line import run
+
+_JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -14,4 +18,13 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["sparktxlog", *arguments])
     with pytest.raises(SystemExit) as caught:
         run()
+    return int(caught.value.code or 0)
+
+
+def run_job(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> int:
+    """Run `jobs/NAME.py` as `spark-submit.sh` does; return the exit code."""
+    path = str(_JOBS / f"{name}.py")
+    monkeypatch.setattr(sys, "argv", [path, *arguments])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(path, run_name="__main__")
     return int(caught.value.code or 0)

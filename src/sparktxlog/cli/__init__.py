@@ -8,8 +8,13 @@ from __future__ import annotations
 import sys
 
 
-def main() -> None:
-    """Run the command line; if its libraries are missing, say how to install them."""
+def main(*words: str) -> None:
+    """Run the command line; if its libraries are missing, say how to install them.
+
+    Args:
+        words: Command and options before the arguments of the process; `jobs/*.py` give theirs.
+    """
+    sys.argv[1:1] = words
     try:
         from sparktxlog.cli.command_line import run
     except ModuleNotFoundError as error:
@@ -17,7 +22,7 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"[missing-dependency] the command line needs {error.name!r}  "
-            "Run: pip install 'sparktxlog[node]'\n"
+            "Run: pip install 'sparktxlog[node]', or [spark]\n"
         )
         sys.exit(1)
     run()

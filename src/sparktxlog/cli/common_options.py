@@ -13,19 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
+from sparktxlog.api.jobs.job_options import exit_code_of as exit_code_of
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.printing import print_json
-from sparktxlog.errors import (
-    CertificateError,
-    CertificateTimeError,
-    ConfigError,
-    DivergedError,
-    InvalidNameError,
-    InvalidRequestError,
-    NotAppliedError,
-    TransportError,
-    TxLogError,
-)
+from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
@@ -103,16 +94,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
 ]
-_CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
-    (CertificateTimeError, ExitCode.ERROR),  # units start the node again, until there is a new one
-    (ConfigError, ExitCode.BAD_CONFIG),
-    (CertificateError, ExitCode.BAD_CONFIG),
-    (InvalidNameError, ExitCode.USAGE),
-    (InvalidRequestError, ExitCode.USAGE),
-    (DivergedError, ExitCode.DIVERGED),
-    (NotAppliedError, ExitCode.LAGGING),
-    (TransportError, ExitCode.UNREACHABLE),
-)
 
 
 class NodeApi(Http):
@@ -169,11 +150,6 @@ def local_spark(command: str) -> Iterator[SparkSession]:
 
 
 # -- ends ----------------------------------------------------------------------------------------
-
-
-def exit_code_of(error: TxLogError) -> ExitCode:
-    """Return the exit code of an error: that of the first matching class."""
-    return next((code for cls, code in _CODES if isinstance(error, cls)), ExitCode.ERROR)
 
 
 def print_error(error: TxLogError, *, as_json: bool) -> None:

@@ -1,15 +1,15 @@
 """Commands that are also jobs: `commit`, `apply`, `table adopt`, `repair`, `maintain`, `verify`, …
 
-They are built from the declarations in `api.jobs.job_options`.
+They are built from the declarations in `api.jobs.job_options`; `jobs/*.py` run them.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,10 +17,7 @@ from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption, require
 from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, Url, app, end
 from sparktxlog.cli.printing import print_json, print_rows, print_table
 from sparktxlog.cli.table_commands import table_app
-
-if TYPE_CHECKING:
-    from sparktxlog.api.jobs.job import JobContext
-    from sparktxlog.worker.verify.verify import Verification
+from sparktxlog.http.authorities import CA_HELP
 
 _COLUMNS = "position published verdict batches transactions seconds stopped diverged".split()
 _COPY_COLUMNS = (
@@ -36,6 +33,10 @@ _COMMIT_TABLE_COLUMNS = (
 _REMOVAL_COLUMNS = ("kind", "removed", "kept", "files", "size_bytes", "skipped", "failed")
 
 
+#: `jobs/*.py` have no options before those of the command.
+_CaFile = Annotated[Path | None, typer.Option("--ca-file", metavar="FILE", help=f"{CA_HELP}.")]
+
+
 def _command(found: JobCommand) -> Callable[..., None]:
     """Return a function that runs a job; Typer makes its options from the function's signature."""
 
@@ -46,14 +47,14 @@ def _command(found: JobCommand) -> Callable[..., None]:
             raise typer.BadParameter(said)
         if found.needs_spark(arguments):
             require_spark()  # before anything is done
-        _RUNS.get(found.work, _run)(found, arguments, as_json)
+        _run(found, arguments, as_json)
 
     # Required options come first.
     options = sorted(found.options, key=lambda option: not option.required)
     parameters = [_parameter(option) for option in options]
     first = sum(option.required for option in options)
     parameters.insert(first, _keyword("url", Url, DEFAULT_URL))
-    parameters.append(_keyword("as_json", AsJson, False))
+    parameters += [_keyword("ca_file", _CaFile, None), _keyword("as_json", AsJson, False)]
     command.__doc__ = found.does
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -84,13 +85,14 @@ def _parameter(option: JobOption) -> Parameter:
 def _run(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
     """Run a job in its own Spark session; print its result, end with its exit code."""
     from sparktxlog.api.jobs import job
+    from sparktxlog.api.jobs.progress_lines import say
 
-    code, result = job.perform(arguments, job.work_of(found))
+    tell = say if as_json else typer.echo
+    code, result = job.perform(arguments, job.work_of(found), tell)
     if as_json:
-        job.print_result(code, result)
-    elif "verdict" in result:  # a commit, and a repair that did nothing, have printed theirs
-        _print_lines("replica", _COLUMNS, [result])
-        _print_lines("copies", _COPY_COLUMNS, result["copies"])
+        print_json({"exit_code": code, **result})
+    elif "error" not in result:
+        _SHOWN.get(found.work, _show_replica)(result)
     end(ExitCode(code))
 
 
@@ -99,78 +101,26 @@ def _print_lines(title: str, columns: Sequence[str], lines: list[dict[str, Any]]
         print_table(title, {name: name for name in columns}, lines)
 
 
-def _maintain(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
-    from sparktxlog.api.jobs.job import job_context, work_of
-    from sparktxlog.api.jobs.progress_lines import say
-
-    with job_context(arguments, say if as_json else typer.echo) as context:
-        code, result = work_of(found)(context)
-    if as_json:
-        print_json(result)
-    else:
-        _print_lines("tables", _TABLE_COLUMNS, result["tables"])
-        _print_lines("commit tables", _COMMIT_TABLE_COLUMNS, result["commit_tables"])
-        _print_lines("removed", _REMOVAL_COLUMNS, result["removed"])
-    end(ExitCode(code))
+def _show_replica(result: dict[str, Any]) -> None:
+    if "verdict" in result:  # a commit, and a repair that did nothing, have said theirs
+        _print_lines("replica", _COLUMNS, [result])
+        _print_lines("copies", _COPY_COLUMNS, result["copies"])
 
 
-def _adopt(found: JobCommand, arguments: Namespace, as_json: bool) -> None:
-    from sparktxlog.api.jobs.job import job_context, work_of
-    from sparktxlog.api.jobs.progress_lines import say
-
-    with job_context(arguments, say if as_json else typer.echo) as context:
-        _, result = work_of(found)(context)
-    if as_json:
-        print_json(result)
+def _show_upkeep(result: dict[str, Any]) -> None:
+    _print_lines("tables", _TABLE_COLUMNS, result["tables"])
+    _print_lines("commit tables", _COMMIT_TABLE_COLUMNS, result["commit_tables"])
+    _print_lines("removed", _REMOVAL_COLUMNS, result["removed"])
 
 
-def _verify(_: JobCommand, arguments: Namespace, as_json: bool) -> None:
-    from sparktxlog.api.jobs.job import job_context
-
-    with job_context(arguments) as context:
-        report, lines, code = verification_report(context)
-    if as_json:
-        print_json(report)
-    elif arguments.compare:
-        for line in lines:
-            typer.echo(line)
-        if "recount" in report:
-            _print_counts("rows counted", report["recount"])
-    elif "tables" in report:
-        others = ", ".join(report["compared_sites"]) or "no other site"
-        title = f"site {report['node_id']} at position {report['position']:,}, against {others}"
-        _print_counts(title, report)
-    if not as_json:
-        _print_commit_tables(report["commit_tables"])
-    end(code)
-
-
-def verification_report(context: JobContext) -> tuple[dict[str, Any], list[str], ExitCode]:
-    """Verify a replica, or compare the sites; return the JSON, lines for people, and exit code."""
-    from sparktxlog.api.jobs.upkeep import verified
-
-    compare = context.arguments.compare
-    found = verified(context, recount=context.arguments.recount or not compare)
-    counted = {} if found.counted is None else _findings_of(found.counted)
-    commits = [asdict(table) | {"sound": table.sound} for table in found.commit_tables]
-    if found.compared is None:
-        return counted | {"commit_tables": commits}, [], ExitCode(found.code)
-    report = found.compared.to_document(found.conclusions) | {"commit_tables": commits}
-    if counted:
-        report["recount"] = counted
-    return report, found.comparison_lines(), ExitCode(found.code)
-
-
-def _findings_of(found: Verification) -> dict[str, Any]:
-    return {
-        "node_id": found.node_id,
-        "position": found.position,
-        "sound": found.sound,
-        "verdict": found.verdict,
-        "plan": found.plan,
-        "compared_sites": list(found.compared_sites),
-        "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
-    }
+def _show_verification(result: dict[str, Any]) -> None:
+    if "recount" in result:
+        _print_counts("rows counted", result["recount"])
+    elif "compared_sites" in result:
+        others = ", ".join(result["compared_sites"]) or "no other site"
+        title = f"site {result['node_id']} at position {result['position']:,}, against {others}"
+        _print_counts(title, result)
+    _print_commit_tables(result["commit_tables"])
 
 
 def _print_commit_tables(tables: Sequence[Mapping[str, Any]]) -> None:
@@ -204,11 +154,10 @@ def _print_counts(title: str, report: Mapping[str, Any]) -> None:
     print_rows(title, columns, rows)
 
 
-#: Commands whose output differs from that of their job.
-_RUNS: dict[str, Callable[[JobCommand, Namespace, bool], None]] = {
-    "adoption_job:adopt": _adopt,
-    "upkeep:maintain": _maintain,
-    "upkeep:verify": _verify,
+#: Work whose result is not that of a replica.
+_SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
+    "upkeep:maintain": _show_upkeep,
+    "upkeep:verify": _show_verification,
 }
 
 for _name, _job in JOBS.items():

@@ -17,10 +17,11 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN, plain_tables_node
+from tests.support.command_line import run_job
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import wait_until
 
-from sparktxlog.api.jobs import job, upkeep
+from sparktxlog.api.jobs import upkeep
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.delta.checkpoints import newest_of_twin
 from sparktxlog.http.catalog_link import CatalogLink
@@ -118,7 +119,7 @@ def maintain(
 
     def run(*options: str, code: int = 0) -> dict[str, dict[str, Any]]:
         given = ["--url", node.url, "--json", "--min-files", "5", *options]
-        assert job.main_of("maintain")(given) == code
+        assert run_job(monkeypatch, "maintain", *given) == code
         result = json.loads(capsys.readouterr().out.splitlines()[-1])
         return {one["table"]: one for one in result["commit_tables"]}
 
@@ -132,7 +133,7 @@ def test_tables_are_compacted_while_others_write(
     for name, clause in (("f", ""), ("l", "CLUSTER BY (id)")):
         tx.sql(f"CREATE TABLE tx.default.{name} (id BIGINT) USING delta {clause}")
         tx.range(0, 8, 1, 8).writeTo(f"tx.default.{name}").append()
-    both = ("--tables", "default.f", "default.l")
+    both = ("--tables", "default.f", "--tables", "default.l")
     found = maintain(*both, "--dry-run")["default.f"]
     assert (found["files"], found["small_files"], found["optimized"]) == (8, 8, False)
     assert "OPTIMIZE would run" in found["skipped"]

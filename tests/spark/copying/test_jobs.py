@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.api.test_types import COLUMNS, rows_of_types
+from tests.support import command_line
 from tests.support.command_line import invoke
 from tests.support.node_processes import TABLE, Cluster, append, call, wait_until
 from tests.support.span_collector import span_collector
@@ -114,16 +114,14 @@ def sites(running: Sites) -> Sites:
 
 
 @pytest.fixture
-def run_job(jobs_share_spark: None, capfd: pytest.CaptureFixture[str]) -> RunJob:
+def run_job(
+    jobs_share_spark: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> RunJob:
     """Return what runs a job in this process."""
 
     def run(name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-        spec = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
         capfd.readouterr()
-        code = module.main([*arguments, "--json"])
+        code = command_line.run_job(monkeypatch, name, *arguments, "--json")
         found: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
         assert found["exit_code"] == code
         return code, found

@@ -91,6 +91,13 @@ def test_a_node_whose_certificate_ended_is_started_again_until_there_is_a_new_on
     assert exit_code_of(CertificateTimeError("has expired")) not in ends | {0}
 
 
+def test_the_airflow_operator_knows_every_job() -> None:
+    path = ROOT / "integrations" / "airflow" / "sparktxlog_airflow" / "site_operators.py"
+    _, _, listed = path.read_text().partition("\nJOBS = (")
+    known = set(re.findall(r'"(\w+)"', listed.partition(")")[0]))
+    assert known == {path.stem for path in (ROOT / "jobs").glob("*.py")}
+
+
 def test_the_airflow_dag_is_python_and_runs_jobs_that_exist() -> None:
     tree = ast.parse((CONF / "airflow_dag.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

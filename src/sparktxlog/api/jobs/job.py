@@ -1,4 +1,4 @@
-"""What all Spark jobs share: arguments, exit codes, the line of JSON.
+"""What all Spark jobs share: their context, exit codes, and who watches them.
 
 Spark is imported and started by the first job step that needs it.
 """
@@ -6,11 +6,9 @@ Spark is imported and started by the first job step that needs it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,21 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparktxlog.api.jobs.job_options import JOBS, ExitCode, JobCommand, require_spark
+from sparktxlog.api.jobs.job_options import ExitCode, JobCommand, exit_code_of, require_spark
 from sparktxlog.api.jobs.progress_lines import say, start_logging
-from sparktxlog.errors import (
-    ApplyError,
-    CertificateError,
-    CommitStateUnknownError,
-    ConfigError,
-    DivergedError,
-    NotAppliedError,
-    OutsideWindowError,
-    TransportError,
-    TxLogError,
-    first_lines,
-)
-from sparktxlog.http.authorities import CA_HELP, trust
+from sparktxlog.errors import ApplyError, OutsideWindowError, TxLogError, first_lines
+from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
 from sparktxlog.tracing import traced_program
@@ -47,14 +34,6 @@ OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
 #: Names `module:function`, which is told of each job: it takes name and arguments when the job
 #: begins, and returns what takes exit code and result when it ends.
 HOOK_VARIABLE = "SPARKTXLOG_JOB_HOOK"
-_CODES: tuple[tuple[type[TxLogError], int], ...] = (
-    (ConfigError, BAD_CONFIG),
-    (CertificateError, BAD_CONFIG),
-    (DivergedError, DIVERGED),
-    (NotAppliedError, LAGGING),
-    (CommitStateUnknownError, LAGGING),
-    (TransportError, UNREACHABLE),
-)
 
 
 @dataclass(kw_only=True)
@@ -145,21 +124,6 @@ _PLACES: dict[str, Callable[[str], Any]] = {
 Work = Callable[[JobContext], tuple[int, dict[str, Any]]]
 
 
-def parser(found: JobCommand) -> argparse.ArgumentParser:
-    """Return a parser with the common options of all jobs, and those of one job."""
-    made = argparse.ArgumentParser(description=found.does)
-    made.add_argument(
-        "--url",
-        default=os.environ.get("SPARKTXLOG_URL", "http://127.0.0.1:7070"),
-        help="URL of the site's node; the token comes from SPARKTXLOG_CLIENT_TOKEN",
-    )
-    made.add_argument("--ca-file", help=CA_HELP)
-    for option in found.options:
-        option.add_to(made)
-    made.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
-    return made
-
-
 def work_of(found: JobCommand) -> Work:
     """Return the function that does a job's work."""
     module, _, function = found.work.partition(":")
@@ -167,29 +131,14 @@ def work_of(found: JobCommand) -> Work:
     return work
 
 
-def main_of(name: str) -> Callable[[Sequence[str]], int]:
-    """Return the main function of one of `JOBS`: arguments → exit code."""
-    found = JOBS[name]
-
-    def main(argv: Sequence[str]) -> int:
-        made = parser(found)
-        arguments = made.parse_args(argv)
-        if said := found.conflict(arguments):
-            made.error(said)
-        code, result = perform(arguments, work_of(found))
-        if arguments.json:
-            print_result(code, result)
-        return code
-
-    return main
-
-
-def perform(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
+def perform(
+    arguments: argparse.Namespace, work: Work, tell: Callable[[str], None] = say
+) -> tuple[int, dict[str, Any]]:
     """Do the work; return exit code and result, also for an error."""
     start_logging()
     ended = _watched(work.__name__, arguments)
     with traced_program("sparktxlog-worker", socket.gethostname()):
-        code, result = _performed(arguments, work)
+        code, result = _performed(arguments, work, tell)
     ended(code, result)
     return code, result
 
@@ -213,37 +162,25 @@ def _watched(name: str, arguments: argparse.Namespace) -> Callable[[int, dict[st
     return lambda code, result: call(ended, code, result) if ended else None
 
 
-def _performed(arguments: argparse.Namespace, work: Work) -> tuple[int, dict[str, Any]]:
+def _performed(
+    arguments: argparse.Namespace, work: Work, tell: Callable[[str], None]
+) -> tuple[int, dict[str, Any]]:
     try:
         trust(getattr(arguments, "ca_file", None))
-        with job_context(arguments) as context:
+        with job_context(arguments, tell) as context:
             # An unreachable node is reported before Spark takes seconds to start.
             with closing(context.open_source()) as source:
                 source.info()
             return work(context)
     except TxLogError as error:
         say(str(error))
-        return exit_code(error), {"error": error.to_problem()}
+        code = exit_code_of(error)
+        # The arguments could be read: what they name may be there at the next attempt.
+        return ERROR if code is USAGE else code, {"error": error.to_problem()}
 
 
-def print_result(code: int, result: dict[str, Any]) -> None:
-    """Print the line of JSON that a job ends with."""
-    sys.stdout.write(json.dumps({"exit_code": code, **result}, default=str) + "\n")
-    sys.stdout.flush()
-
-
-def exit_code(error: TxLogError) -> int:
-    """Return the exit code of an error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)
-
-
-def exit_code_of(outcome: ApplyOutcome, at_least: int) -> int:
+def code_of_outcome(outcome: ApplyOutcome, at_least: int) -> int:
     """Return a worker's exit code: diverged, position not reached, or success."""
     if outcome.diverged or outcome.stopped or outcome.verdict == "DIVERGED":
         return DIVERGED
     return LAGGING if outcome.position < at_least else OK
-
-
-def main(work: Callable[[Sequence[str]], int]) -> None:
-    """End the process with the exit code of a job's main function."""
-    sys.exit(work(sys.argv[1:]))

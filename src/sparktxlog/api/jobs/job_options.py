@@ -1,4 +1,4 @@
-"""Jobs and their options, declared once for `jobs/*.py` and the command line.
+"""Jobs and their options, of which the command line makes commands; `jobs/*.py` run these.
 
 Spark is not imported here, so that `sparktxlog --help` does not need it.
 """
@@ -12,7 +12,19 @@ from enum import IntEnum
 from importlib.util import find_spec
 from typing import Any
 
-from sparktxlog.errors import MissingDependencyError
+from sparktxlog.errors import (
+    CertificateError,
+    CertificateTimeError,
+    CommitStateUnknownError,
+    ConfigError,
+    DivergedError,
+    InvalidNameError,
+    InvalidRequestError,
+    MissingDependencyError,
+    NotAppliedError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.operation import ROW_KINDS, OperationKind
 
 #: Seconds that a worker waits for ordered transactions to be published.
@@ -29,6 +41,24 @@ class ExitCode(IntEnum):
     DIVERGED = 4
     UNREACHABLE = 5
     BAD_CONFIG = 6
+
+
+_CODES: tuple[tuple[type[TxLogError], ExitCode], ...] = (
+    (CertificateTimeError, ExitCode.ERROR),  # units start the node again, until there is a new one
+    (ConfigError, ExitCode.BAD_CONFIG),
+    (CertificateError, ExitCode.BAD_CONFIG),
+    (InvalidNameError, ExitCode.USAGE),
+    (InvalidRequestError, ExitCode.USAGE),
+    (DivergedError, ExitCode.DIVERGED),
+    (NotAppliedError, ExitCode.LAGGING),
+    (CommitStateUnknownError, ExitCode.LAGGING),
+    (TransportError, ExitCode.UNREACHABLE),
+)
+
+
+def exit_code_of(error: TxLogError) -> ExitCode:
+    """Return the exit code of an error: that of the first matching class."""
+    return next((code for cls, code in _CODES if isinstance(error, cls)), ExitCode.ERROR)
 
 
 #: Operations of `commit`.
@@ -61,27 +91,6 @@ class JobOption:
     def attribute(self) -> str:
         """Name of the option's value in the arguments."""
         return self.name or self.flag.removeprefix("--").replace("-", "_")
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Add the option to a job's parser, or to a group of it."""
-        if self.kind is bool:
-            parser.add_argument(self.flag, action="store_true", help=self.help)
-            return
-        if not self.flag.startswith("--"):
-            parser.add_argument(self.flag, type=self.kind, help=self.help)
-            return
-        parser.add_argument(
-            self.flag,
-            dest=self.attribute,
-            type=self.kind,
-            default=[] if self.repeated else self.default,
-            action="extend" if self.repeated else "store",
-            nargs="+" if self.repeated else None,
-            choices=self.choices or None,
-            metavar=self.metavar,
-            required=self.required,
-            help=self.help,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _reported(outcome: ApplyOutcome, at_least: int) -> tuple[int, dict[str, Any]
         say(copy.describe())
     verdict = outcome.verdict or "not reported to the node"
     say(f"position {outcome.position:,} of {outcome.published:,}: {verdict}")
-    return job.exit_code_of(outcome, at_least), asdict(outcome)
+    return job.code_of_outcome(outcome, at_least), asdict(outcome)
 
 
 class JobSource(HttpLogSource):

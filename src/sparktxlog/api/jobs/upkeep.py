@@ -31,7 +31,6 @@ from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.lake_lock import VERIFICATION, one_at_a_time
 from sparktxlog.worker.verify.table_verification import (
     CommitTableResult,
-    commit_table_lines,
     verify_commit_tables,
 )
 
@@ -191,10 +190,6 @@ class Verified:
             return job.DIVERGED
         return job.OK if compared is None else int(ExitCode[compared.state.name])
 
-    def comparison_lines(self) -> list[str]:
-        """Return the comparison for people."""
-        return [] if self.compared is None else comparison_lines(self.compared, self.conclusions)
-
 
 def verified(context: job.JobContext, *, recount: bool) -> Verified:
     """Recount the replica of a node by Spark, or compare the reports of all sites, or both.
@@ -237,17 +232,26 @@ def _counted(
 
 
 def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
-    """Recount the replica and, if the arguments say so, compare the sites: the job."""
-    from sparktxlog.worker.verify.verify import recount_lines
+    """Recount the replica, or compare the sites; with both wishes both."""
+    a = context.arguments
+    found = verified(context, recount=a.recount or not a.compare)
+    counted = {} if found.counted is None else _counts_of(found.counted)
+    commits = [asdict(table) | {"sound": table.sound} for table in found.commit_tables]
+    if found.compared is None:
+        return found.code, counted | {"commit_tables": commits}
+    for line in comparison_lines(found.compared, found.conclusions):
+        context.tell(line)
+    report = found.compared.to_document(found.conclusions) | {"commit_tables": commits}
+    return found.code, report | ({"recount": counted} if counted else {})
 
-    found = verified(context, recount=True)
-    counted = [] if found.counted is None else recount_lines(found.counted)
-    commits = commit_table_lines(found.commit_tables)
-    say("\n".join([*counted, *commits, *found.comparison_lines()]))
-    result = {} if found.counted is None else asdict(found.counted)
-    sound = found.counted is None or found.counted.sound
-    result["sound"] = sound and all(table.sound for table in found.commit_tables)
-    result["commit_tables"] = [asdict(table) for table in found.commit_tables]
-    if found.compared is not None:
-        result["comparison"] = found.compared.to_document(found.conclusions)
-    return found.code, result
+
+def _counts_of(found: Verification) -> dict[str, Any]:
+    return {
+        "node_id": found.node_id,
+        "position": found.position,
+        "sound": found.sound,
+        "verdict": found.verdict,
+        "plan": found.plan,
+        "compared_sites": list(found.compared_sites),
+        "tables": {table.table: asdict(table) | {"sound": table.sound} for table in found.tables},
+    }

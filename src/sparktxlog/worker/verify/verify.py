@@ -148,22 +148,6 @@ def verify_replica(
     )
 
 
-def recount_lines(found: Verification) -> list[str]:
-    """Return a recount as lines: one for each table, and one for each of its faults."""
-    sites = ", ".join(found.compared_sites) or "no other site at this position"
-    lines = [f"site {found.node_id}, position {found.position}; compared: {sites}"]
-    for table in found.tables:
-        verdict = "sound" if table.sound else "DIFFERS"
-        lines.append(f"{verdict:8}{table.table} version {table.version}: {table.counted}")
-        if table.counted != table.recorded:
-            lines.append(f"        recorded: {table.recorded}")
-        lines += [f"        site {node}: {text}" for node, text in table.differing_sites.items()]
-        lines += [f"        {cause}" for cause in table.causes]
-    if not found.sound and found.verdict:
-        lines.append(f"the node takes the replica for {found.verdict}; plan: {found.plan}")
-    return lines
-
-
 def recount(
     session: SparkSession, lake: Path, state: ReplicaState, node_id: str, tables: Iterable[str]
 ) -> Recount:

@@ -18,8 +18,8 @@ from deltalake import write_deltalake
 from pyarrow.fs import PyFileSystem
 
 from sparktxlog.api.jobs.job import JobContext
+from sparktxlog.api.jobs.upkeep import verify
 from sparktxlog.cli.common_options import ExitCode
-from sparktxlog.cli.job_commands import verification_report
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -151,24 +151,25 @@ def test_equal_sites_are_equal(nodes: dict[str, CannedNode]) -> None:
 def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> None:
     """Nothing differs, but nothing was compared either: that is not in sync."""
     asked = Namespace(url=nodes["A"].url, compare=True, recount=False, peer_url=[], since=0)
-    context = JobContext(arguments=asked)
+    lines: list[str] = []
+    context = JobContext(arguments=asked, tell=lines.append)
     nodes["B"].states = nodes["A"].states[:3]
-    assert verification_report(context)[2] == 0
+    assert verify(context)[0] == 0
     nodes["C"].states = []
-    report, lines, code = verification_report(context)
+    code, report = verify(context)
     assert (code, report["equal"], report["unreported"]) == (ExitCode.LAGGING, True, ("C",))
     assert any("site C has not reported" in line for line in lines)
     # Nor is it where two have no position in common, or nobody has reported at all.
     nodes["C"].states = states_of("C", [7])
-    report, lines, code = verification_report(context)
+    code, report = verify(context)
     assert (code, report["unreported"]) == (ExitCode.LAGGING, ())
     for node in nodes.values():
         node.states = []
-    report, lines, code = verification_report(context)
+    code, report = verify(context)
     assert (code, report["unreported"]) == (ExitCode.LAGGING, ("A", "B", "C"))
     # A log without row tables has nothing to report, as `status` says too.
     nodes["A"].documents["/v1/status"]["rows_until"] = 0
-    report, lines, code = verification_report(context)
+    code, report = verify(context)
     assert (code, report["complete"]) == (ExitCode.IN_SYNC, True)
     assert any("no row tables" in line for line in lines)
     del nodes["A"].documents["/v1/status"]["rows_until"]
@@ -176,7 +177,7 @@ def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> No
     for peer in nodes["A"].documents["/v1/status"]["peers"]:
         peer["witness"] = peer["id"] == "C"
     nodes["A"].states, nodes["B"].states = (states_of(name, [9], 9) for name in "AB")
-    report, lines, code = verification_report(context)
+    code, report = verify(context)
     assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
 
 
@@ -186,7 +187,8 @@ def test_the_only_site_is_told_that_there_is_nothing_to_compare(
     """It printed nothing."""
     asked = Namespace(url=nodes["A"].url, compare=True, recount=False, peer_url=[], since=0)
     nodes["A"].documents["/v1/status"] |= {"peers": [], "replicas": []}
-    report, lines, code = verification_report(JobContext(arguments=asked))
+    lines: list[str] = []
+    code, report = verify(JobContext(arguments=asked, tell=lines.append))
     assert (code, report["pairs"]) == (ExitCode.IN_SYNC, ())
     (line,) = lines
     assert "site A is the only site" in line and "nothing to compare" in line
