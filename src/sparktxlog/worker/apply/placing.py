@@ -2,7 +2,8 @@
 
 No row is read or rewritten, but each file is compared with its digest in the log, so a damaged file
 is not added.  A hard link costs nothing, and stays when the payload store removes its name; on
-another file system the file is copied.  delta-rs makes the commit, without Spark.
+another file system the file is copied.  The commit is written by hand: delta-rs commits twice if it
+gets no answer to the first attempt, and does not write to tables with every feature.
 
 Files of a partition lie in its directory, as those that Spark and delta-rs write: polars takes the
 values of partition columns from there.
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,28 +23,26 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import link_or_copy
-from sparktxlog.worker.apply.tables import CLUSTERED, WIDENING, OwnCommit
+from sparktxlog.worker.apply.tables import OwnCommit
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
-#: Commits, as delta-rs itself does.
+#: Commits between two checkpoints, where the table's properties do not say it.
 _CHECKPOINT_EVERY = 100
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-#: Features with which delta-rs does not write.
-_BY_HAND = frozenset({WIDENING, CLUSTERED})
 
 
 class Placer:
-    """Adds files to the tables of a lake; keeps one open handle for each table.
+    """Adds files to the tables of a lake.
 
     Args:
         lake: Root of the replica's tables.
@@ -52,13 +52,9 @@ class Placer:
     def __init__(self, lake: Path, payload_root: Path) -> None:
         self.lake = lake
         self.payload_root = payload_root
-        self._handles: dict[str, DeltaTable] = {}
 
     def place(
-        self,
-        definition: TableDefinition,
-        files: Sequence[StagedFile],
-        own: OwnCommit,
+        self, definition: TableDefinition, files: Sequence[StagedFile], own: OwnCommit
     ) -> int:
         """Link files into their table and add them in one commit; return the table's version.
 
@@ -71,74 +67,29 @@ class Placer:
         table = self.lake / definition.name
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
             actions = list(threads.map(partial(self._link, table), files))
-        handle = self._handle(definition.name)
-        if not _BY_HAND.isdisjoint(handle.protocol().writer_features or ()):
-            self._place_by_hand(handle, table, actions, own)
-        else:
-            self._place(handle, definition, actions, own)
-        handle.update_incremental()
-        return handle.version()
-
-    def _place(
-        self,
-        handle: DeltaTable,
-        definition: TableDefinition,
-        actions: list[AddAction],
-        own: OwnCommit,
-    ) -> None:
-        handle.create_write_transaction(
-            list[Any](actions),
-            mode="append",
-            schema=handle.schema(),
-            partition_by=list(definition.partition_by) or None,
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": own.to_text()},
-                app_transactions=[Transaction(own.app_id, own.txn_version)],
-            ),
-        )
-
-    def _place_by_hand(
-        self, handle: DeltaTable, table: Path, actions: list[AddAction], own: OwnCommit
-    ) -> None:
-        """Do the same for a table that delta-rs reads the log of and does not write to."""
-        lines = [
-            {
-                "add": {
-                    # delta-rs quotes it by itself.
-                    "path": path_in_log(action.path),
-                    "partitionValues": action.partition_values,
-                    "size": action.size,
-                    "modificationTime": action.modification_time,
-                    "dataChange": True,
-                    "stats": action.stats,
-                }
-            }
-            for action in actions
-        ]
-        lines.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
-        info = {"operation": "WRITE", "operationParameters": {"mode": "Append"}}
-        version = handle.version() + 1
+        actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
+        info = {
+            "timestamp": time.time_ns() // 1_000_000,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+        }
+        version = newest_commit(table) + 1
         while True:
             try:
-                commit_by_hand(table, version, info, own.to_text(), lines)
+                commit_by_hand(table, version, info, own.to_text(), actions)
                 break
             except FileExistsError:
                 # Somebody committed: what it was is examined after the step.
                 version += 1
-        if version % _CHECKPOINT_EVERY == 0:
-            handle.update_incremental()
+        properties = dict(definition.properties)
+        if version % int(properties.get("delta.checkpointInterval", _CHECKPOINT_EVERY)) == 0:
+            handle = DeltaTable(table)
             handle.create_checkpoint()
+            if properties.get("delta.enableExpiredLogCleanup") != "false":
+                handle.cleanup_metadata()
+        return version
 
-    def _handle(self, name: str) -> DeltaTable:
-        """Return the table's handle at its newest version."""
-        handle = self._handles.get(name)
-        if handle is None:
-            handle = self._handles[name] = DeltaTable(self.lake / name)
-        else:
-            handle.update_incremental()
-        return handle
-
-    def _link(self, table: Path, file: StagedFile) -> AddAction:
+    def _link(self, table: Path, file: StagedFile) -> dict[str, Any]:
         path = placed_path(file)
         source, target = self.payload_root / file.path, table / path
         while True:
@@ -152,14 +103,15 @@ class Placer:
                 if fresh:
                     raise
         status = target.stat()
-        return AddAction(
-            path=path,
-            size=file.size_bytes,
-            partition_values=file.partition or {},
-            modification_time=status.st_mtime_ns // 1_000_000,
-            data_change=True,
-            stats=file.stats or json.dumps({"numRecords": file.rows}),
-        )
+        add = {
+            "path": path_in_log(path),
+            "partitionValues": file.partition or {},
+            "size": file.size_bytes,
+            "modificationTime": status.st_mtime_ns // 1_000_000,
+            "dataChange": True,
+            "stats": file.stats or json.dumps({"numRecords": file.rows}),
+        }
+        return {"add": add}
 
 
 def placed_path(file: StagedFile) -> str:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.delta.live_files import live_files
-from sparktxlog.delta.log_files import commit_path
+from sparktxlog.delta.log_files import commit_path, newest_version
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.operation import StagedFile
@@ -106,9 +106,12 @@ def test_placed_files_are_links_with_statistics(tmp_path: Path, partitioned: boo
 
 def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, to, _ = staged(tmp_path)
+    link = os.link
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another file system")
+    def refuse(source: Path, target: Path) -> None:
+        if source.is_relative_to(log.payloads):
+            raise OSError(errno.EXDEV, "another file system")
+        link(source, target)
 
     monkeypatch.setattr(os, "link", refuse)
     place(log, to)
@@ -117,15 +120,15 @@ def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.Mon
     assert read(tmp_path / "lake") == [{"id": 1, "p": "x"}]
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_partitions_lie_where_spark_puts_them(tmp_path: Path, by_hand: bool) -> None:
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_partitions_lie_where_spark_puts_them(tmp_path: Path, is_wide: bool) -> None:
     """Spark and delta-rs quote each other's names: once on the disk, once more in the log."""
     values = ["x", "a b", "a/b", "100%", "100%25", "ü=+&#?", "'\"\\", "日本", "{[^*]}", "..", "\t"]
     names = ["x", "a b", "a%2Fb", "100%25", "100%2525", "ü%3D+&%23%3F", "%27%22%5C", "日本"]
     names += ["%7B%5B%5E%2A%5D}", "..", "%09"]
     log, to = placer(tmp_path, partitioned=True)
     root = tmp_path / "lake" / "t"
-    if by_hand:
+    if is_wide:
         wide = TableChange(widen=(("id", "decimal(20,0)"),))
         alter_table(root, 0, log.tables["t"], wide, own_commit(0))
     log.staged("append", "t", list(enumerate(values)))
@@ -140,7 +143,7 @@ def test_partitions_lie_where_spark_puts_them(tmp_path: Path, by_hand: bool) -> 
     assert all((root / path).is_file() for path in live_files(root).sizes)
     assert all(Path(uri).exists() for uri in handle.file_uris())
     handle.create_checkpoint()
-    if not by_hand:
+    if not is_wide:
         assert [row["p"] for row in read(tmp_path / "lake")] == values
 
 
@@ -230,13 +233,16 @@ def test_a_disk_that_cannot_read_a_file_is_named(
     assert DeltaTable(tmp_path / "lake" / "t").version() == 0
 
 
-def test_a_widened_table_takes_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """delta-rs reads the log of such a table, and commits nothing to it."""
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_commit_comes_after_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wide: bool
+) -> None:
+    """Also in a widened table: delta-rs reads the log of one, and commits nothing to it."""
     monkeypatch.setattr(placing, "_CHECKPOINT_EVERY", 3)
     log, to = placer(tmp_path, partitioned=True)
     root = tmp_path / "lake" / "t"
     handle = DeltaTable(root)
-    wide = TableChange(widen=(("id", "decimal(20,0)"),))
+    wide = TableChange(widen=(("id", "decimal(20,0)"),)) if is_wide else TableChange(comment="c")
     alter_table(root, 0, log.tables["t"], wide, own_commit(0))
     log.staged("append", "t", [(1, "x"), (2, None)])
     log.publish()
@@ -253,3 +259,42 @@ def test_a_widened_table_takes_files_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert (root / "_delta_log" / f"{3:020}.checkpoint.parquet").exists()
     commit_path(root, 3).unlink()
     assert DeltaTable(root).transaction_version("sparktxlog:l:t") == STEPS
+
+
+def test_an_answer_that_is_lost_adds_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is there, and who asks again learns it from the log."""
+    log, to, _ = staged(tmp_path)
+    link = os.link
+
+    def lose(source: Path, target: Path) -> None:
+        link(source, target)
+        if target.suffix == ".json":
+            raise OSError(errno.EIO, "no answer")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no answer"):
+        patched.setattr(os, "link", lose)
+        place(log, to)
+    root = tmp_path / "lake" / "t"
+    found = read_commit(root, 1).own
+    assert found is not None and found.last_position == 1
+    assert newest_version(root, 0) == 1 and read(tmp_path / "lake") == [{"id": 1, "p": "x"}]
+
+
+@pytest.mark.parametrize("cleans", ["true", "false"])
+def test_the_log_is_kept_as_its_properties_say(tmp_path: Path, cleans: str) -> None:
+    log, to, _ = staged(tmp_path)
+    root = tmp_path / "lake" / "t"
+    properties = (("delta.checkpointInterval", "2"), ("delta.enableExpiredLogCleanup", cleans))
+    log.tables["t"] = replace(log.tables["t"], properties=properties)
+    for version in range(1, 5):
+        place(log, to, version)
+        if version == 2:
+            for path in (root / "_delta_log").iterdir():
+                os.utime(path, (1, 1))
+    assert sorted(path.name for path in (root / "_delta_log").glob("*.checkpoint*")) == [
+        f"{version:020}.checkpoint.parquet" for version in (2, 4)
+    ]
+    assert commit_path(root, 0).exists() == (cleans == "false")
+    assert len(read(tmp_path / "lake")) == 1
