@@ -26,7 +26,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
-from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, first_lines
+from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, StorageError, first_lines
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.table import TableDefinition
@@ -332,7 +332,9 @@ def failures_named(table: str) -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JError, DeltaError, OSError) as error:
+    except DiskFullError:
+        raise
+    except (PySparkException, Py4JError, DeltaError, StorageError, OSError) as error:
         text = first_lines(error)
         if _is_full(error):
             raise DiskFullError(

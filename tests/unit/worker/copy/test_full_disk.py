@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
-from sparktxlog.errors import ApplyError, DiskFullError
+from sparktxlog.errors import ApplyError, CorruptLogError, DiskFullError
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched, FileTask, FileWork
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
@@ -77,6 +77,13 @@ def test_a_full_disk_is_no_failure_of_the_batch(error: OSError) -> None:
         raise error
     with pytest.raises(ApplyError, match="table t"), failures_named("t"):
         raise OSError(errno.EIO, "x")
+
+
+def test_a_log_that_cannot_be_read_is_a_failure_of_its_table() -> None:
+    with pytest.raises(ApplyError, match="table t: CorruptLogError"), failures_named("t"):
+        raise CorruptLogError("x")
+    with pytest.raises(DiskFullError, match="y"), failures_named("t"):
+        raise DiskFullError("y")
 
 
 class Fetcher:
