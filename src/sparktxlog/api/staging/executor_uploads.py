@@ -24,6 +24,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.spark_errors import errors_from_spark
@@ -39,11 +40,8 @@ from sparktxlog.model.table import TableDefinition
 _FILE_BYTES, _OPEN_BYTES = 128 << 20, 256 << 20
 #: Files that a task sends at once; no others are closed and not sent.
 _AT_ONCE = 2
-#: What a task tells of each file.
-_DESCRIPTION = (
-    "path string, size_bytes bigint, rows bigint, digest string, partition map<string, string>"
-)
-_ARROW_DESCRIPTION = pa.schema(
+#: What a task says of each file.
+_DESCRIPTION = pa.schema(
     {
         "path": pa.string(),
         "size_bytes": pa.int64(),
@@ -113,37 +111,19 @@ class UploadTarget:
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             files = self.upload(batches, folder, definition, kind, checks=False)
             if files:
-                yield pa.RecordBatch.from_pylist(
-                    [
-                        {
-                            "path": file.path,
-                            "size_bytes": file.size_bytes,
-                            "rows": file.rows,
-                            "digest": file.digest,
-                            "partition": file.partition,
-                        }
-                        for file in files
-                    ],
-                    schema=_ARROW_DESCRIPTION,
-                )
+                said = [
+                    {name: getattr(file, name) for name in _DESCRIPTION.names} for file in files
+                ]
+                yield pa.RecordBatch.from_pylist(said, schema=_DESCRIPTION)
 
         try:
-            told = rows.mapInArrow(work, _DESCRIPTION).collect()
+            found = rows.mapInArrow(work, from_arrow_schema(_DESCRIPTION)).collect()
         except (PySparkException, Py4JError) as error:
-            found = errors_from_spark(error)
-            if isinstance(found, TxLogError) and not found.definite:
-                raise self._failed(found) from error
-            raise found from error
-        files = [
-            StagedFile(
-                path=row.path,
-                size_bytes=row.size_bytes,
-                rows=row.rows,
-                digest=row.digest,
-                partition=row.partition,
-            )
-            for row in told
-        ]
+            typed = errors_from_spark(error)
+            if isinstance(typed, TxLogError) and not typed.definite:
+                raise self._failed(typed) from error
+            raise typed from error
+        files = [StagedFile(**row.asDict()) for row in found]
         return tuple(sorted(files, key=lambda file: file.path))
 
     def upload(
