@@ -17,7 +17,7 @@ from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.at_least import LeastPosition, least_position
-from sparktxlog.api.reading.replica_snapshot import Snapshot, not_applied
+from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, StagingPlace
 from sparktxlog.api.writing.operations import made_for_newest
 from sparktxlog.codec.requests import parse_level
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import AtLeast
 
 _Made = TypeVar("_Made")
+#: What `GET /v1/snapshot` would answer where nothing was applied yet.
+_NOTHING = {"position": 0, "chain_hash": "", "tables": {}}
 
 
 class SiteSession:
@@ -279,7 +281,7 @@ class SiteSession:
                     timeout_s=wait_s,
                     waits=wanted.position > 0,
                 )
-            found = Snapshot.of(self.spark, self, answer)
+            found = Snapshot.of(answer, self.spark, self._absent)
             # What the session does next comes after what it saw, also at another node.
             self.link.after(found.position)
             return found
@@ -293,9 +295,26 @@ class SiteSession:
             return ask(timeout_s)
         except NotAppliedError as error:
             if not wanted.position and position is None:
-                return Snapshot(position=0, chain_hash="", _spark=self.spark, _log=self)
-            asked = max(wanted.position, position or 0)
-            raise not_applied(self, "", error.fields.get("applied", 0), asked) from error
+                return Snapshot.of(_NOTHING, self.spark, self._absent)
+            asked, applied = max(wanted.position, position or 0), error.fields.get("applied", 0)
+            raise self._not_applied(f"position {asked}", applied) from error
+
+    def _absent(self, table: str, position: int) -> NotAppliedError:
+        self.definition(table, newest=True)  # it may be dropped
+        return self._not_applied(f"table {table!r}", position, table)
+
+    def _not_applied(self, what: str, applied: int, table: str = "") -> NotAppliedError:
+        """Return the error with both positions and the command to run."""
+        synchronized = self.position()
+        return NotAppliedError(
+            f"{what} is not applied here yet: the queue is synchronized up to position "
+            f"{synchronized}, this site's replica has applied {applied}",
+            hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {self.url}.  at_least=None "
+            "reads what is applied.",
+            table=table,
+            synchronized=synchronized,
+            applied=applied,
+        )
 
     def _least(self, at_least: AtLeast) -> LeastPosition:
         if at_least == "own":

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import DivergedError, NotAppliedError
 from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.shown import html_table
-from sparktxlog.model.table import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-class KnowsTables(Protocol):
-    """The log that a snapshot is of."""
-
-    @property
-    def url(self) -> str:
-        """URL of the home node."""
-
-    def definition(self, table: str, *, newest: bool = False) -> TableDefinition:
-        """Return a table's definition.
-
-        Raises:
-            UnknownTableError: It is not in the catalog (definite).
-        """
-
-    def position(self) -> int:
-        """Return the end of the synchronized queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +30,8 @@ class Snapshot:
     diverged: Mapping[str, str] = field(default_factory=dict)
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
     _spark: SparkSession = field(repr=False)
-    _log: KnowsTables = field(repr=False)
+    #: Says of a table why it is not there at a position, or raises that it is unknown.
+    _absent: Callable[[str, int], NotAppliedError] = field(repr=False)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -60,7 +42,12 @@ class Snapshot:
         return f"<p>Snapshot at position {self.position:,}</p>{html_table(head, rows)}"
 
     @classmethod
-    def of(cls, spark: SparkSession, log: KnowsTables, answer: Mapping[str, Any]) -> Snapshot:
+    def of(
+        cls,
+        answer: Mapping[str, Any],
+        spark: SparkSession,
+        absent: Callable[[str, int], NotAppliedError],
+    ) -> Snapshot:
         """Read what `GET /v1/snapshot` answers."""
         tables: Mapping[str, Any] = answer["tables"]
         return cls(
@@ -71,7 +58,7 @@ class Snapshot:
             diverged={n: t["diverged"] for n, t in tables.items() if t.get("diverged")},
             _uris={name: str(table["uri"]) for name, table in tables.items()},
             _spark=spark,
-            _log=log,
+            _absent=absent,
         )
 
     def table(self, name: str) -> DataFrame:
@@ -84,8 +71,7 @@ class Snapshot:
         """
         name = self.name_of(name)
         if name not in self._uris:
-            self._log.definition(name, newest=True)  # it may be dropped
-            raise not_applied(self._log, name, self.position, 0)
+            raise self._absent(name, self.position)
         if name in self.diverged:
             raise DivergedError(
                 f"table {name!r} of this site stands still: {self.diverged[name]}",
@@ -111,18 +97,3 @@ class Snapshot:
             InvalidNameError: No table can have this name (definite).
         """
         return find_table(text, self._uris) or table_name(text)
-
-
-def not_applied(log: KnowsTables, table: str, applied: int, wanted: int) -> NotAppliedError:
-    """Return the error with both positions and the command to run."""
-    synchronized = log.position()
-    thing = f"table {table!r}" if table else f"position {wanted}"
-    return NotAppliedError(
-        f"{thing} is not applied here yet: the queue is synchronized up to position "
-        f"{synchronized}, this site's replica has applied {applied}",
-        hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {log.url}.  at_least=None reads "
-        "what is applied.",
-        table=table,
-        synchronized=synchronized,
-        applied=applied,
-    )
