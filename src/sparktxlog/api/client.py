@@ -455,7 +455,7 @@ class Client(Commits[Rows, Columns]):
             CommitStateUnknownError: Field `transaction_id` names the first of the run concerned;
                 other runs may have been ordered (not definite).
             CommitRejectedError: A run was refused; earlier runs may have been ordered (definite
-                for this run; field `accepted` counts the transactions before it).
+                for this run; field `accepted_transactions` counts those before it).
         """
         try:
             wanted = OperationKind(kind)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -80,40 +81,35 @@ def transactions_of(
 
 
 def send_runs(
-    send: Callable[[EncodedRun], Receipt], runs: Iterator[EncodedRun], connections: int
+    send: Callable[[EncodedRun], Receipt], runs: Iterable[EncodedRun], connections: int = 1
 ) -> tuple[Receipt, ...]:
-    """Send runs, as many at a time as there are connections."""
+    """Send runs, as many at a time as there are connections; return their receipts in order.
+
+    The next run is encoded meanwhile.  With one connection it is sent once the one before has its
+    receipt, which keeps their order.
+
+    Raises:
+        TxLogError: From `send`; field `accepted_transactions` counts those of the runs before.
+    """
     receipts: list[Receipt] = []
-    try:
-        if connections <= 1:
-            receipts.extend(map(send, runs))
-        else:
-            with ThreadPoolExecutor(connections, thread_name_prefix="sparktxlog") as pool:
-                receipts.extend(_in_order(pool, send, runs, 2 * connections))
-    except TxLogError as error:
-        error.fields.setdefault("accepted", sum(receipt.n for receipt in receipts))
-        raise
+    sending: deque[Future[Receipt]] = deque()
+    most = 1 if connections <= 1 else 2 * connections
+    with ThreadPoolExecutor(max(1, connections), thread_name_prefix="txlog-submit") as pool:
+        try:
+            for run in runs:
+                if len(sending) == most:
+                    receipts.append(sending.popleft().result())
+                sending.append(pool.submit(send, run))
+            while sending:
+                receipts.append(sending.popleft().result())
+        except TxLogError as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            done = sum(receipt.n for receipt in receipts)
+            count = f"The first {done:,} transactions of the batch are accepted."
+            error.hint = f"{error.hint} {count}".lstrip()
+            error.fields["accepted_transactions"] = done
+            raise
     return tuple(receipts)
-
-
-def _in_order(
-    pool: ThreadPoolExecutor,
-    send: Callable[[EncodedRun], Receipt],
-    runs: Iterator[EncodedRun],
-    ahead: int,
-) -> Iterator[Receipt]:
-    """Yield receipts in order while up to `ahead` runs are under way or prepared."""
-    waiting: list[Future[Receipt]] = []
-    try:
-        for run in runs:
-            waiting.append(pool.submit(send, run))
-            if len(waiting) >= ahead:
-                yield waiting.pop(0).result()
-        while waiting:
-            yield waiting.pop(0).result()
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 def _grouped(

@@ -7,8 +7,7 @@ Runs are submitted one after another, each while the next one is being encoded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from typing import NotRequired, TypedDict, Unpack
 
 from pyspark.sql import DataFrame
@@ -18,6 +17,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.schema import conform
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, with_lanes
+from sparktxlog.api.writing.arrow_batches import send_runs
 from sparktxlog.api.writing.operations import Draft
 from sparktxlog.api.writing.rows_to_transactions import (
     EncodedRun,
@@ -259,31 +259,21 @@ def submit_runs(
         CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
     """
     deadline = time.monotonic() + timeout_s
-    posted: list[tuple[EncodedRun, Receipt]] = []
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="txlog-submit") as pool:
-        pending: tuple[EncodedRun, Future[Receipt]] | None = None
+    posted: list[EncodedRun] = []
+
+    def noted() -> Iterator[EncodedRun]:
         for run in runs:
-            if pending is not None:
-                posted.append((pending[0], _result(pending[1], posted)))
-            pending = (run, pool.submit(_post_run, link, run, "accepted", deadline))
-        if pending is not None:
-            posted.append((pending[0], _result(pending[1], posted)))
+            posted.append(run)
+            yield run
+
+    def post(run: EncodedRun, level: str = "accepted") -> Receipt:
+        left = max(0.0, deadline - time.monotonic())
+        return link.submit(
+            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left
+        )
+
+    accepted = send_runs(post, noted())
     if parse_level(level)[0] is Level.ACCEPTED:
-        return posted
+        return list(zip(posted, accepted, strict=True))
     # A repeated run gets the receipt of the first one, once that has reached the level.
-    return [(run, _post_run(link, run, level, deadline)) for run, _ in posted]
-
-
-def _post_run(link: Nodes, run: EncodedRun, level: str, deadline: float) -> Receipt:
-    left = max(0.0, deadline - time.monotonic())
-    return link.submit(run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left)
-
-
-def _result(future: Future[Receipt], posted: list[tuple[EncodedRun, Receipt]]) -> Receipt:
-    try:
-        return future.result()
-    except TxLogError as error:
-        done = sum(run.n for run, _ in posted)
-        error.hint = f"{error.hint} The first {done:,} transactions of the batch are accepted."
-        error.fields["accepted_transactions"] = done
-        raise
+    return [(run, post(run, level)) for run in posted]
